@@ -28,6 +28,7 @@ from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
+from superopt.pipeline.foreign import unread
 from superopt.pipeline.in_turn import Direct, in_turn
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
@@ -286,10 +287,7 @@ class Compiler:
     def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign:
         if self.session is None:
             return foreign(self.model, s, self.threads, sizes)
-        names = self.model.names
-        given = {names[v]: v for v in s.inputs}
-        outputs = tuple(names[v] for v in s.outputs)
-        return Foreign(s, self.session, given, outputs, (None,) * len(outputs))
+        return unread(self.model, s, self.session)
 
     def outside(self, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
@@ -381,8 +379,7 @@ def _compiler(
     if given.session is None:
         said = _without(model)
         return Compiler(model, threads, machine, folder, chosen, packed, allowed, said)
-    why = " ".join(f"onnxruntime reads the model, superopt does not: {given.error}".split())
-    said = dict.fromkeys(g.nodes(model.graph), why)
+    said = dict.fromkeys(g.nodes(model.graph), given.why)
     return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
 
 

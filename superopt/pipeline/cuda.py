@@ -31,13 +31,13 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
-from superopt.pipeline.foreign import Foreign, foreign, whole
+from superopt.pipeline.foreign import Foreign, foreign, unread, whole
 from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import Seen, known, tuned
 from superopt.pipeline.on_gpu import OnGpu, Sizes
-from superopt.pipeline.outside import stated
+from superopt.pipeline.outside import readable
 from superopt.pipeline.ports import port, shape_at
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
@@ -102,7 +102,8 @@ class Compiler:
     branches may run that do not hang on each other, where that should pay. chosen: how problems are
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
-    would have to, and little nevertheless. number: of the GPU."""
+    would have to, and little nevertheless. number: of the GPU. session: runs the model, where
+    superopt does not read it (`outside`)."""
 
     model: Model
     precision: str
@@ -115,6 +116,7 @@ class Compiler:
     fixed: dict[Sizes, Model | None] = field(default_factory=dict)
     little: dict[tuple[g.Node, Sizes], bool] = field(default_factory=dict)
     number: int | None = None
+    session: ort.Session | None = None
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -148,7 +150,7 @@ class Compiler:
             own = {key: Option.parsed(text) for key, text in options.items()}
             return replace(self, chosen={**self.chosen, **own}).compiled(sizes, {})
         made = self.steps(self.model, sizes)
-        if sizes and any(isinstance(s, Foreign) for s in made):
+        if sizes and self.session is None and any(isinstance(s, Foreign) for s in made):
             # Shapes may be known of the model whose inputs have these sizes.
             key = tuple(sorted(sizes.items()))
             if key not in self.fixed:
@@ -163,12 +165,17 @@ class Compiler:
             out: list[Part | Foreign] = []
             for s in worthwhile(model.graph, lambda n: not self.why_not(n, sizes), sizes):
                 try:
-                    out.append(self.part(s, sizes) if s.native else foreign(model, s, 1, sizes))
+                    out.append(self.part(s, sizes) if s.native else self.foreign(model, s, sizes))
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
             else:
                 return tuple(out)
+
+    def foreign(self, model: Model, s: Segment, sizes: Mapping[str, int]) -> Foreign:
+        if self.session is None:
+            return foreign(model, s, 1, sizes)
+        return unread(model, s, self.session)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
@@ -287,6 +294,10 @@ class Compiler:
         return accuracy(exe, shapes, sets)
 
     def save(self, made: Mapping[Sizes, Variant], path: Path) -> None:
+        if self.session is not None:
+            (why,) = self.without.values()
+            what = f"{self.model.source.label} cannot be saved"
+            raise UsageError(what, why, "keep the model itself")
         how = {k: o for v in made.values() for p in v.parts for k, o in p.program.options.items()}
         held = Saved(
             self.model.source, 1, WIDTH, Allowed(self.float_class), how,
@@ -349,7 +360,11 @@ def compiler(
     with Store.open(store) as held, on(number):
         chosen = known(held, where, PRECISIONS[precision][1])
     how = precision, where, float_class, vendor, streams, chosen
-    return Compiler(_model(source), *how, number=number)
+    given = readable(source, 1)
+    out = Compiler(import_model(given.source), *how, number=number, session=given.session)
+    if given.session is not None:
+        out.without |= dict.fromkeys(g.nodes(out.model.graph), given.why)
+    return out
 
 
 def loaded(s: Saved) -> OnGpu:
@@ -361,8 +376,3 @@ def loaded(s: Saved) -> OnGpu:
     for sizes in s.sizes:
         out.variant(sizes)
     return out
-
-
-def _model(source: Source) -> Model:
-    """Also of one that leaves out what onnxruntime tells."""
-    return import_model(stated(source, 1))

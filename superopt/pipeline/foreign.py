@@ -55,6 +55,15 @@ def whole(graph: g.Graph, e: Unlike) -> dict[g.Node, str]:
     return dict.fromkeys(g.nodes(graph), f"{e.what}; {e.why}")
 
 
+def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
+    """A model that superopt does not read, by what runs all of it. s: the node that stands for
+    it."""
+    names = model.names
+    given = {names[v]: v for v in s.inputs}
+    outputs = tuple(names[v] for v in s.outputs)
+    return Foreign(s, session, given, outputs, (None,) * len(outputs))
+
+
 def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) -> Foreign:
     """A segment of a model in onnxruntime. Raises ModelError where that is not installed."""
     if ort.available() is None:

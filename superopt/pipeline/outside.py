@@ -30,6 +30,11 @@ class Readable:
     session: ort.Session | None = None
     error: ModelError | None = None
 
+    @property
+    def why(self) -> str:
+        """Of the node that stands for a model that superopt does not read."""
+        return " ".join(f"onnxruntime reads the model, superopt does not: {self.error}".split())
+
 
 def readable(source: Source, threads: int) -> Readable:
     """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
@@ -48,15 +53,6 @@ def readable(source: Source, threads: int) -> Readable:
         raise error
     made, session = found
     return Readable(made, session, error if session is not None else None)
-
-
-def stated(source: Source, threads: int) -> Source:
-    """A model that superopt reads, with what it leaves out. Raises ModelError for another."""
-    found = readable(source, threads)
-    if found.error is not None:
-        e = found.error
-        raise ModelError(e.what, e.why, f'{e.todo}; for target="cpu" all of it runs in onnxruntime')
-    return found.source
 
 
 def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:

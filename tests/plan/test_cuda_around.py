@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,21 @@ def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.Mon
     some = {n.op.name: why for n, why in exe.fallen({})}
     assert "Relu" in some
     assert "indices of more than 32 bits" in some["Relu"]
+
+
+@pytest.mark.parametrize("size", [2, "n"])
+def test_a_model_that_only_onnxruntime_reads(size: int | str, tmp_path: Path) -> None:
+    """Runs there, whole, as it does for a processor; and says so."""
+    m = model([node("MeanVarianceNormalization", "x", "y")], {"x": (F, [size, 3, 4, 5])}, ["y"])
+    m.opset_import[0].version = 13
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    x = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
+    exe = superopt.compile(m, target="cuda", precision="fp16")
+    np.testing.assert_array_equal(exe.run(x)["y"], superopt.compile(m).run(x)["y"])
+    ((_, why),) = exe.fallen({} if size == 2 else {"n": 2})
+    assert why.startswith("onnxruntime reads the model, superopt does not")
+    with pytest.raises(UsageError, match="cannot be saved"):
+        exe.save(tmp_path / "m.superopt")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or REAL, reason="no fork, or CUDA, which outlives none")
