@@ -28,7 +28,7 @@ from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
-from superopt.pipeline.foreign import unread
+from superopt.pipeline.foreign import unread, unsaved
 from superopt.pipeline.in_turn import Direct, in_turn
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
@@ -268,9 +268,7 @@ class Compiler:
 
     def save(self, exe: Executable, path: Path) -> None:
         if self.session is not None:
-            (why,) = self.without.values()
-            what = f"{self.model.source.label} cannot be saved"
-            raise UsageError(what, why, "keep the model itself")
+            raise unsaved(self.model, self.without)
         how = self.threads, self.machine.width, self.allowed
         write(saved_from(self.model.source, *how, exe.variants), path)
 

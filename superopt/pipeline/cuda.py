@@ -31,7 +31,7 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
-from superopt.pipeline.foreign import Foreign, foreign, unread, whole
+from superopt.pipeline.foreign import Foreign, foreign, unread, unsaved, whole
 from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
@@ -295,9 +295,7 @@ class Compiler:
 
     def save(self, made: Mapping[Sizes, Variant], path: Path) -> None:
         if self.session is not None:
-            (why,) = self.without.values()
-            what = f"{self.model.source.label} cannot be saved"
-            raise UsageError(what, why, "keep the model itself")
+            raise unsaved(self.model, self.without)
         how = {k: o for v in made.values() for p in v.parts for k, o in p.program.options.items()}
         held = Saved(
             self.model.source, 1, WIDTH, Allowed(self.float_class), how,

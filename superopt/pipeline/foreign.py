@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt import ort
-from superopt.errors import ModelError, Unlike
+from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as g
 from superopt.onnx_io.extract import extracted
 from superopt.onnx_io.model import Model
@@ -62,6 +62,12 @@ def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
     given = {names[v]: v for v in s.inputs}
     outputs = tuple(names[v] for v in s.outputs)
     return Foreign(s, session, given, outputs, (None,) * len(outputs))
+
+
+def unsaved(model: Model, without: Mapping[g.Node, str]) -> UsageError:
+    """What is said where such a model is to be saved. without: the node, and why."""
+    (why,) = without.values()
+    return UsageError(f"{model.source.label} cannot be saved", why, "keep the model itself")
 
 
 def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) -> Foreign:
