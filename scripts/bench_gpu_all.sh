@@ -33,16 +33,18 @@ SANITIZED=(
     "cuda cuda_across cuda_divided cuda_rows cuda_top cuda_indices cuda_slices"
     "cuda_blocks cuda_products cuda_short cuda_little"
     "cuda_pictures cuda_covered cuda_vendor cuda_flash"
-    "cuda_attention cuda_masked cuda_gates cuda_cells cuda_few"
+    "cuda_attention cuda_masked"
+    "cuda_gates cuda_cells cuda_few"
 )
 sanitized() {
     local pids=() files code=0 some n
     for n in "${!SANITIZED[@]}"; do
         read -ra some <<<"${SANITIZED[n]}"
         files=("${some[@]/#/tests/plan/test_}")
-        SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --target-processes all \
-            --error-exitcode 9 --log-file "$out/sanitizer_$n.%p.log" \
-            "${pytest[@]}" -p no:xdist -k "fp16 or fp32" "${files[@]/%/.py}" \
+        SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --error-exitcode 9 \
+            --target-processes application-only --log-file "$out/sanitizer_$n.%p.log" \
+            "${pytest[@]}" -p no:xdist -o faulthandler_timeout=150 -k "fp16 or fp32" \
+            "${files[@]/%/.py}" \
             >"$out/sanitizer_$n.txt" 2>&1 &
         pids+=($!)
     done
@@ -58,7 +60,7 @@ part() {
     case $1 in
     tables) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tables" --batch 16,1 \
         --shard-seconds 480 ;;
-    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
+    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 --copy 3000 \
         --only products,few,attention,rows --out "$out/kernels.json" ;;
     convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only convolutions --out "$out/convolutions.json" ;;
