@@ -295,7 +295,10 @@ class _Builder:
         options: Mapping[str, Option],
     ) -> Program:
         """Buffers get their places."""
-        reads, writes = [s.reads for s in steps], [s.target for s in steps]
+        # What is written over another comes after it, as what reads it does.
+        over = self.tensors.over
+        reads = [(*s.reads, s.target) if s.result in over else s.reads for s in steps]
+        writes = [s.target for s in steps]
         how = [(problems[s.problem], options[s.problem]) for s in steps]
         order = self.target.streams(reads, writes, how) if self.target.streams else None
         used = in_use(reads, writes, order)

@@ -55,7 +55,8 @@ def dependencies(
     reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable]
 ) -> list[frozenset[int]]:
     """The earlier steps that must be over before each begins: those that write what it reads, and
-    those that read what it writes. Several may write parts of one buffer, in any order."""
+    those that read what it writes. Several may write parts of one buffer, in any order; one that
+    writes over others' reads it, too."""
     writers: dict[Hashable, list[int]] = {}
     readers: dict[Hashable, list[int]] = {}
     out = []

@@ -33,11 +33,13 @@ def _said(number: float) -> bool:
 class Tensors:
     """of: each value's tensor; constants: those that are known, and their numbers;
     copies: of inputs, which stay only if they need a border; parts: of tensors that have no
-    expression, because they are written in parts; nodes: the node that a tensor is of."""
+    expression, because they are written in parts; over: parts that are written over others; nodes:
+    the node that a tensor is of."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[Phase, ...]] = field(default_factory=dict)
+    over: set[Tensor] = field(default_factory=set)
     patches: Mapping[g.Node, Patched] = field(default_factory=dict)
     of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
@@ -108,7 +110,8 @@ class Tensors:
         assert isinstance(base, Tensor)
         whole = Tensor("patched", base.dtype, base.shape)
         own = self.part(n, base, base.shape, (0,) * base.rank)
-        over = (self.part(n, self.leaf(v), self.shape(v), at) for at, v in p.over)
+        over = [self.part(n, self.leaf(v), self.shape(v), at) for at, v in p.over]
+        self.over.update(x.tensor for x in over)
         self.parts[whole] = (own, *over)
         return whole
 

@@ -27,12 +27,11 @@ from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, gpu_tune, on_gpu
 from superopt.pipeline.cuda import PRECISIONS
 from superopt.pipeline.on_gpu import OnGpu
-from superopt.plan import gpu_measure, streams
+from superopt.plan import gpu_measure
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import MODELS, feeds, interpreted, near
-from tests.plan.test_streams import any_order
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
@@ -312,58 +311,6 @@ def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == pytest.approx({b: 0.8e-3, d: 0.81e-3})
     assert runs[-2:] == [b, d]
     assert gpu_measure.in_turns({a: Made(a)}) == {}
-
-
-def branches() -> onnx.ModelProto:
-    """As in an inception net: of one picture several small convolutions, joined, twice."""
-    nodes, known, x = [], {}, "x"
-    for n in range(2):
-        for k, (c, size) in enumerate(((16, 1), (12, 3), (8, 1))):
-            known[f"w{n}{k}"] = drawn(c, 16 if n == 0 else 36, size, size, scale=0.05)
-            nodes += [
-                node("Conv", x, f"w{n}{k}", f"a{n}{k}", pads=[size // 2] * 4),
-                node("Relu", f"a{n}{k}", f"b{n}{k}"),
-            ]
-        x = f"c{n}"
-        nodes.append(node("Concat", *(f"b{n}{k}" for k in range(3)), x, axis=1))
-    nodes.append(node("Relu", x, "y"))
-    return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], known)
-
-
-@pytest.mark.parametrize("name", ["branches", "heads", "a block"])
-def test_on_several_streams(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever streams kernels are put on, and in whichever order they end then: the same."""
-    rng = np.random.default_rng(0)
-
-    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.Order:
-        some = [int(x) for x in rng.integers(0, most, len(writes))]
-        return streams.ordered(some, streams.dependencies(reads, writes))
-
-    m = branches() if name == "branches" else MODELS[name]()
-    alone = cuda.compile(read(m), "fp16").variant({})
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
-    exe = cuda.compile(read(m), "fp16", streams=3)
-    made = exe.variant({})
-    order, r = made.program.order, made.running
-    assert order is not None
-    assert len(set(order.lanes)) > 1
-    assert made.program.options == alone.program.options
-    if not REAL:
-        of = [*zip(r.numbers, r.launches, strict=True)]
-        r.launches = [x for n in any_order(order, rng) for k, x in of if k == n]
-        r.numbers = ()
-    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
-
-
-def test_streams_are_used_where_it_should_pay() -> None:
-    """Small branches; not where each fills the GPU, and not where one is asked for."""
-    made = cuda.compile(read(branches()), "fp16", streams=4).variant({}).program
-    assert made.order is not None
-    assert len(set(made.order.lanes)) > 1
-    assert cuda.compile(read(branches()), "fp16", streams=1).variant({}).program.order is None
-    chain = cuda.compile(read(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
-    assert chain.order is not None
-    assert set(chain.order.lanes) == {0}
 
 
 def test_features_of_every_option() -> None:

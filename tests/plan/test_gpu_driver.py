@@ -23,7 +23,7 @@ from superopt.plan.streams import dependencies, ordered
 from tests.gpu import REAL
 from tests.plan import fake_cuda
 from tests.plan.test_cuda import feeds
-from tests.plan.test_cuda_product import branches
+from tests.plan.test_cuda_streams import branches
 from tests.plan.test_gpu_ready import CASES, ONES, compile, folder, scaled, written
 
 __all__ = ["folder"]

@@ -31,7 +31,7 @@ from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import MODELS, feeds, gemms
-from tests.plan.test_cuda_product import branches
+from tests.plan.test_cuda_streams import branches
 from tests.plan.test_ready import ONES, at_rest, counting, scaled, written
 from tests.plan.test_recurrent import recurrent
 

@@ -1,0 +1,98 @@
+"""Models on several streams of a GPU: whatever streams kernels are put on, and in whichever order
+they end then, nothing is read before it is written, or written over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from superopt.plan import streams
+from tests.gpu import REAL
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import MODELS, feeds, interpreted, near
+from tests.plan.test_streams import any_order
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+
+def branches() -> onnx.ModelProto:
+    """As in an inception net: of one picture several small convolutions, joined, twice."""
+    nodes, known, x = [], {}, "x"
+    for n in range(2):
+        for k, (c, size) in enumerate(((16, 1), (12, 3), (8, 1))):
+            known[f"w{n}{k}"] = drawn(c, 16 if n == 0 else 36, size, size, scale=0.05)
+            nodes += [
+                node("Conv", x, f"w{n}{k}", f"a{n}{k}", pads=[size // 2] * 4),
+                node("Relu", f"a{n}{k}", f"b{n}{k}"),
+            ]
+        x = f"c{n}"
+        nodes.append(node("Concat", *(f"b{n}{k}" for k in range(3)), x, axis=1))
+    nodes.append(node("Relu", x, "y"))
+    return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], known)
+
+
+def written_over() -> onnx.ModelProto:
+    """Of a product the first part, and beside it another: in place of the rest of it."""
+    nodes = [node("MatMul", "x", "w", "b"), node("Slice", "b", "start", "end", "axis", "c"),
+             node("MatMul", "z", "v", "d"), node("Concat", "c", "d", "e", axis=1),
+             node("Relu", "e", "y")]  # fmt: skip
+    known = {"w": drawn(64, 32, scale=0.1), "v": drawn(64, 12, scale=0.1),
+             "start": np.array([0]), "end": np.array([20]), "axis": np.array([1])}  # fmt: skip
+    return model(nodes, {name: (F, [8, 64]) for name in "xz"}, ["y"], known)
+
+
+def phases() -> onnx.ModelProto:
+    """A transposed convolution's, and a branch beside it."""
+    known = {"w": drawn(8, 6, 4, 4, scale=0.1), "v": drawn(6, 8, 1, 1, scale=0.3),
+             "r": np.array([1, 1, 2, 2], np.float32)}  # fmt: skip
+    how = {"strides": [2, 2], "pads": [1] * 4}
+    nodes = [node("ConvTranspose", "x", "w", "a", **how), node("Conv", "x", "v", "b"),
+             node("Resize", "b", "", "r", "c"), node("Concat", "a", "c", "y", axis=1)]  # fmt: skip
+    return model(nodes, {"x": (F, [1, 8, 5, 5])}, ["y"], known)
+
+
+MADE = {"branches": branches, "written over": written_over, "phases": phases}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", [*MADE, "heads", "a block"])
+def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever streams kernels are put on, and in whichever order they end then: the same."""
+    rng = np.random.default_rng(seed)
+
+    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.Order:
+        some = [int(x) for x in rng.permutation(len(writes)) % most]
+        return streams.ordered(some, streams.dependencies(reads, writes))
+
+    m = (MADE | MODELS)[name]()
+    alone = cuda.compile(read(m), "fp16").variant({})
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    exe = cuda.compile(read(m), "fp16", streams=3)
+    made = exe.variant({})
+    order, r = made.program.order, made.running
+    assert order is not None
+    assert len(set(order.lanes)) > 1
+    assert made.program.options == alone.program.options
+    if not REAL:
+        of = [*zip(r.numbers, r.launches, strict=True)]
+        r.launches = [x for n in any_order(order, rng) for k, x in of if k == n]
+        r.numbers = ()
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+
+
+def test_streams_are_used_where_it_should_pay() -> None:
+    """Small branches; not where each fills the GPU, and not where one is asked for."""
+    made = cuda.compile(read(branches()), "fp16", streams=4).variant({}).program
+    assert made.order is not None
+    assert len(set(made.order.lanes)) > 1
+    assert cuda.compile(read(branches()), "fp16", streams=1).variant({}).program.order is None
+    chain = cuda.compile(read(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
+    assert chain.order is not None
+    assert set(chain.order.lanes) == {0}
