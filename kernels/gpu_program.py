@@ -14,6 +14,7 @@ import numpy as np
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
+from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, like_others
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
@@ -49,8 +50,8 @@ class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; beside: streams beside the current one; graph: all calls,
-    recorded once; over: the last run's end, on the stream `last`. Not to be called twice at a
-    time."""
+    recorded once; over: the last run's end, on the stream `last`; places: where inputs are read, of
+    the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -64,6 +65,7 @@ class Running:
     graph: Any = None
     over: Any = None
     last: int = 0
+    places: Places | None = None
 
     @property
     def number(self) -> int | None:
@@ -99,7 +101,10 @@ class Running:
         if stream is not None and stream.cuda_stream != self.last:
             self.over.wait(stream)
             self.last = stream.cuda_stream
-        for x, value in zip(self.inputs, given, strict=True):
+        if self.places is None:
+            self.places = Places.of_tensors(self.inputs)
+        own = [x.data_ptr() for x in self.inputs]
+        for x, value in zip(self.inputs, self.places.apart(given, own), strict=True):
             if value is not x:  # it was written where it is read
                 put(x, value)
         self()

@@ -16,6 +16,7 @@ import numpy as np
 
 from superopt.kernels.gpu_driver import Cuda, Event, Owned, driver, function, gpu, loaded
 from superopt.kernels.gpu_image import Image, Lane, Place, Port, Step
+from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import Launch, forked, in_order
 from superopt.kernels.gpu_module import Library, functions
 
@@ -41,8 +42,11 @@ class Interpreted:
 
     def run(self, given: Sequence[np.ndarray], there: bool) -> list[np.ndarray]:
         """The outputs, of inputs in order: arrays of the types that the image says."""
-        for port, x in zip(self.image.inputs, given, strict=True):
-            np.copyto(self._array(port), x)
+        into = [self._array(port) for port in self.image.inputs]
+        own = [x.__array_interface__["data"][0] for x in into]
+        places = Places.of((at, x.nbytes) for at, x in zip(own, into, strict=True))
+        for to, x in zip(into, places.apart(given, own), strict=True):
+            np.copyto(to, x)
         with np.errstate(all="ignore"):  # it computes what no mask lets through, too
             in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
@@ -90,7 +94,8 @@ def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
 class OnDevice:
     """A program on a GPU. arena: its memory; graph: all launches; held: what these are made of;
     over: the last call's end, for which the next one waits where it is on another stream than
-    `last`; outputs: torch's tensors of these, once they were asked for."""
+    `last`; places: where inputs are read, of the first call on; outputs: torch's tensors of these,
+    once they were asked for."""
 
     image: Image
     cuda: Cuda
@@ -100,6 +105,7 @@ class OnDevice:
     graph: Owned | None = None
     over: Event | None = None
     last: int = 0
+    places: Places | None = None
     outputs: list[Any] = field(default_factory=list)
 
     @property
@@ -119,15 +125,19 @@ class OnDevice:
             if stream != self.last:
                 d("cuStreamWaitEvent", stream, self.over.handle, 0)
                 self.last = stream
-            for (at, _, _), x in zip(self.image.inputs, given, strict=True):
+            own = [base + at for at, _, _ in self.image.inputs]
+            if self.places is None:
+                sizes = map(bytes_of, self.image.inputs)
+                self.places = Places.of(zip(own, sizes, strict=True))
+            for at, x in zip(own, self.places.apart(given, own), strict=True):
                 if isinstance(x, np.ndarray):
                     held.append(np.ascontiguousarray(x))
-                    self.cuda.put(base + at, held[-1], stream)
+                    self.cuda.put(at, held[-1], stream)
                 else:
-                    held.append(x.contiguous())
+                    held.append(x.resolve_neg().contiguous())
                     size, place = x.numel() * x.element_size(), held[-1].data_ptr()
-                    if place != base + at:  # else it was written where it is read
-                        d("cuMemcpyDtoDAsync_v2", base + at, place, size, stream)
+                    if place != at:  # else it was written where it is read
+                        d("cuMemcpyDtoDAsync_v2", at, place, size, stream)
             d("cuGraphLaunch", self.graph.handle, stream)
             d("cuEventRecord", self.over.handle, stream)
             if there:

@@ -9,6 +9,7 @@ from typing import Any
 
 from superopt.ir import graph as g
 from superopt.kernels.gpu_device import array, tensor
+from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_program import Running
 from superopt.onnx_io.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
@@ -102,6 +103,9 @@ class Variant:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         if there and self._whole is not None:
             return self._whole.run(given)
+        if len(self.steps) > 1:  # the first writes outputs that a later one may be given
+            written = (x for p in self.parts for x in p.running.outputs)
+            given = Places.of_tensors(written).apart(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
         for step in self.steps:
             advance(step, env)

@@ -1,0 +1,107 @@
+"""On a GPU: calls that are given the program's own memory, where inputs are read and outputs
+lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.kernels.gpu_device import array
+from superopt.kernels.gpu_inputs import Places
+from superopt.pipeline import on_gpu
+from tests.gpu import REAL
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model
+from tests.plan.test_cuda import interpreted
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+A, B = drawn(6, 4, of="a"), drawn(6, 4, of="b")
+
+
+def given(a: Any, b: Any) -> dict[str, Any]:
+    """In the interpreter arrays of the same memory."""
+    return {n: x if REAL else x.numpy() for n, x in (("a", a), ("b", b))}
+
+
+def host(x: Any) -> np.ndarray:
+    return array(x) if REAL else x
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_another_input_s_buffer(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read as it was before the call: of a program that was compiled, or found."""
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path))
+    nodes = [node("Add", "b", "b", "t"), node("Add", "a", "t", "y")]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(nodes, {n: (F, [6, 4]) for n in "ab"}, ["y"], {}).SerializeToString())
+    for _ in range(1 + again):
+        exe = superopt.compile(path, target="cuda")
+        held = exe.buffers()
+    assert bool(exe.found) == again
+    a, b = held["a"], held["b"]
+
+    def written() -> None:
+        for to, x in ((a, A), (b, B)):
+            to.copy_(a.new_tensor(x))
+
+    for x, y, wanted in (
+        (a, b, A + 2 * B),  # in place
+        (b, a, B + 2 * A),
+        (b, b, 3 * B),
+        (a.view(4, 6).t(), a, A.reshape(4, 6).T + 2 * A),
+        (b.view(-1)[:1].expand(6, 4), b, B[0, 0] + 2 * B),
+    ):
+        written()
+        got = exe.run(given(x, y))["y"]
+        np.testing.assert_allclose(host(got), wanted, rtol=1e-6, atol=1e-6)
+    if not REAL:  # a view whose strides are not those of the whole: torch has none that is negative
+        written()
+        got = exe.run({"a": a.numpy()[::-1], "b": a.numpy()})["y"]
+        np.testing.assert_allclose(got, A[::-1] + 2 * A, rtol=1e-6)
+
+
+def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model in parts: the first one writes it again before the last one reads it."""
+    import torch
+
+    nodes = [node("MatMul", "a", "w", "y"), node("MatMul", "a", "q", "r"),
+             node("Softmax", "r", "p"), node("Unique", "p", "u", sorted=0),
+             node("Size", "u", "n"), node("Cast", "n", "f", to=F), node("Mul", "b", "f", "c"),
+             node("MatMul", "c", "v", "z")]  # fmt: skip
+    w, v = drawn(512, 384, scale=0.05), np.abs(drawn(384, 256))
+    inputs = {"a": (F, [128, 512]), "b": (F, [128, 384])}
+    m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(512, 256), "v": v})
+    exe = superopt.compile(m, target="cuda")
+    if not REAL:  # tensors of the processor stand for those on a GPU
+        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+    assert len(exe.variant({}).steps) > 1
+    first, second, other = drawn(128, 512, of="1"), drawn(128, 512, of="2"), drawn(128, 384)
+    a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
+    before = exe.run({"a": a, "b": c})["y"]
+    np.testing.assert_allclose(array(before), first @ w, rtol=1e-3, atol=1e-3)
+    got = exe.run({"a": b, "b": before})
+    np.testing.assert_allclose(array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=1e3
+    )
+
+
+def test_places() -> None:
+    held = Places.of([(100, 8), (40, 10), (60, 0), (50, 4)])
+    assert [at for at in range(120) if held.hold(at)] == [*range(40, 54), *range(100, 108)]
+    assert not Places.of([]).hold(0)
+    x = np.arange(12.0).reshape(3, 4)
+    own = x.__array_interface__["data"][0]
+    some = Places.of([(own, x.nbytes)])
+    other, part, sequence = np.zeros(3), x[1:], [x]
+    kept = some.apart([x, other, sequence], [own, 0, 0])
+    assert all(a is b for a, b in zip(kept, [x, other, sequence], strict=True))
+    for moved in (*some.apart([x, part]), *some.apart([x.T, part], [own, own])):
+        assert not np.shares_memory(moved, x)
