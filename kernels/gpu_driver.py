@@ -20,8 +20,9 @@ _KINDS: dict[str, Any] = {
 # What is called, and what it takes: numbers, p: handles and addresses.
 _TAKES = {
     "cuInit": "u", "cuDeviceGet": "pi", "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii",
-    "cuDevicePrimaryCtxRetain": "pi", "cuCtxGetCurrent": "p", "cuCtxGetDevice": "p",
-    "cuCtxPushCurrent_v2": "p", "cuCtxPopCurrent_v2": "p", "cuGetErrorString": "ip",
+    "cuDeviceTotalMem_v2": "pi", "cuDevicePrimaryCtxRetain": "pi", "cuCtxGetCurrent": "p",
+    "cuCtxGetDevice": "p", "cuCtxPushCurrent_v2": "p", "cuCtxPopCurrent_v2": "p",
+    "cuGetErrorString": "ip",
     "cuMemAlloc_v2": "pn", "cuMemFree_v2": "p", "cuMemcpyHtoDAsync_v2": "ppnp",
     "cuMemcpyDtoHAsync_v2": "ppnp", "cuMemcpyDtoDAsync_v2": "ppnp", "cuMemsetD8Async": "pbnp",
     "cuModuleLoadData": "pp", "cuModuleGetFunction": "ppp", "cuModuleUnload": "p",
@@ -114,6 +115,11 @@ def gpu(number: int | None = None) -> Gpu:
     d("cuDeviceGetName", name, len(name), number)
     major, minor = (d.number("cuDeviceGetAttribute", a, number) for a in (_MAJOR, _MINOR))
     return Gpu(name.value.decode(), (major, minor), number)
+
+
+def memory(number: int) -> int:
+    """Bytes of a device's memory."""
+    return driver().made("cuDeviceTotalMem_v2", number)
 
 
 @cache

@@ -32,7 +32,7 @@ _COMPARED = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
 _FLOATS: Mapping[str, str] = {
     **dict(_BOTH), **dict(_COMPARED),
     "neg": "(-{0})", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
-    "mod": "_floored({0}, {1})", "fmod": "({0} % {1})",
+    "mod": "_modulo({0}, {1})", "fmod": "({0} % {1})",
     **dict.fromkeys(("exp", "exp_below"), "tl.exp({0})"), "exp2": "tl.exp2({0})",
     "log": "tl.log({0})",
     "sin": "tl.sin({0})", "cos": "tl.cos({0})",
@@ -107,6 +107,9 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_floored": """def _floored(x, y):
     rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
     return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
+    "_modulo": """def _modulo(x, y):
+    rest = x % y
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
     "_divisor": """def _divisor(y):
     return tl.where((y == 0) | (y == -1), 1, y)""",
     "_divided": """def _divided(x, y):
@@ -137,7 +140,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_product": """def _product(x, y):
     return x * y""",
     "_pow": """def _pow(x, y):
-    # In float64: an error of y log(x) is one of the result, times that. Signs are C99's, but of -0.
+    # In float64: an error of y log(x) is one of the result, times that. Signs are C99's.
     a, c = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
     b = tl.where(a == a, c, c)  # a block, also where y is a number
     a = tl.where(b == b, a, a)  # and where x is
@@ -145,8 +148,10 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     low = tl.floor(b)
     odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)
     known = (low == b) | (a == float("inf"))
-    below = tl.where(known, tl.where(odd, -r, r), float("nan"))
-    return tl.cast(tl.where(x < 0, below, r), x.dtype)""",
+    turned = tl.where(odd, -r, r)
+    below = tl.where(known, turned, float("nan"))
+    zero = (x == 0) & (1.0 / tl.cast(x, tl.float64) < 0)
+    return tl.cast(tl.where(x < 0, below, tl.where(zero, turned, r)), x.dtype)""",
     "_sinh": """def _sinh(x):
     return tl.where(tl.abs(x) < 1e-5, x, 0.5 * (tl.exp(x) - tl.exp(-x)))""",
     "_asinh": """def _asinh(x):

@@ -72,6 +72,11 @@ class Running:
         """Of the GPU; less than 0 in the interpreter."""
         return next((int(x.get_device()) for x in (*self.inputs, *self.outputs)), None)
 
+    @property
+    def bytes(self) -> int:
+        some = (self.memory, self.constants, *self.inputs, *self.outputs)
+        return sum(x.numel() * x.element_size() for x in some if x is not None)
+
     def launch(self) -> None:
         """All kernels: on each stream one after the other."""
         with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too

@@ -225,8 +225,14 @@ def bench(
     compiled ("superopt"): medians with intervals.
 
     target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
-    run on the GPU and in that precision, on inputs that are there, until the outputs are."""
+    run on the GPU and in that precision, on inputs that are there, until the outputs are; raises
+    UsageError where neither of them does."""
     known_target(target, precision, vendor)
+    if target != "cpu" and not {"superopt", "torch"} & {*vs}:
+        raise UsageError(
+            f"target {target}", f"on a GPU run superopt and torch, not {', '.join(vs)}",
+            "add superopt to what is timed: --vs ort,superopt",
+        )  # fmt: skip
     return bench_.bench(
         [Path(m) for m in models],
         vs=vs,

@@ -175,6 +175,11 @@ def test_bench_times_what_it_is_given(tmp_path: Path) -> None:
     assert all(r.latency is not None and r.latency.us_median > 0 for r in rows)
 
 
+def test_bench_on_a_gpu_of_what_does_not_run_there() -> None:
+    with pytest.raises(UsageError, match="on a GPU run superopt and torch, not ort"):
+        superopt.bench(["m.onnx"], target="cuda")
+
+
 def test_bench_of_a_model_that_says_another_shape_than_it_gives(tmp_path: Path) -> None:
     """onnxruntime runs it, and binds no output that is as it says."""
     x, y = (

@@ -34,7 +34,8 @@ def compile_(
 ) -> ExitCode:
     """Compile MODEL for this processor, or for a GPU, and say what became of it.
 
-    The machine code stays in the user's cache: running the model is fast to start from then on.
+    The machine code stays in the user's cache: compiling the model again, as `superopt.compile` in
+    a program does the first time, takes less then.
     """
     found = api().compilation(
         model,

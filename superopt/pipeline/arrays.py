@@ -76,6 +76,8 @@ def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
                 "inputs are numpy arrays, or tensors that speak DLPack",
                 f"give an array: {port.text}",
             )
+        if hasattr(given, "resolve_neg"):  # DLPack does not say that torch's numbers are others'
+            given = given.resolve_neg()  # negatives
         if wanted.name == "bfloat16" and (found := bfloat16(given, wanted)) is not None:
             return found
         return np.from_dlpack(given)

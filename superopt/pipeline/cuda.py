@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,10 +34,11 @@ from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
 from superopt.pipeline.foreign import Foreign, foreign, unread, unsaved, whole
 from superopt.pipeline.gpu_keep import keep
+from superopt.pipeline.gpu_last import Sizes
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import Seen, known, tuned
-from superopt.pipeline.on_gpu import OnGpu, Sizes
+from superopt.pipeline.on_gpu import OnGpu
 from superopt.pipeline.outside import readable
 from superopt.pipeline.ports import port, shape_at
 from superopt.pipeline.saved import Saved, write
@@ -84,6 +86,7 @@ NO_MEMORY = ("out of memory", "Storage size calculation", "can't allocate memory
 # Operations that are fewer than what it takes to bring numbers to the processor and back: where a
 # kernel computes more than it would have to, it is faster still.
 LITTLE = 1 << 27
+MOST_FIXED = 256  # sizes of which models of their own are remembered
 WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
 
 
@@ -103,7 +106,7 @@ class Compiler:
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
-    superopt does not read it (`outside`)."""
+    superopt does not read it (`outside`). threads: of onnxruntime."""
 
     model: Model
     precision: str
@@ -117,6 +120,7 @@ class Compiler:
     little: dict[tuple[g.Node, Sizes], bool] = field(default_factory=dict)
     number: int | None = None
     session: ort.Session | None = None
+    threads: int = 1
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -154,6 +158,9 @@ class Compiler:
             # Shapes may be known of the model whose inputs have these sizes.
             key = tuple(sorted(sizes.items()))
             if key not in self.fixed:
+                if len(self.fixed) >= MOST_FIXED:
+                    self.fixed.clear()
+                    self.little.clear()
                 self.fixed[key] = sized(self.model, sizes)
             other = self.fixed[key]
             if other is not None:
@@ -174,7 +181,7 @@ class Compiler:
 
     def foreign(self, model: Model, s: Segment, sizes: Mapping[str, int]) -> Foreign:
         if self.session is None:
-            return foreign(model, s, 1, sizes)
+            return foreign(model, s, self.threads, sizes)
         return unread(model, s, self.session)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
@@ -198,6 +205,18 @@ class Compiler:
     def outside(self, made: Variant, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
         self.without |= whole(made.model.graph, e) | whole(self.model.graph, e)
+
+    def elsewhere(self) -> Variant | None:
+        """All of it in onnxruntime, for any sizes; None where that is not there."""
+        if ort.available() is None or self.session is not None:
+            return None
+        own = dict.fromkeys(g.nodes(self.model.graph), "not compiled for these sizes yet")
+        made = replace(self, without=own, fixed={}, little={}, threads=os.cpu_count() or 1)
+        return made.compiled({}, {})
+
+    def run(self, made: Variant, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by name, numpy's, of the inputs in order."""
+        return dict(zip(self.names(), made.run([*arrays], ""), strict=True))
 
     def fallen(self, made: Variant, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
@@ -260,7 +279,7 @@ class Compiler:
             raise UsageError(
                 f"{self.model.source.label}: a kernel cannot be compiled for this GPU",
                 textwrap.shorten(str(e), LONGEST),
-                'use another version of Triton, or target="cpu"',
+                'use another version of Triton, or another GPU, or target="cpu"',
             ) from e
         except RuntimeError as e:
             if not any(x in str(e) for x in NO_MEMORY):
@@ -356,7 +375,7 @@ def compiler(
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held, on(number):
-        chosen = known(held, where, PRECISIONS[precision][1])
+        chosen = known(held, where, PRECISIONS[precision][1], vendor)
     how = precision, where, float_class, vendor, streams, chosen
     given = readable(source, 1)
     out = Compiler(import_model(given.source), *how, number=number, session=given.session)

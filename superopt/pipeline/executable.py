@@ -102,7 +102,7 @@ class Executable:
     keep: Callable[[Sizes, Steps], None] = lambda sizes, steps: None
     variants: dict[Sizes, Steps] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    rare: Rare = field(default_factory=Rare)
+    rare: Rare[Steps] = field(default_factory=Rare)
     _compiler: Compiler | None = None
     # What was called last, in which most calls fit.
     _last: _Last | None = None

@@ -89,6 +89,11 @@ class Variant:
         """Of the GPU that its kernels run on."""
         return next((p.running.number for p in self.parts), None)
 
+    @property
+    def bytes(self) -> int:
+        """Of the device's memory."""
+        return sum(p.running.bytes for p in self.parts)
+
     def buffers(self) -> dict[int, Any]:
         """Tensors where inputs are read, by their numbers; none where they are copied, as parts
         read them at places of their own."""

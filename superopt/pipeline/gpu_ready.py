@@ -91,6 +91,11 @@ class Ready:
         """Of the GPU."""
         return self.program.number
 
+    @property
+    def bytes(self) -> int:
+        """Of the device's memory."""
+        return self.program.image.size
+
     def buffers(self) -> dict[int, Any]:
         """Tensors where inputs are read, by their numbers."""
         return dict(zip(self.takes, self.program.buffers(), strict=True))

@@ -75,9 +75,15 @@ class Kernel:
         return min(self.times.values(), default=float("inf"))
 
 
-def known(store: Store, device: str, dots: str) -> dict[str, Option]:
-    """What was chosen on this GPU before."""
-    return kept.chosen(store, kept.gpu(name(device), dots))
+def known(store: Store, device: str, dots: str, vendor: bool) -> dict[str, Option]:
+    """The fastest ways that were measured on this GPU before; vendor: its libraries', too? (A
+    tuning without these says nothing of one with them.)"""
+    best: dict[str, Timed] = {}
+    for t in kept.measured(store, kept.gpu(name(device), dots)):
+        before = best.get(t.problem, t)
+        if (vendor or t.option.algorithm != VENDORS) and t.seconds <= before.seconds:
+            best[t.problem] = t
+    return {problem: t.option for problem, t in best.items()}
 
 
 def tuned(
@@ -112,8 +118,7 @@ def tuned(
         new = {o: t for o, t in k.times.items() if o not in there}
         learner.times += [Timed(key, numbers, o, t) for o, t in new.items()]
         if store is not None:
-            _keep(store, on, key, numbers, new, kept.MEASURED)
-            _keep(store, on, key, numbers, {k.best: k.least()}, kept.CHOSEN)
+            _keep(store, on, key, numbers, new)
         how[key] = k.best
         first = k.order[0] if k.order[0] in k.times else k.best
         shown, count = f"{p.tensor.type}", len(k.times)
@@ -160,7 +165,7 @@ def measure(
 
 def _keep(
     store: Store, on: Target, key: str, numbers: tuple[int, ...],
-    times: Mapping[Option, float], kind: str,
+    times: Mapping[Option, float],
 ) -> None:  # fmt: skip
     if times:
-        kept.keep(store, on, key, numbers, {o: (t, t, t, 1) for o, t in times.items()}, kind)
+        kept.keep(store, on, key, numbers, {o: (t, t, t, 1) for o, t in times.items()})

@@ -6,6 +6,7 @@ What a call needs is here; the compiler is loaded when something is asked of it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,10 @@ from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
 from superopt.kernels.gpu_device import by_dlpack, emptied, on, on_device, tensor, wait
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
+from superopt.pipeline.gpu_last import Last, Sizes, sorted_sizes
 from superopt.pipeline.gpu_ready import Ready
+from superopt.pipeline.rare import Rare
+from superopt.pipeline.recent import Recent
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from superopt.report.compiled import Tuned
     from superopt.report.profile import Profile
 
-Sizes = tuple[tuple[str, int], ...]
 MOST = 1000  # shapes of inputs that are remembered
 
 
@@ -50,49 +53,17 @@ def _forked() -> UsageError:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """A call whose inputs were all tensors on the device: of another one like it nothing needs to
-    be asked. kinds: of each input its name, class, element type, shape and GPU."""
-
-    sizes: Sizes
-    kinds: tuple[tuple[str, Any, Any, Any, int], ...]
-
-    @classmethod
-    def of(cls, sizes: Mapping[str, int], ports: Sequence[Port], given: Sequence[Any]) -> _Last:
-        kinds = ((p.name, type(x), x.dtype, x.shape, x.get_device())
-                 for p, x in zip(ports, given, strict=True))  # fmt: skip
-        return cls(_key(sizes), tuple(kinds))
-
-    def again(self, feeds: Mapping[str, Any]) -> list[Any] | None:
-        """The inputs in order, where they are like these."""
-        if type(feeds) is not dict or len(feeds) != len(self.kinds):
-            return None
-        out = []
-        for name, kind, dtype, shape, number in self.kinds:
-            x: Any = feeds.get(name)
-            if type(x) is not kind or x.dtype != dtype or x.shape != shape:
-                return None
-            if x.get_device() != number:
-                return None
-            out.append(x)
-        return out
-
-
-def _key(sizes: Mapping[str, int]) -> Sizes:
-    return tuple(sorted(sizes.items()))
-
-
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class OnGpu:
-    """A model that was compiled for a GPU; for other sizes it is compiled again, once each; where
-    there is no memory left for these, those before go.
+    """A model that was compiled for a GPU; for other sizes it is compiled again, once each, and
+    those that were used longest ago go where there is too little memory for all (`recent`); sizes
+    that come once may run elsewhere (`rare`).
 
     ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
     compiler. find, keep: what was compiled in another process; what to do with what is new.
     variants, found: by sizes, what was compiled, and what was found; known: sizes, by the shapes of
-    inputs. number: of the GPU, which need not be the current one when it is called. Calls from
-    several threads wait for each other."""
+    inputs; defaults: inputs' own values. number: of the GPU, which need not be the current one when
+    it is called. Calls from several threads wait for each other."""
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
@@ -106,10 +77,14 @@ class OnGpu:
     number: int | None = None
     lock: threading.RLock | forks.Lost = field(default_factory=threading.RLock)
     known: dict[Any, Mapping[str, int]] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    rare: Rare[Variant] = field(default_factory=Rare)
+    recent: Recent = field(init=False)
     _compiler: Compiler | None = None
-    _last: _Last | None = None
+    _last: Last | None = None
 
     def __post_init__(self) -> None:
+        self.recent = Recent(self.number if self.device == "cuda" else None)
         forks.known.add(self)
 
     def forked(self) -> threading.RLock | forks.Lost:
@@ -144,11 +119,15 @@ class OnGpu:
                 made = self.variants.get(last.sizes) or self.found.get(last.sizes)
             if made is None or given is None:
                 given = self.given(feeds)
-                there = self.device if given and all(map(on_device, given)) else ""
+                fed = [x for p, x in zip(self.ports, given, strict=True) if p.name in feeds]
+                there = self.device if fed and all(map(on_device, fed)) else ""
                 sizes = self.sizes(given)
+                if (out := self._rarely(sizes, given, there)) is not None:
+                    return out
                 made = self._ready(sizes)
                 self._there(made, given)
-                self._last = _Last.of(sizes, self.ports, given) if there else None
+                alike = there and len(fed) == len(given)
+                self._last = Last.of(sizes, self.ports, given) if alike else None
             try:
                 found = made.run(given, there)
             except Unlike as e:
@@ -156,6 +135,19 @@ class OnGpu:
                 self.variants.clear()
                 found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
+
+    def _rarely(
+        self, sizes: Mapping[str, int], given: Sequence[Any], there: str
+    ) -> dict[str, Any] | None:
+        """The outputs where it is not worth compiling the model for these sizes yet."""
+        key = sorted_sizes(sizes)
+        if key in self.variants or key in self.found or not self.rare.waits(key):
+            return None
+        if (made := self.find(key)) is not None:
+            self.found[key] = made
+            return None
+        out = self.rare.run(self.compiler, key, given)
+        return out if out is None or not there else {n: tensor(x, there) for n, x in out.items()}
 
     def buffers(self, shapes: Mapping[str, int] | None = None) -> dict[str, Any]:
         """The memory from which kernels read inputs, as tensors of torch on the device, by name.
@@ -212,7 +204,7 @@ class OnGpu:
         out = []
         for p in self.ports:
             if p.name not in feeds and p.optional:
-                out.append(self.compiler.default(p.name))
+                out.append(self._default(p.name))
                 continue
             if p.name not in feeds:
                 raise UsageError(
@@ -231,6 +223,13 @@ class OnGpu:
             else:
                 out.append(as_array(p, x))
         return out
+
+    def _default(self, name: str) -> Any:
+        """The model's own value for an input, on the device from the first call on."""
+        if name not in self.defaults:
+            own = self.compiler.default(name)
+            self.defaults[name] = tensor(own, self.device) if self.device == "cuda" else own
+        return self.defaults[name]
 
     def sizes(self, given: Sequence[Any]) -> Mapping[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
@@ -257,27 +256,38 @@ class OnGpu:
             return self._ready(sizes)
 
     def _ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
-        key = _key(sizes)
+        key = sorted_sizes(sizes)
         if key in self.variants:
-            return self.variants[key]
+            return self.variant(sizes)
         if key not in self.found:
             made = self.find(key)
             if made is None:
                 return self.variant(sizes)
             self.found[key] = made
+        self._used(key, self.found[key])
         return self.found[key]
+
+    def _used(self, key: Sizes, made: Variant | Ready) -> None:
+        """Those of other sizes go where all are too large."""
+        for old in self.recent.used(key, made.bytes):
+            wait(self.device)  # it may be at work still
+            self.variants.pop(old, None)
+            self.found.pop(old, None)
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """The steps for inputs of these sizes, compiled: what was found is planned again as it
         was, and takes its place."""
-        key = _key(sizes)
+        key = sorted_sizes(sizes)
         with self.alone():
             if key not in self.variants:
                 # Its memory is free before it is compiled.
                 how = self.found.pop(key).options if key in self.found else None
+                begin = time.perf_counter()
                 self.variants[key] = self._compiled(sizes, how or {})
+                self.rare.made.append(time.perf_counter() - begin)
                 if how is None:
                     self.keep(key, self.variants[key])
+            self._used(key, self.variants[key])
             return self.variants[key]
 
     def _compiled(self, sizes: Mapping[str, int], how: Mapping[str, str]) -> Variant:

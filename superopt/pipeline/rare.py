@@ -8,22 +8,31 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import Any, Generic, Protocol, TypeVar
 
 from superopt.errors import SuperoptError
 
-if TYPE_CHECKING:
-    from superopt.pipeline.compile import Compiler
-    from superopt.pipeline.executable import Sizes, Steps
+Sizes = tuple[tuple[str, int], ...]
+Steps = TypeVar("Steps")
+
+
+class Compiler(Protocol[Steps]):
+    """What makes a model's steps."""
+
+    def elsewhere(self) -> Steps | None:
+        """All of it in onnxruntime, for any sizes; None where that is not there."""
+
+    def run(self, steps: Steps, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by name, of the inputs in order."""
+        ...
+
 
 SEVERAL = 16  # sizes for which a model is compiled at once
 REMEMBERED = 1 << 14  # sizes
 
 
 @dataclass(slots=True)
-class Rare:
+class Rare(Generic[Steps]):
     """made: what compiling took, for each of some sizes, in seconds; spent: what onnxruntime took
     at others; steps: the whole model there, for any sizes; None: not asked for, or there is none.
     """
@@ -39,8 +48,8 @@ class Rare:
         return self.spent.get(sizes, 0.0) < sum(self.made) / len(self.made)
 
     def run(
-        self, compiler: Compiler, sizes: Sizes, given: Sequence[np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
+        self, compiler: Compiler[Steps], sizes: Sizes, given: Sequence[Any]
+    ) -> dict[str, Any] | None:
         """The outputs by name; None where onnxruntime is not there, or does not run the model."""
         begin = time.perf_counter()
         try:

@@ -272,6 +272,27 @@ def test_integers_at_their_ends(run: Run, fn: str, kind: str) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+PAIRS = {"pow": np.power, "mod": np.mod, "fmod": np.fmod}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what is no number
+@pytest.mark.parametrize("fn", PAIRS)
+def test_floats_at_their_ends(run: Run, fn: str) -> None:
+    """Of zeros of both signs, infinities, what is no number, and what is below zero."""
+    ends = [0.0, 0.5, 1.0, 2.0, 3.0, 5.5, 7.0, np.inf]
+    some = np.array([*ends, *np.negative(ends), np.nan], np.float32)
+    a, b = (v.ravel() for v in np.meshgrid(some, some))
+    x, y = Tensor("x", F32, a.shape), Tensor("y", F32, a.shape)
+    k = made_by([x, y], compute(a.shape, lambda i: apply(fn, x[i], y[i])), {})
+    (got,) = blank(k, 1)
+    run(k, a, b, got)
+    wanted = PAIRS[fn](a, b)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=0)
+    if fn == "pow":
+        known = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(wanted)[known])
+
+
 WIDE = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,

@@ -14,7 +14,7 @@ from superopt.kernels.gpu_driver import Driver
 from superopt.kernels.gpu_image import Image
 from superopt.kernels.gpu_module import functions
 
-NAME, CAPABILITY = b"a GPU", (9, 0)
+NAME, CAPABILITY, MEMORY = b"a GPU", (9, 0), 80 << 30
 ATTRIBUTES = {75: CAPABILITY[0], 76: CAPABILITY[1], 97: 232448}
 
 
@@ -76,6 +76,9 @@ class Device:
 
     def cuDeviceGetAttribute(self, out: Any, which: int, n: int) -> None:
         out._obj.value = ATTRIBUTES[which]
+
+    def cuDeviceTotalMem(self, out: Any, n: int) -> None:
+        out._obj.value = MEMORY
 
     def cuDevicePrimaryCtxRetain(self, out: Any, n: int) -> None:
         out._obj.value = 7

@@ -220,7 +220,7 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
     assert option != program.options[key]
     on = tuned.gpu(name(exe.device), "ieee")
     with Store.open(None) as store:
-        tuned.keep(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)}, tuned.CHOSEN)
+        tuned.keep(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)})
     for _ in range(2):
         exe = compile(path)
     assert len(compiled) == 2
