@@ -13,6 +13,7 @@ import pytest
 import superopt
 from superopt import api
 from superopt.cost.store import Store
+from superopt.errors import UsageError
 from tests.pipeline import models
 from tests.pipeline.running import values
 
