@@ -296,6 +296,7 @@ class OnGpu:
         except OutOfMemory:
             if not self.variants and not self.found:
                 raise
+            wait(self.device)  # for what is at work still
             self.variants.clear()
             self.found.clear()
         emptied(self.device)
