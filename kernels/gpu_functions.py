@@ -141,17 +141,31 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     return x * y""",
     "_pow": """def _pow(x, y):
     # In float64: an error of y log(x) is one of the result, times that. Signs are C99's.
-    a, c = tl.log(tl.abs(tl.cast(x, tl.float64))), tl.cast(y, tl.float64)
-    b = tl.where(a == a, c, c)  # a block, also where y is a number
-    a = tl.where(b == b, a, a)  # and where x is
+    q, c = tl.abs(tl.cast(x, tl.float64)), tl.cast(y, tl.float64)
+    b = tl.where(q == q, c, c)  # a block, also where y is a number
+    q = tl.where(b == b, q, q)  # and where x is
+    a = tl.log(q)
     r = tl.where((a == 0) | (b == 0), 1.0, tl.exp(b * a))
+    r = tl.where(b == 0.5, tl.sqrt(q), r)
     low = tl.floor(b)
+    # By squares, which are exact where the result is a number of so many bits.
+    short = (low == b) & (tl.abs(b) < 64)
+    k = tl.cast(tl.where(short, tl.abs(b), 0), tl.int32)
+    p = tl.where(b == b, 1.0, 1.0)
+    for _ in tl.static_range(6):
+        p = tl.where(k % 2 == 1, p * q, p)
+        q, k = q * q, k // 2
+    r = tl.where(short, tl.where(b < 0, 1.0 / p, p), r)
     odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)
     known = (low == b) | (a == float("inf"))
     turned = tl.where(odd, -r, r)
     below = tl.where(known, turned, float("nan"))
     zero = (x == 0) & (1.0 / tl.cast(x, tl.float64) < 0)
-    return tl.cast(tl.where(x < 0, below, tl.where(zero, turned, r)), x.dtype)""",
+    r = tl.where(x < 0, below, tl.where(zero, turned, r))
+    if x.dtype.is_int():  # it is cut off, and a whole number may be a little too small
+        whole = tl.floor(r + 0.5)
+        r = tl.where(tl.abs(r - whole) <= 1e-13 * tl.abs(whole), whole, r)
+    return tl.cast(r, x.dtype)""",
     "_sinh": """def _sinh(x):
     return tl.where(tl.abs(x) < 1e-5, x, 0.5 * (tl.exp(x) - tl.exp(-x)))""",
     "_asinh": """def _asinh(x):

@@ -241,13 +241,15 @@ class Executable:
             else:
                 begin = time.perf_counter()
                 steps = self.compiler.compiled(dict(key))
-                self.rare.made.append(time.perf_counter() - begin)
+                self.rare.compiled(time.perf_counter() - begin)
                 self.keep(key, steps)
         self.variants[key] = steps  # as the last one
         if len(self.variants) > 1:
             held = sum(map(_bytes, self.variants.values()))
             while held > (machine.memory() or UNKNOWN) // PART and len(self.variants) > 1:
-                held -= _bytes(self.variants.pop(next(iter(self.variants))))
+                old = next(iter(self.variants))
+                held -= _bytes(self.variants.pop(old))
+                self.rare.gone(old)
         return steps
 
     def at(self, sizes: Mapping[str, int]) -> Executable:

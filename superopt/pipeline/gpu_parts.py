@@ -108,8 +108,10 @@ class Variant:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         if there and self._whole is not None:
             return self._whole.run(given)
-        if len(self.steps) > 1:  # the first writes outputs that a later one may be given
-            written = (x for p in self.parts for x in p.running.outputs)
+        passed = any(isinstance(v, g.Input) for v in self.model.graph.outputs)
+        if passed or len(self.steps) > 1:  # what a step writes may be read after it
+            runs = [p.running for p in self.parts]
+            written = (x for r in runs for x in (*r.inputs, *r.outputs))
             given = Places.of_tensors(written).apart(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
         for step in self.steps:
@@ -117,7 +119,9 @@ class Variant:
         out = []
         for v in self.model.graph.outputs:
             x = env[v] if v in env else _constant(v)
-            out.append(tensor(x, there) if there else host(x, copied=isinstance(v, g.Input)))
+            if isinstance(v, g.Input):
+                x = _copied(x)
+            out.append(tensor(x, there) if there else host(x))
         return out
 
     def fallen(self) -> tuple[g.Node, ...]:
@@ -135,11 +139,16 @@ def advance(step: Part | Foreign, env: Arrays) -> None:
     env.update(held)
 
 
-def host(x: Any, copied: bool = False) -> Any:
+def host(x: Any) -> Any:
     """As numpy's."""
+    return array(x) if type(x).__module__.startswith("torch") else x
+
+
+def _copied(x: Any) -> Any:
+    """What is given as an output, too, is the caller's own."""
     if type(x).__module__.startswith("torch"):
-        return array(x)
-    return x.copy() if copied else x
+        return x.clone()
+    return x if x is None else x.copy()
 
 
 def _constant(v: g.Value) -> Any:

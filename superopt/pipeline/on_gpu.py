@@ -273,6 +273,7 @@ class OnGpu:
             wait(self.device)  # it may be at work still
             self.variants.pop(old, None)
             self.found.pop(old, None)
+            self.rare.gone(old)
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """The steps for inputs of these sizes, compiled: what was found is planned again as it
@@ -284,7 +285,7 @@ class OnGpu:
                 how = self.found.pop(key).options if key in self.found else None
                 begin = time.perf_counter()
                 self.variants[key] = self._compiled(sizes, how or {})
-                self.rare.made.append(time.perf_counter() - begin)
+                self.rare.compiled(time.perf_counter() - begin)
                 if how is None:
                     self.keep(key, self.variants[key])
             self._used(key, self.variants[key])

@@ -33,13 +33,21 @@ REMEMBERED = 1 << 14  # sizes
 
 @dataclass(slots=True)
 class Rare(Generic[Steps]):
-    """made: what compiling took, for each of some sizes, in seconds; spent: what onnxruntime took
-    at others; steps: the whole model there, for any sizes; None: not asked for, or there is none.
-    """
+    """made: what compiling took, for each of the first sizes, in seconds; spent: what onnxruntime
+    took at others; steps: the whole model there, for any sizes; None: not asked for, or there is
+    none."""
 
     made: list[float] = field(default_factory=list)
     spent: dict[Sizes, float] = field(default_factory=dict)
     steps: Steps | None = None
+
+    def compiled(self, seconds: float) -> None:
+        if len(self.made) < SEVERAL:
+            self.made.append(seconds)
+
+    def gone(self, sizes: Sizes) -> None:
+        """What was compiled for these was given up: they wait again."""
+        self.spent.pop(sizes, None)
 
     def waits(self, sizes: Sizes) -> bool:
         """Is it too early to compile the model for these?"""

@@ -93,6 +93,29 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     assert len(exe.variants) == 4
 
 
+def test_sizes_that_went_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each call would compile the model, where there is no room for all sizes that come."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(rare, "SEVERAL", 2)
+    monkeypatch.setattr(recent, "memory", lambda number: 0)
+    exe = superopt.compile(M, target="cuda")
+    for n in range(1, 5):
+        same(exe, n)
+    exe.rare.spent.update(dict.fromkeys(exe.rare.spent, 1e9))
+    made = []
+    compiled = on_gpu.OnGpu._compiled
+
+    def counted(self: on_gpu.OnGpu, sizes: dict[str, int], how: dict[str, str]) -> object:
+        made.append(sizes["n"])
+        return compiled(self, sizes, how)
+
+    monkeypatch.setattr(on_gpu.OnGpu, "_compiled", counted)
+    for n in (3, 4, 3, 4):
+        same(exe, n)
+    assert made == [3, 4]
+    assert len(exe.rare.made) == 2
+
+
 def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out, it says nothing of where outputs go."""
     import torch

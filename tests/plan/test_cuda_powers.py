@@ -1,0 +1,54 @@
+"""On a GPU: powers that are whole numbers are these, where a Cast or a type cuts off what is behind
+the point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import superopt
+from tests.plan.gpu_models import node
+from tests.plan.test_compile import model
+from tests.plan.test_cuda import interpreted
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+KINDS = {"int32": TensorProto.INT32, "int64": TensorProto.INT64, "double": TensorProto.DOUBLE}
+TYPES: dict[str, Any] = {"int32": np.int32, "int64": np.int64, "double": np.float64}
+POWERS = [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of roots of what is below 0
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("power", ["float", "double"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_powers(kind: str, power: str, held: bool) -> None:
+    x = np.arange(-12, 13).astype(TYPES[kind])
+    wide = np.float32 if power == "float" else np.float64
+    to = TensorProto.INT64
+    for number in POWERS:
+        y = np.array(number, wide)
+        inputs = {"x": (KINDS[kind], [25])}
+        if not held:
+            inputs["p"] = (getattr(TensorProto, power.upper()), [])
+        nodes = [node("Pow", "x", "p", "a"), node("Cast", "a", "y", to=to)]
+        m = model(nodes, inputs, ["y"], {"p": y} if held else {})
+        got = superopt.compile(m, target="cuda").run({"x": x} | ({} if held else {"p": y}))["y"]
+        wanted = np.trunc(np.power(x.astype(np.float64), number))
+        some = ~np.isnan(wanted)  # no integer is that
+        np.testing.assert_array_equal(got[some], wanted[some].astype(np.int64))
+
+
+def test_large_whole_powers() -> None:
+    """As far as a double has digits for them."""
+    x, y = np.arange(1, 8, dtype=np.int64), np.arange(21, dtype=np.float64)
+    inputs = {"x": (TensorProto.INT64, [7, 1]), "p": (TensorProto.DOUBLE, [21])}
+    m = model([node("Pow", "x", "p", "y")], inputs, ["y"], {})
+    got = superopt.compile(m, target="cuda").run({"x": x[:, None], "p": y})["y"]
+    wanted = np.array([[int(a) ** int(b) for b in y] for a in x])
+    np.testing.assert_allclose(got, wanted, rtol=1e-14)
+    np.testing.assert_array_equal(got[wanted < 1 << 53], wanted[wanted < 1 << 53])
