@@ -31,7 +31,8 @@ _COMPARED = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
 
 _FLOATS: Mapping[str, str] = {
     **dict(_BOTH), **dict(_COMPARED),
-    "neg": "(-{0})", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
+    # -x is 0 - x up to Triton 3.7, and of 0 not the negative one.
+    "neg": "({0} * -1.0)", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
     "mod": "_modulo({0}, {1})", "fmod": "({0} % {1})",
     **dict.fromkeys(("exp", "exp_below"), "tl.exp({0})"), "exp2": "tl.exp2({0})",
     "log": "tl.log({0})",
@@ -158,7 +159,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     r = tl.where(short, tl.where(b < 0, 1.0 / p, p), r)
     odd = (low == b) & (low - 2 * tl.floor(low / 2) == 1)
     known = (low == b) | (a == float("inf"))
-    turned = tl.where(odd, -r, r)
+    turned = tl.where(odd, r * -1.0, r)
     below = tl.where(known, turned, float("nan"))
     zero = (x == 0) & (1.0 / tl.cast(x, tl.float64) < 0)
     r = tl.where(x < 0, below, tl.where(zero, turned, r))

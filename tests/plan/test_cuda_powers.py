@@ -1,5 +1,5 @@
 """On a GPU: powers that are whole numbers are these, where a Cast or a type cuts off what is behind
-the point."""
+the point; and zeros have signs."""
 
 from __future__ import annotations
 
@@ -52,3 +52,12 @@ def test_large_whole_powers() -> None:
     wanted = np.array([[int(a) ** int(b) for b in y] for a in x])
     np.testing.assert_allclose(got, wanted, rtol=1e-14)
     np.testing.assert_array_equal(got[wanted < 1 << 53], wanted[wanted < 1 << 53])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_negative_zeros(precision: str) -> None:
+    """Of which one is the reciprocal."""
+    x = np.array([0.0, -0.0, 1.0, -2.0], np.float32)
+    m = model([node("Neg", "x", "a"), node("Reciprocal", "a", "y")], {"x": (1, [4])}, ["y"], {})
+    got = superopt.compile(m, target="cuda", precision=precision).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, [-np.inf, np.inf, -1.0, 0.5])
