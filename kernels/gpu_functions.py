@@ -33,7 +33,7 @@ _FLOATS: Mapping[str, str] = {
     **dict(_BOTH), **dict(_COMPARED),
     # -x is 0 - x up to Triton 3.7, and of 0 not the negative one.
     "neg": "({0} * -1.0)", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
-    "mod": "_modulo({0}, {1})", "fmod": "({0} % {1})",
+    "mod": "_modulo(_fmod({0}, {1}), {1})", "fmod": "_fmod({0}, {1})",
     **dict.fromkeys(("exp", "exp_below"), "tl.exp({0})"), "exp2": "tl.exp2({0})",
     "log": "tl.log({0})",
     "sin": "tl.sin({0})", "cos": "tl.cos({0})",
@@ -108,8 +108,14 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_floored": """def _floored(x, y):
     rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
     return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
-    "_modulo": """def _modulo(x, y):
-    rest = x % y
+    # A GPU's own is no number where y is infinite, and loses digits of a float32.
+    "_fmod": """def _fmod(x, y):
+    a, b = tl.abs(tl.cast(x, tl.float64)), tl.abs(tl.cast(y, tl.float64))
+    r = a - tl.floor(a / b) * b
+    r = tl.where(r < 0, r + b, tl.where(r >= b, r - b, r))
+    r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
+    return tl.cast(tl.where(x < 0, r * -1.0, r), x.dtype)""",
+    "_modulo": """def _modulo(rest, y):
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
     "_divisor": """def _divisor(y):
     return tl.where((y == 0) | (y == -1), 1, y)""",

@@ -42,7 +42,7 @@ sanitized() {
         read -ra some <<<"${SANITIZED[n]}"
         files=("${some[@]/#/tests/plan/test_}")
         SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --error-exitcode 9 \
-            --target-processes application-only --log-file "$out/sanitizer_$n.%p.log" \
+            --target-processes all --log-file "$out/sanitizer_$n.%p.log" \
             "${pytest[@]}" -p no:xdist -o faulthandler_timeout=150 -k "fp16 or fp32" \
             "${files[@]/%/.py}" \
             >"$out/sanitizer_$n.txt" 2>&1 &

@@ -98,6 +98,11 @@ MODELS = {
         {"x": (F, [7, 9]), "z": (F, [7, 9]), "s": (F, [1]), "i": (I64, [7])},
         ["y", "w"], {"two": np.float32(2), "more": np.float32(2.5), "one": np.uint32(1)},
     ),
+    "remainders": lambda: model(
+        [node("Mod", "x", "z", "a", fmod=1), node("Mod", "x", "k", "b", fmod=1),
+         node("Add", "a", "b", "y")], {"x": (F, [7, 9]), "z": (F, [7, 9])}, ["y"],
+        {"k": np.float32(0.7)},
+    ),
     "angles": lambda: model(
         [node("Tanh", "x", "a"), node("Asin", "a", "b"), node("Atan", "x", "c"),
          node("Add", "b", "c", "d"), node("Sinh", "d", "e"), node("Asinh", "e", "y")],

@@ -78,7 +78,7 @@ OTHERS = [
     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
     "eight gates", "three gates of sizes that blocks do not divide", "steps", "a long matrix",
     "channels", "classes of pixels", "norms of many channels", "of two", "a group norm",
-    "the largest", "a norm", "a scale", "an LSTM of one row", "an LSTM", "a GRU",
+    "the largest", "a norm", "a scale", "remainders", "an LSTM of one row", "an LSTM", "a GRU",
     "a gated product of one row",
     "three, of terms that nothing divides", "eight", "blocks of three", "in turns",
 ]  # fmt: skip
