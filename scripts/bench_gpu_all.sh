@@ -12,9 +12,9 @@
 #     inductor      those in halves beside torch.compile's max-autotune, too        200
 #     vendor        the same with cuBLAS and cuDNN as candidates                    200
 #     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 115
-#     start         from the cache (3 wanted)                                        60
+#     start         from the cache (3 wanted)                                        60 to 160
 #     tests         every kernel family on the device                               105
-#     sanitizer     compute-sanitizer over tests of kernels, once these are built   120
+#     sanitizer     compute-sanitizer over tests of kernels, once these are built   140
 #     recurrent     LSTMs, GRUs, RNNs beside cuDNN                                   90
 #
 # A part that fails does not keep the others from running; the exit status says whether one did.
