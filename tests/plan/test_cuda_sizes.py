@@ -20,13 +20,13 @@ pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
 
 M = model(
-    [node("MatMul", "x", "w", "a"), node("Tanh", "a", "y")], {"x": (F, ["n", 96])}, ["y"],
-    {"w": drawn(96, 96, scale=0.1)},
+    [node("MatMul", "x", "w", "a"), node("Tanh", "a", "y")], {"x": (F, ["n", 32])}, ["y"],
+    {"w": drawn(32, 32, scale=0.2)},
 )  # fmt: skip
 
 
 def rows(n: int) -> dict[str, np.ndarray]:
-    return {"x": drawn(n, 96)}
+    return {"x": drawn(n, 32)}
 
 
 def same(exe: Any, n: int) -> None:

@@ -50,12 +50,12 @@ def written_over() -> onnx.ModelProto:
 
 def phases() -> onnx.ModelProto:
     """A transposed convolution's, and a branch beside it."""
-    known = {"w": drawn(8, 6, 4, 4, scale=0.1), "v": drawn(6, 8, 1, 1, scale=0.3),
+    known = {"w": drawn(4, 3, 4, 4, scale=0.2), "v": drawn(3, 4, 1, 1, scale=0.5),
              "r": np.array([1, 1, 2, 2], np.float32)}  # fmt: skip
     how = {"strides": [2, 2], "pads": [1] * 4}
     nodes = [node("ConvTranspose", "x", "w", "a", **how), node("Conv", "x", "v", "b"),
              node("Resize", "b", "", "r", "c"), node("Concat", "a", "c", "y", axis=1)]  # fmt: skip
-    return model(nodes, {"x": (F, [1, 8, 5, 5])}, ["y"], known)
+    return model(nodes, {"x": (F, [1, 4, 3, 3])}, ["y"], known)
 
 
 MADE = {"branches": branches, "written over": written_over, "phases": phases}
