@@ -89,9 +89,7 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(array(before), first @ w, rtol=1e-3, atol=1e-3)
     got = exe.run({"a": b, "b": before})
     np.testing.assert_allclose(array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(
-        array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=10
-    )
+    np.testing.assert_allclose(array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=10)
 
 
 def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
