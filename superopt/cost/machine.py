@@ -115,6 +115,10 @@ def _cores() -> int:
     return max(1, min(cores, round(limit))) if limit > 0 else cores
 
 
+PART = 4  # of the memory, that a model's programs for all its sizes take
+UNKNOWN = 8 << 30  # bytes of memory, where the system does not say
+
+
 def memory() -> int:
     """Bytes of memory that this machine, or its container, has; 0 where unknown."""
     total = 0

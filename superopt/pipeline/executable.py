@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.cost import machine
+from superopt.cost.machine import PART, UNKNOWN
 from superopt.errors import Unlike, UsageError
 from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 Steps = list["Native | Foreign"]
 _NDARRAY = np.ndarray
-PART = 4  # of the machine's memory, that a model's constants and results take for all its sizes
-UNKNOWN = 8 << 30  # bytes of memory, where the system does not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from superopt.cost import machine
+from superopt.cost.machine import PART, UNKNOWN
 from superopt.kernels import gpu_driver
 from superopt.pipeline.gpu_last import Sizes
-
-PART = 4  # of the memory, that programs for all sizes take
-UNKNOWN = 8 << 30  # bytes, where the system does not say
 
 
 @cache
