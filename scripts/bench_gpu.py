@@ -3,7 +3,7 @@
 
     scripts/bench_gpu.py --models ../shared/models --out FOLDER [--only NAME,...] [--tune N]
                          [--precision fp16,tf32] [--batch 1,16] [--streams N]
-                         [--shard-seconds 480] [--again]
+                         [--shard-seconds 480] [--again] [--times]
     scripts/bench_gpu.py --out FOLDER --table [--md FILE]    (needs no GPU)
 
 A run is a shard, and leaves FOLDER/shard_N.json, which is written after each step: the model by
@@ -17,7 +17,8 @@ Times are medians of events around some replays, in ms; so is that of whole call
 the device as inputs, which torch's compiled modes are timed with, too. Outputs are compared with
 the model's in float64, on the processor, of inputs that each run draws anew, after memory was
 filled with what is no number: the largest difference by the output's rms, which is an error where
-it is more than FAR. `--tune N` measures N ways to compute each problem first, kept in FOLDER/store.
+it is more than FAR. `--times` takes the times of models again, of which the rest is in FOLDER.
+`--tune N` measures N ways to compute each problem first, kept in FOLDER/store.
 It exits with 1 where something failed.
 """
 
@@ -214,6 +215,7 @@ class Bench:
         feeds = drawn(exe, np.random.default_rng(self.seed))
         sizes = exe.sizes(exe.given(feeds))
         made, rows = exe.variant(sizes), []
+        exe.run(feeds)  # what is timed reads them: until then inputs are zeros
         compiled = time.perf_counter() - begin
         before = event_ms(made.running)
         if self.tune:
@@ -224,6 +226,7 @@ class Bench:
 
             with Store.open(store) as held:
                 exe.tune(sizes, most=self.tune, store=held, seen=seen)
+            exe.run(feeds)
         seconds = time.perf_counter() - begin
         return {
             "exe": exe, "feeds": feeds, "run": exe.variant(sizes).running, "compiled": compiled,
@@ -238,19 +241,27 @@ class Bench:
         )
         return {"peers": {step: theirs}, "beside": {step: ours}}
 
-    def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
+    def again(self, case: Case, step: str, ready: Mapping[str, Any]) -> dict[str, Any]:
+        return self.timed(ready) if step == OWN else self.do(case, step, ready)
+
+    def timed(self, ready: Mapping[str, Any]) -> dict[str, Any]:
+        """How long the graph takes, and a call."""
         from superopt.kernels.gpu_device import tensor
+
+        exe, feeds = ready["exe"], ready["feeds"]
+        held = {name: tensor(x, exe.device) for name, x in feeds.items()}
+        return {"ms": event_ms(ready["run"]), "calls": event_ms(lambda: exe.run(held))}
+
+    def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
         from superopt.kernels.gpu_module import vendor
 
         exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
-        ms = event_ms(run)
-        held = {name: tensor(x, exe.device) for name, x in feeds.items()}
-        calls = event_ms(lambda: exe.run(held))
+        times = self.timed(ready)
         parts = exe.profile(feeds, seconds=0.2).parts
         slow = sorted(parts, key=lambda p: -p.seconds)[:10]
         error = self.checked(case, exe, feeds)  # last: the processor is busy for a while then
         out = {
-            "ms": ms, "calls": calls, "error": error, "seed": self.seed,
+            **times, "error": error, "seed": self.seed,
             "compile s": ready["compiled"], "kernels": len(run.launches),
             "vendor": Counter(vendor(x) for c in run.calls if (x := c.kernel.library)),
             "limit": limit(parts, case.precision), "why": why(parts, case.precision),
@@ -329,6 +340,7 @@ def main() -> None:
     given.add_argument("--shard-seconds", type=int, default=480)
     given.add_argument("--peers", type=Path, default=gpu_peers.KNOWN, metavar="FILE.json")
     given.add_argument("--again", action="store_true", help="take torch's known times again")
+    given.add_argument("--times", action="store_true", help="take models' own times again")
     given.add_argument("--table", action="store_true", help="print what was found, only")
     given.add_argument("--md", type=Path, metavar="FILE", help="write the table there, too")
     how = given.parse_args()
@@ -352,7 +364,11 @@ def main() -> None:
             for name in how.only.split(",")
         ]
         bench = Bench(how.models, how.out, how.tune, how.streams)
-        left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, bench.do)
+        if how.times:
+            for found in journal.cases.values():
+                found.pop("ms", None)
+        do = bench.again if how.times else bench.do
+        left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, do)
         signal.alarm(0)
     texts = []
     for on, journal in shards(how.out):

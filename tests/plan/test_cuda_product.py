@@ -328,15 +328,26 @@ def test_features_of_every_option() -> None:
 
 
 def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What scripts/bench_gpu.py does of a model by itself; in the interpreter times say nothing."""
+    """What scripts/bench_gpu.py does of a model by itself, with inputs that are there whenever it
+    is timed; in the interpreter times say nothing."""
+
+    def event_ms(run: Any, runs: int = 0) -> float:
+        run()
+        for x in getattr(run, "inputs", ()):
+            assert bool((x != 0).any())
+        timed.append(run)
+        return 1.0 if not REAL else real(run)
+
+    real, timed = bench_gpu.event_ms, []
     case = bench_gpu.Case("a model", "fp16", 1)
     onnx.save(MODELS["products"](), tmp_path / "m.onnx")  # of three outputs
     monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
-    if not REAL:
-        monkeypatch.setattr(bench_gpu, "event_ms", lambda run, runs=0: (run(), 1.0)[1])
+    monkeypatch.setattr(bench_gpu, "event_ms", event_ms)
     bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
-    found = bench.do(case, bench_gpu.OWN, bench.ready(case))
+    found = bench.do(case, bench_gpu.OWN, ready := bench.ready(case))
+    assert len(timed) >= 3
     assert found["error"] < 1e-2
+    assert {*bench.again(case, bench_gpu.OWN, ready)} == {"ms", "calls"}
     assert 0 < found["limit"] < 1e-2
     assert {"ms", "kernels", "compile s", "seconds", "untuned"} <= set(found)
     assert (found["accuracy"]["ok"], found["accuracy"]["errors"][0] < 1e-2) == (True, True)
