@@ -76,14 +76,14 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
              node("Softmax", "r", "p"), node("Unique", "p", "u", sorted=0),
              node("Size", "u", "n"), node("Cast", "n", "f", to=F), node("Mul", "b", "f", "c"),
              node("MatMul", "c", "v", "z")]  # fmt: skip
-    w, v = drawn(256, 128, scale=0.05), np.abs(drawn(128, 256))
-    inputs = {"a": (F, [64, 256]), "b": (F, [64, 128])}
-    m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(256, 64), "v": v})
+    w, v = drawn(64, 128, scale=0.1), np.abs(drawn(128, 64))
+    inputs = {"a": (F, [64, 64]), "b": (F, [64, 128])}
+    m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(64, 64), "v": v})
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
     assert len(exe.variant({}).steps) > 1
-    first, second, other = drawn(64, 256, of="1"), drawn(64, 256, of="2"), drawn(64, 128)
+    first, second, other = drawn(64, 64, of="1"), drawn(64, 64, of="2"), drawn(64, 128)
     a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
     before = exe.run({"a": a, "b": c})["y"]
     np.testing.assert_allclose(array(before), first @ w, rtol=1e-3, atol=1e-3)
