@@ -108,11 +108,16 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_floored": """def _floored(x, y):
     rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
     return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
-    # A GPU's own is no number where y is infinite, and loses digits of a float32.
+    # A GPU's own is no number where y is infinite, and loses digits of a float32. By multiples of y
+    # of which each quotient has at most 29 bits: its product with the 24 of a float32 is exact.
     "_fmod": """def _fmod(x, y):
     a, b = tl.abs(tl.cast(x, tl.float64)), tl.abs(tl.cast(y, tl.float64))
-    r = a - tl.floor(a / b) * b
-    r = tl.where(r < 0, r + b, tl.where(r >= b, r - b, r))
+    r = a
+    for n in tl.static_range(10):
+        d = b * 2.0 ** (252 - 28 * n)
+        s = r - tl.floor(r / d) * d
+        s = tl.where(s < 0, s + d, tl.where(s >= d, s - d, s))
+        r = tl.where(d == float("inf"), r, s)
     r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
     return tl.cast(tl.where(x < 0, r * -1.0, r), x.dtype)""",
     "_modulo": """def _modulo(rest, y):

@@ -59,17 +59,18 @@ def forked(r: Launched, cuda: Any) -> None:
         s.wait_event(begin)
     wanted = {m for c in r.calls for m in c.waits}
     over: dict[int, Any] = {}
-    before = -1
-    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
-        call = r.calls[n]
+    own: dict[int, list[Launch]] = {}
+    for n, launch in zip(r.numbers, r.launches, strict=True):
+        own.setdefault(n, []).append(launch)
+    for n, call in enumerate(r.calls):  # also of those that launch nothing: others wait through it
         stream = streams[call.lane]
-        for m in call.waits if n != before else ():
+        for m in call.waits:
             stream.wait_event(over[m])
         with cuda.stream(stream):
-            function[(programs,)](*given, **how)
+            for _, function, programs, given, how in own.get(n, ()):
+                function[(programs,)](*given, **how)
         if n in wanted:
             over[n] = _over(stream, cuda)
-        before = n
     for s in r.beside:
         main.wait_event(_over(s, cuda))
 

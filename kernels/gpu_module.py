@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from threading import RLock
 from typing import Any
 
 from superopt.kernels import gpu_convolution, gpu_sdpa
 
+_SAYING = RLock()  # what is said of products is the process's
 VENDORS = {"mm": "cuBLAS", gpu_convolution.NAME: "cuDNN", gpu_sdpa.NAME: "torch's attention"}
 
 
@@ -51,10 +53,15 @@ class Library:
 @contextmanager
 def products(tf32: bool) -> Iterator[None]:
     """torch's products of float32 are of numbers rounded to tf32, or exact; sums of shorter floats
-    are of float32. What was said of these before, by the old way or the new one, is so again."""
+    are of float32. What was said of these before, by the old way or the new one, is so again.
+    Threads wait for each other here; what others ask of torch meanwhile is answered so, too."""
     import torch
 
-    said: Any = torch.backends.cuda.matmul
+    with _SAYING:
+        yield from _said(torch.backends.cuda.matmul, tf32)
+
+
+def _said(said: Any, tf32: bool) -> Iterator[None]:
     try:
         wanted: dict[str, Any] = {"allow_tf32": (tf32, said.allow_tf32)}
     except RuntimeError:  # it was said by the new way: the old one is not answered then

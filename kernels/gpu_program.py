@@ -165,7 +165,7 @@ def running(
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
     # Scratch of a kernel is one call's at a time: on each stream it has its own.
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
-    lanes = {0}
+    lanes, late = {0}, set[int]()  # streams; those whose next launch waits for others
     launches: list[Launch] = []
     numbers: list[int] = []
     for n, c in enumerate(calls):
@@ -180,17 +180,19 @@ def running(
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
         how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
-        late = bool(c.waits) or c.lane not in lanes
+        if c.waits or c.lane not in lanes:
+            late.add(c.lane)
         lanes.add(c.lane)
         for x in own.text.launches:
             if x.programs == 0:  # of what is empty, which a driver refuses
                 continue
             arguments = [tensors[t] for t in x.buffers]
-            name = f"{x.name} {LATE}" if early and late else x.name
-            early_too = {"launch_pdl": True} if early and not late else {}
+            waits = c.lane in late
+            name = f"{x.name} {LATE}" if early and waits else x.name
+            early_too = {"launch_pdl": True} if early and not waits else {}
             launches.append((name, own.functions[x.name], x.programs, arguments, how | early_too))
             numbers.append(n)
-            late = False
+            late.discard(c.lane)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
     if device == "cuda":

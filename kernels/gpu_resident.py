@@ -227,7 +227,7 @@ def _launch(image: Image, s: Step, made: Any, base: int) -> Launch:
 @dataclass(frozen=True, slots=True, eq=False)
 class Vendors:
     """What the vendor's library computes, through torch, which is imported for it; called with
-    places in the arena. what, dots: see gpu_run.Library."""
+    places in the arena. what, dots: see gpu_module.Library."""
 
     cuda: Cuda
     arena: Owned

@@ -7,6 +7,7 @@ result, which are programs, and of what is summed, one after the other.
     library  a product of matrices, or a convolution, by the vendor's library (gpu_library.py,
              gpu_cudnn.py), and what is made of it; attention (gpu_flash.py)
     gated, apart  products of one operand, of which one result is made (gpu_gates.py)
+    tile     sums over windows, by tiles of pixels and channels (gpu_windows.py)
     across   sums along what lies next to each other: of several rows at a time, a block of each
     each     all else: so many elements of the result at a time, and terms of sums one by one
     turn     elements in another order than they are read, in tiles of both
@@ -20,7 +21,7 @@ side. Numbers of an option are those of a schedule; warps and stages go to Trito
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -51,6 +52,7 @@ from superopt.kernels.gpu_products import Made, by_terms, matrix_of, multiplied
 from superopt.kernels.gpu_ranking import ranked
 from superopt.kernels.gpu_rows import LARGEST, by_rows, in_memory, short_and_long
 from superopt.kernels.gpu_windows import tile, tiles, windows
+from superopt.kernels.identity import computation
 from superopt.kernels.online import online
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
@@ -79,11 +81,21 @@ BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of 
 
 
 def choice(
-    p: Problem, wanted: Option | None = None, vendor: bool = True, forms: bool = True
+    p: Problem,
+    wanted: Option | None = None,
+    vendor: bool = True,
+    forms: bool = True,
+    else_: Mapping[str, Option] | None = None,
 ) -> Choice:
-    """By the option that is wanted, where it is one of this problem's; else the best one."""
-    known = wanted is not None and wanted in options(p, vendor, forms)
-    return chosen(p, wanted if known and wanted is not None else next(options(p, vendor, forms)))
+    """By the option that is wanted, where it is one of this problem's; else by that of its key in
+    `else_`; else the best one."""
+    some = [wanted]
+    if wanted is not None and else_:
+        some.append(else_.get(computation(p)))
+    for o in some:
+        if o is not None and o in options(p, vendor, forms):
+            return chosen(p, o)
+    return chosen(p, next(options(p, vendor, forms)))
 
 
 def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Option]:

@@ -370,11 +370,13 @@ def main() -> None:
         do = bench.again if how.times else bench.do
         left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, do)
         signal.alarm(0)
+        # Those of shards before, which may have been killed, are older than what is there.
+        for some, new in ((journal.cases, False), (journal.own, True)):
+            taken = {c: x["peers"] for c, x in some.items() if x.get("peers")}
+            if taken:
+                gpu_peers.keep(how.peers, on, taken, new)
     texts = []
     for on, journal in shards(how.out):
-        taken = {c: x["peers"] for c, x in journal.cases.items() if x.get("peers")}
-        if taken:
-            gpu_peers.keep(how.peers, on, taken)
         for case, times in gpu_peers.known(how.peers, on).items():
             if case in journal.cases:
                 _add(journal.cases[case], {"peers": times})

@@ -102,6 +102,7 @@ def main() -> None:
     how.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(how.models, how.out, 0)
     store = how.out / "store" if (how.out / "store").exists() else None
+    wrong = 0
     with tempfile.TemporaryDirectory(dir=how.out) as cache:
         for name in how.only.split(","):
             for batch in map(int, how.batch.split(",")):
@@ -116,6 +117,9 @@ def main() -> None:
                         print(shown(n, found), flush=True)
                         if found["sums"] != first["sums"]:
                             print(f"  ANOTHER RESULT: {found['sums']}, not {first['sums']}")
+                        wrong += found["sums"] != first["sums"] or (n > 0) != found["found"]
+    if wrong:
+        sys.exit(f"{wrong} processes had another result, or did not find what was kept")
 
 
 if __name__ == "__main__":

@@ -78,10 +78,13 @@ def known(path: Path, on: str) -> Times:
     return json.loads(path.read_text()).get(on, {}) if path.exists() else {}
 
 
-def keep(path: Path, on: str, new: Mapping[str, Mapping[str, float]]) -> None:
-    """Add times to the file; those that are there already are replaced."""
+def keep(path: Path, on: str, new: Mapping[str, Mapping[str, float]], replace: bool = True) -> None:
+    """Add times to the file. replace: also those that are there already?"""
     found = json.loads(path.read_text()) if path.exists() else {}
     own = found.setdefault(on, {})
     for case, times in new.items():
-        own[case] = {**own.get(case, {}), **times}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+        before = own.get(case, {})
+        own[case] = {**before, **times} if replace else {**times, **before}
+    whole = path.with_suffix(".new")
+    whole.write_text(json.dumps(found, indent=1) + "\n")
+    whole.replace(path)

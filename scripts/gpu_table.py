@@ -130,7 +130,7 @@ def _row(name: str, case: Mapping[str, Any], best: tuple[str, float] | None) -> 
 
 
 def _accurate(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Of DESIGN section 14: by model, what bench_gpu.accuracy said."""
+    """Of DESIGN section 14: by model, what gpu_checks.accuracy said."""
     if not found:
         return
     right = [name for name, x in found.items() if x["ok"]]

@@ -123,6 +123,7 @@ def test_known_times_are_not_taken_again(tmp_path: Path) -> None:
     gpu_peers.keep(peers, ON, {"nasrnn tf32 16": {"graph": 2.0}})
     gpu_peers.keep(peers, ON, {"nasrnn tf32 16": {"compile": 1.5}, "resnet18 fp16 1": {"max": 0.2}})
     gpu_peers.keep(peers, "another GPU, torch 2", {"nasrnn tf32 16": {"graph": 9.0}})
+    gpu_peers.keep(peers, ON, {"nasrnn tf32 16": {"graph": 7.0}, "csrnet fp16 1": {}}, False)
     known = gpu_peers.known(peers, ON)
     assert known["nasrnn tf32 16"] == {"graph": 2.0, "compile": 1.5}
     assert gpu_peers.known(tmp_path / "none.json", ON) == {}
@@ -187,7 +188,7 @@ def test_how_far_from_the_limit_and_why() -> None:
 
 
 def test_the_command_prints_what_was_found(tmp_path: Path) -> None:
-    """Where there is no GPU, too; torch's times go to the file."""
+    """Where there is no GPU, too; and does nothing else."""
     shard(tmp_path, Device(), 1000)
     peers, page = tmp_path / "peers.json", tmp_path / "t.md"
     given = ["bench_gpu.py", "--out", str(tmp_path), "--table", "--peers", str(peers)]
@@ -195,7 +196,7 @@ def test_the_command_prints_what_was_found(tmp_path: Path) -> None:
         patch.setattr(sys, "argv", [*given, "--md", str(page)])
         bench_gpu.main()
     assert page.read_text().startswith(f"# {ON}\n\n## Batch 1, fp16\n")
-    assert gpu_peers.known(peers, ON)["nasrnn tf32 16"] == {"graph": 1.0, "compile": 1.0}
+    assert not peers.exists()
 
 
 def test_a_failure_is_one_of_the_command_s(tmp_path: Path) -> None:

@@ -38,11 +38,12 @@ from superopt.kernels.problem import Problem
 
 ALGORITHMS = (
     "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
+    "tile",
 )  # fmt: skip
 MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_ranking.py
 KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
-    "tried", "high", "programs",
+    "tried", "high", "programs", "step",
 )  # fmt: skip
 LENGTH = 12  # of a problem's numbers
 

@@ -197,13 +197,18 @@ def filled(key: str, out: np.ndarray, check: str) -> bool:
     return _check(iter(sums)) == check
 
 
+def fits(size: int) -> bool:
+    """Are constants of so many bytes kept?"""
+    return size <= MOST // 2
+
+
 def keep(
     key: str, about: Mapping[str, object], texts: Sequence[bytes], constants: np.ndarray
 ) -> None:
     """Write down a program: a description, texts that belong to it, and its constants, of a
     multiple of 8 bytes, whose sums are put into the description as "check"."""
     where, size = folder(), len(constants)
-    if size > MOST // 2 or not files.private(where):
+    if not fits(size) or not files.private(where):
         return
     _trimmed(where, size)
     files.put(_place(key), constants.data)

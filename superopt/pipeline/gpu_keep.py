@@ -24,6 +24,8 @@ def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, do
     for value, x in zip(ports, tensors, strict=True):
         if str(x.dtype) != f"torch.{dtype_of(value.type)}":
             return
+    if not entries.fits(s.running.constants.numel()):  # or all of it would be copied for nothing
+        return
     made = imaged(s.running, device, dots)
     if made is None:
         return

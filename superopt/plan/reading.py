@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.plan.target import Target
 from superopt.plan.tensors import Tensors
-from superopt.te.dtype import F32, I32, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, I32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
@@ -237,7 +237,9 @@ def reading(
     elif drops:
         bits = Apply("add", (Apply("bitcast", (body,), I32), Const(1 << drops - 1, I32)), I32)
         kept = Apply("bitand", (bits, Const(-(1 << drops), I32)), I32)
-        body = Apply("bitcast", (kept,), kind)
+        # A GPU's own NaN, 0x7fffffff, and half a unit more is -0.0.
+        none = Apply("isnan", (body,), BOOL)
+        body = Apply("select", (none, body, Apply("bitcast", (kept,), kind)), kind)
     return Tensor(t.name, kind, t.shape, t.axes, body)
 
 

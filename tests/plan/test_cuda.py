@@ -34,11 +34,16 @@ pytestmark = pytest.mark.gpu
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels run where tests/gpu.py says; memory begins as what is no number."""
     choose(monkeypatch)
+    import torch
+
     made = gpu_program.running
 
     def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
         out = made(*given, **more)
         out.memory[more["kept"] :].fill_(255)
+        for k in out.loaded.values():
+            for t, _ in k.text.scratch:
+                k.own[t].view(torch.uint8).fill_(255)
         for x in out.outputs:
             x.fill_(float("nan") if x.is_floating_point() else 7)
         return out

@@ -173,8 +173,9 @@ def few(m: onnx.ModelProto) -> dict[str, np.ndarray]:
 def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is no number, and the others have theirs."""
     m = masked("where", 5, 70, -2, -np.inf)
-    by(monkeypatch, lambda o: (parts_of(o) > 1) == (parts > 1))
+    asked = by(monkeypatch, lambda o: (parts_of(o) > 1) == (parts > 1))
     got = cuda.compile(read(m), "fp32").run(few(m))["y"]
+    asked()
     expected = reference(m, few(m))["y"]
     assert np.isnan(got[:, :, :2]).all()
     near({"y": got[:, :, 2:]}, {"y": expected[:, :, 2:]}, "fp32")
@@ -235,8 +236,10 @@ def test_what_is_behind_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     fed = few(m)
     fed["v"][:, :, 70:] = np.nan
     for parts in (1, 2):
-        by(monkeypatch, lambda o, n=parts: (o["rows"], o["keys"], parts_of(o)) == (64, 64, n))
+        wanted = (64, 64, parts)
+        asked = by(monkeypatch, lambda o, x=wanted: (o["rows"], o["keys"], parts_of(o)) == x)
         got = cuda.compile(read(m), "fp16").run(fed)["y"]
+        asked()
         first = 36  # of the last block's rows, which begins where it just fits
         assert np.isfinite(got[:, :, :first]).all()
         assert np.isnan(got[:, :, 70:]).all()
@@ -340,8 +343,9 @@ def test_options_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     (p,) = cuda.compile(read(m), "fp32").variant({}).program.problems.values()
     tried = set()
     for o in islice(gpu_space.options(p), 12):
-        by(monkeypatch, lambda x, o=o: x == o)
+        asked = by(monkeypatch, lambda x, o=o: x == o)
         near(cuda.compile(read(m), "fp32").run(fed), expected, "fp32")
+        asked()
         monkeypatch.undo()
         choose(monkeypatch)
         tried.add(parts_of(o))

@@ -1,5 +1,5 @@
 """On a GPU: powers that are whole numbers are these, where a Cast or a type cuts off what is behind
-the point; and zeros have signs."""
+the point; zeros have signs; and what is no number stays so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
+from superopt.pipeline.cuda import PRECISIONS
 from tests.plan.gpu_models import node
 from tests.plan.test_compile import model
 from tests.plan.test_cuda import interpreted
@@ -61,3 +62,16 @@ def test_negative_zeros(precision: str) -> None:
     m = model([node("Neg", "x", "a"), node("Reciprocal", "a", "y")], {"x": (1, [4])}, ["y"], {})
     got = superopt.compile(m, target="cuda", precision=precision).run({"x": x})["y"]
     np.testing.assert_array_equal(got, [-np.inf, np.inf, -1.0, 0.5])
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0xFFC00000, 0xFFFFFFFF])
+def test_no_number_stays_so(bits: int) -> None:
+    """Whichever it is, between kernels, too: a GPU makes 0x7fffffff, this machine others."""
+    x = np.ones((32, 32), np.float32)
+    x[3, 5] = np.uint32(bits).view(np.float32)
+    nodes = [node("MatMul", "x", "w", "a"), node("MatMul", "a", "w", "y")]
+    w = np.eye(32, dtype=np.float32)
+    m = model(nodes, {"x": (1, [32, 32])}, ["y"], {"w": w})
+    for precision in PRECISIONS:
+        got = superopt.compile(m, target="cuda", precision=precision).run({"x": x})["y"]
+        np.testing.assert_array_equal(np.isnan(got), np.arange(32)[:, None] == [3] * 32)

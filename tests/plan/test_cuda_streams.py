@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.kernels.gpu_device import array
+from superopt.kernels.gpu_launch import forked
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from superopt.plan import streams
@@ -16,7 +18,7 @@ from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import MODELS, feeds, interpreted, near
-from tests.plan.test_streams import any_order
+from tests.plan.test_streams import Cuda, Stream, any_order
 
 pytestmark = pytest.mark.gpu
 __all__ = ["interpreted"]  # a fixture of this module, too
@@ -96,3 +98,38 @@ def test_streams_are_used_where_it_should_pay() -> None:
     chain = cuda.compile(read(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
     assert chain.order is not None
     assert set(chain.order.lanes) == {0}
+
+
+def over_a_memory() -> onnx.ModelProto:
+    """Attention over keys and values that another model gives, and a branch beside it."""
+    nodes = [node("Softmax", "k", "k1"), node("Transpose", "k1", "kt", perm=[1, 0]),
+             node("Softmax", "v", "v1"), node("Relu", "v1", "v2"),
+             node("MatMul", "x", "w", "q0"), node("Softmax", "q0", "q"),
+             node("MatMul", "x", "u", "b0"), node("Softmax", "b0", "b1"),
+             node("MatMul", "b1", "t", "b2"), node("Softmax", "b2", "b"),
+             node("MatMul", "q", "kt", "s"), node("Tanh", "s", "p"), node("MatMul", "p", "v2", "o"),
+             node("Add", "o", "b", "a"), node("Softmax", "a", "y")]  # fmt: skip
+    known = {n: drawn(64, 64, scale=0.1, of=n) for n in "wut"}
+    inputs: dict[str, Any] = {"k": (F, ["P", 64]), "v": (F, ["P", 64]), "x": (F, [8, 64])}
+    return model(nodes, inputs, ["y"], known)
+
+
+@pytest.mark.parametrize("size", [5, 0])
+def test_calls_that_launch_nothing(size: int) -> None:
+    """Of what is empty: others wait through them."""
+    m = over_a_memory()
+    given = {n: drawn(size, 64, of=n) for n in "kv"} | {"x": drawn(8, 64, of="x")}
+    exe = cuda.compile(read(m), "fp16", streams=4)
+    near(exe.run(given), reference(m, given), "fp16")
+    made = exe.variant({"P": size})
+    order, r = made.program.order, made.running
+    assert order is not None
+    assert len(set(order.lanes)) > 1
+    assert any(order.waits)
+    assert (len({*r.numbers}) < len(r.calls)) == (size == 0)
+    if not REAL:  # all streams are one there
+        r.memory[made.program.kept :].fill_(255)
+        r.beside = [Stream(n) for n in range(1, max(order.lanes) + 1)]
+        forked(r, Cuda(Stream(0, True)))
+        got = {"y": array(r.outputs[0])}
+        near(got, reference(m, given), "fp16")

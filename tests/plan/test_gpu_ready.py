@@ -25,7 +25,7 @@ from superopt.kernels.gpu_imaged import imaged
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
-from superopt.pipeline import cuda, entries, gpu_ready
+from superopt.pipeline import cuda, entries, gpu_keep, gpu_ready
 from superopt.plan.streams import dependencies, ordered
 from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn, node
@@ -268,6 +268,16 @@ def test_parts_in_onnxruntime_are_not_kept(folder: Path, tmp_path: Path) -> None
     path = written(tmp_path / "m.onnx", model(nodes, {"x": (F, [2, 4])}, ["y"], {}))
     for _ in range(2):
         assert compile(path)(x=ONES)["y"].shape == (2, 8)
+    assert not list(folder.glob("*.program"))
+
+
+def test_what_is_too_large_to_keep_is_not_copied(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "m.onnx", scaled(3))
+    monkeypatch.setattr(entries, "MOST", 1)
+    monkeypatch.setattr(gpu_keep, "imaged", lambda *given: pytest.fail("it is copied"))
+    np.testing.assert_array_equal(compile(path)(x=ONES)["y"], np.full((2, 4), 12))
     assert not list(folder.glob("*.program"))
 
 
