@@ -93,8 +93,8 @@ def compile(
     precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round most of what is kept in memory
     between kernels, whose sums are of float32; vendor: may its libraries compute what they do
     faster (cuBLAS products, cuDNN convolutions, torch attention)? streams: on how many branches may
-    run there that do not hang on each other. threads: 1 by default. tune: measure for at most `budget`
-    seconds (300; on a GPU 90) which ways to compute the model's kernels are the fastest ones, and
+    run there that do not hang on each other. threads: 1 by default. tune: measure for at most
+    `budget` seconds (300; on a GPU 90) which ways to compute the kernels are the fastest ones, and
     write these down; a model with symbolic sizes is tuned by `tune`, for given ones. store: the
     file or folder of measurements, by default in the user's cache; what was tuned before is taken
     from there.
