@@ -13,7 +13,8 @@ from math import prod
 from typing import TypeVar
 
 from superopt.kernels.layout import Layout, row_major
-from superopt.plan.rows import Group, fused, grown, read
+from superopt.plan.rows import Group, fused, grown
+from superopt.plan.within import needs
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
@@ -95,7 +96,7 @@ def _group(
         new = {turned[x]: turning.turned(current[x], x, turned) for x in current if x in places}
         readers: dict[Tensor, set[Tensor]] = {x: set() for x in new}
         for u, now in current.items():
-            for x in read(now) & places.keys():
+            for x in places.keys() & needs(now, current):
                 readers[turned[x]].add(turned.get(u, u))
         group = grown(turned[t], new, (), readers)
         if group is None:

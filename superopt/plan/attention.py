@@ -16,6 +16,7 @@ from superopt.kernels.layout import Layout
 from superopt.kernels.online import online
 from superopt.kernels.transform import reduction
 from superopt.plan.rows import instead
+from superopt.plan.within import needs, within
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
@@ -65,7 +66,7 @@ def attention(
     """
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
-        for x in _read(now, current):
+        for x in needs(now, current):
             readers.setdefault(x, []).append(t)
 
     def only(x: Tensor, reader: Tensor) -> bool:
@@ -83,7 +84,7 @@ def attention(
         row = c.a.tensor
         if not only(row, t) or not _by_rows(now, row, leads[row]):
             continue
-        scores = [x for x in _read(out[row], current) if only(x, row)]
+        scores = [x for x in needs(out[row], current) if only(x, row)]
         scores = [
             x for x in scores if _scores(current[x], row, constants) and how.joins(current[x])
         ]
@@ -104,7 +105,7 @@ def _fused(
     """The product, computed from its rows, and these from the scores; read from these buffers."""
     done = dict(buffers)
     for x in (*scores, row):
-        for s in _inside(current[x], current):
+        for s in within(current[x], current):
             assert s.body is not None
             made = Tensor(s.name, s.dtype, s.shape, s.axes, instead(s.body, done))
             done[s] = made
@@ -112,28 +113,6 @@ def _fused(
     now = current[t]
     assert now.body is not None
     return Tensor("attention", now.dtype, now.shape, now.axes, instead(now.body, done))
-
-
-def _inside(t: Tensor, current: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """What is computed on the way, and the tensor: each behind those it reads."""
-    out: dict[Tensor, None] = {}
-
-    def visit(x: Tensor) -> None:
-        assert x.body is not None
-        for load in loads(x.body):
-            own = load.tensor.body is not None and load.tensor not in current
-            if own and load.tensor not in out:
-                visit(load.tensor)
-        out[x] = None
-
-    visit(t)
-    return list(out)
-
-
-def _read(t: Tensor, current: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """Those of `current` that it reads, and what is computed on the way does."""
-    bodies = [s.body for s in _inside(t, current) if s.body is not None]
-    return list(dict.fromkeys(x.tensor for b in bodies for x in loads(b) if x.tensor in current))
 
 
 def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:

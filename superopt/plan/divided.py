@@ -11,6 +11,7 @@ from itertools import chain
 
 from superopt.plan.few_rows import few_and_long
 from superopt.plan.rows import fused, grown, read
+from superopt.plan.within import needs
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
@@ -37,7 +38,7 @@ def divided(
             new = {two if x is t else x: now if x is t else made for x, made in out.items()}
             readers: dict[Tensor, set[Tensor]] = {}
             for x, made in new.items():
-                for y in read(made):
+                for y in needs(made, new):
                     readers.setdefault(y, set()).add(x)
             group = grown(two, new, {*stay, *pictures, *leads}, readers, True, spread=True)
             if group is None or few_and_long(now.shape, group.lead):

@@ -21,6 +21,7 @@ from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import Written
 from superopt.plan.rows import instead
+from superopt.plan.within import needs
 from superopt.te.expr import Tensor
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
@@ -41,7 +42,7 @@ def gates(
     apart = {*apart, *(x.tensor for some in parts.values() for x in some)}
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
-        for x in _read(now):
+        for x in needs(now, current):
             readers.setdefault(x, []).append(t)
     there = {t: n for n, t in enumerate(current)}
     there |= {t: max(there.get(x.tensor, -1) for x in some) for t, some in parts.items()}

@@ -17,6 +17,7 @@ from math import prod
 from superopt.kernels.contraction import contraction
 from superopt.kernels.transform import reduction
 from superopt.plan.phases import replaced
+from superopt.plan.within import needs
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, both, compare, const, select
 from superopt.te.fn import unit
@@ -42,8 +43,8 @@ def in_parts(
     have some."""
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
-        for x in loads(now.body) if now.body is not None else ():
-            readers.setdefault(x.tensor, set()).add(t)
+        for x in needs(now, current):
+            readers.setdefault(x, set()).add(t)
     out = dict(current)
     for t in current:
         now = out[t]  # which may read parts by now

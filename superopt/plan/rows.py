@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from superopt.plan.few_rows import few_and_long
+from superopt.plan.within import needs
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
@@ -44,7 +45,7 @@ def rows(
     """
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
-        for x in read(now):
+        for x in needs(now, current):
             readers.setdefault(x, set()).add(t)
     out = dict(current)
     leads: dict[Tensor, int] = {}

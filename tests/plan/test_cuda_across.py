@@ -243,3 +243,15 @@ def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(gpu_space, "choice", choose)
         near(cuda.compile(read(m), precision).run(x), wanted, precision)
+
+
+@pytest.mark.parametrize("norm", ["Softmax", "LayerNormalization"])
+@pytest.mark.parametrize("shape", [(1, 6), (2, 6), (1, 3, 4), (3, 1, 2)], ids=str)
+def test_a_number_of_all_that_rows_read_within(shape: tuple[int, ...], norm: str) -> None:
+    """And another kernel, which does not keep it to itself."""
+    nodes = [node("ReduceMax", "x", "a", keepdims=0), node("Sub", "x", "a", "c"),
+             node("Mul", "c", "a", "m"), node(norm, *("ms" if norm[0] == "L" else "m"), "p"),
+             node("MatMul", "c", "w", "y")]  # fmt: skip
+    known = {"w": drawn(shape[-1], 3)} | ({"s": drawn(shape[-1])} if norm[0] == "L" else {})
+    m = model(nodes, {"x": (F, [*shape])}, ["p", "y"], known)
+    near(cuda.compile(read(m)).run(feeds(m)), reference(m, feeds(m)), "fp32")
