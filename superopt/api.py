@@ -210,7 +210,7 @@ def verify(
 def bench(
     models: Sequence[str | Path],
     *,
-    vs: Sequence[str] = ("ort",),
+    vs: Sequence[str] | None = None,
     threads: int | None = None,
     seconds: float = 10.0,
     shapes: Mapping[str, int] | None = None,
@@ -224,14 +224,17 @@ def bench(
     """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile) and
     compiled ("superopt"): medians with intervals.
 
+    vs: which of these; by default onnxruntime, and with "cuda" superopt.
     target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
     run on the GPU and in that precision, on inputs that are there, until the outputs are; raises
     UsageError where neither of them does."""
     known_target(target, precision, vendor)
+    if vs is None:
+        vs = ("ort",) if target == "cpu" else ("superopt",)
     if target != "cpu" and not {"superopt", "torch"} & {*vs}:
         raise UsageError(
-            f"target {target}", f"on a GPU run superopt and torch, not {', '.join(vs)}",
-            "add superopt to what is timed: --vs ort,superopt",
+            f"target {target}", f"nothing of {', '.join(vs)} runs on a GPU",
+            "add superopt or torch, which do: --vs ort,superopt",
         )  # fmt: skip
     return bench_.bench(
         [Path(m) for m in models],

@@ -239,7 +239,7 @@ class FakeApi:
         self,
         models: Sequence[Path],
         *,
-        vs: Sequence[str],
+        vs: Sequence[str] | None,
         threads: int | None,
         seconds: float,
         shapes: Mapping[str, int],
@@ -248,7 +248,9 @@ class FakeApi:
         **on: object,
     ) -> tuple[BenchRow, ...]:
         self.asked = {"vs": vs, "seconds": seconds, **on}
-        return tuple(BenchRow(str(m), name, BEFORE, None) for m in models for name in vs)
+        return tuple(
+            BenchRow(str(m), name, BEFORE, None) for m in models for name in vs or ("ort",)
+        )
 
     def compilation(
         self,

@@ -20,7 +20,11 @@ CODES = {
 }
 
 
-def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+def _runtimes(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    if value is None:
+        return None
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     for name in names:
         if name not in RUNTIMES:
@@ -33,8 +37,7 @@ def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
 @click.argument("models", nargs=-1, required=True, type=options.FILE)
 @click.option(
     "--vs",
-    default="ort",
-    show_default=True,
+    show_default="ort; with --target cuda superopt",
     metavar="NAME,...",
     callback=_runtimes,
     help="Runtimes to compare: ort, openvino, torch (torch.compile), superopt (compiled).",
@@ -49,7 +52,7 @@ def _runtimes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
 @options.debug
 def bench(
     models: tuple[Path, ...],
-    vs: tuple[str, ...],
+    vs: tuple[str, ...] | None,
     threads: int | None,
     seconds: float,
     shapes: Mapping[str, int],

@@ -97,7 +97,7 @@ class Api(Protocol):
         self,
         models: Sequence[Path],
         *,
-        vs: Sequence[str],
+        vs: Sequence[str] | None,
         threads: int | None,
         seconds: float,
         shapes: Mapping[str, int],

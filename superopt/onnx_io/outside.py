@@ -39,10 +39,14 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
 
 
 def inferred(source: Source) -> Source | None:
-    """The model with types and shapes of the outputs that it leaves out, as onnx infers them; None
-    where it does not."""
+    """The model with types and shapes of the outputs that it leaves out, as onnx infers them, or as
+    inputs that they are; None where it does not."""
     model = source.skeleton.proto()
     bare = [v for v in model.graph.output if not v.type.tensor_type.HasField("shape")]
+    given = {v.name: v for v in model.graph.input}
+    for value in bare:  # first: onnx infers nothing where one tells less than the input
+        if value.name in given:
+            value.type.CopyFrom(given[value.name].type)
     with suppress(Exception):  # whatever it does not like
         found = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.output}
         for value in bare:

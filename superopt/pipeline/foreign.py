@@ -71,7 +71,8 @@ def unsaved(model: Model, without: Mapping[g.Node, str]) -> UsageError:
 
 
 def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) -> Foreign:
-    """A segment of a model in onnxruntime. Raises ModelError where that is not installed."""
+    """A segment of a model in onnxruntime. Raises ModelError where that is not installed, and where
+    it does not run it, as for inputs whose shapes do not fit each other."""
     if ort.available() is None:
         what = ", ".join(dict.fromkeys(n.op.name for n in s.nodes))
         raise ModelError(
@@ -83,7 +84,14 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
     given = {names[v]: v for v in s.inputs}
     part, wanted = extracted(model, {n: v.type for n, v in given.items()}, outputs)
     own = {i.name: i for i in model.graph.inputs}
-    session = ort.session(part, threads)
+    try:
+        session = ort.session(part, threads)
+    except ModelError as e:
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in model.graph.inputs)
+        raise ModelError(
+            f"{model.source.label}: onnxruntime does not run it for {inputs}", e.why,
+            "give inputs that fit each other, or check the model with onnx.checker",
+        ) from e  # fmt: skip
     some = {n: given.get(n) or own[n] for n in wanted}
     return Foreign(s, session, some, outputs, _specs(model.graph, s, sizes))
 

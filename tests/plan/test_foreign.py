@@ -116,6 +116,34 @@ def test_outputs_may_have_no_shapes(tmp_path: Path) -> None:
         near(superopt.load(tmp_path / "m.superopt")(x=x), plain(x=x))
 
 
+def test_outputs_without_shapes_may_be_inputs() -> None:
+    """Of which the shapes are known; inputs with values of their own can be given, too."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["a"]),
+             helper.make_node("Split", ["a", "k"], ["b", "c"], axis=-1),
+             helper.make_node("TopK", ["b", "n"], ["y", "i"], axis=-1)]  # fmt: skip
+    w = np.linspace(1, 2, 6, dtype=np.float32)
+    known = {"w": w, "k": np.array([3, 3]), "n": np.array([2])}
+    inputs = {"x": (F, [3, 6]), "w": (F, [6]), "k": (onnx.TensorProto.INT64, [2])}
+    m = model(nodes, inputs, ["y", "x"], known)
+    m.opset_import[0].version = 16
+    del m.graph.value_info[:]
+    for v in m.graph.output:
+        v.type.CopyFrom(helper.make_tensor_type_proto(F, None))
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    exe = superopt.compile(m)
+    for more in ({}, {"w": -w}):
+        near(exe.run({"x": x, **more}), reference(m, {"x": x, **more}))
+
+
+def test_inputs_that_do_not_fit_each_other() -> None:
+    """Which onnxruntime refuses before it runs them: they are named with their shapes."""
+    nodes = [helper.make_node("Add", ["x", "z"], ["a"]), helper.make_node("NonZero", ["a"], ["y"])]
+    m = model(nodes, {"x": (F, ["n", 4]), "z": (F, ["k", 4])}, ["y"])
+    given = {"x": np.ones((3, 4), np.float32), "z": np.ones((2, 4), np.float32)}
+    with pytest.raises(ModelError, match=r"x: f32\[3, 4\], z: f32\[2, 4\]"):
+        superopt.compile(m).run(given)
+
+
 def test_what_only_onnxruntime_reads_is_tuned_and_timed(tmp_path: Path) -> None:
     assert superopt.tune(norm(13), budget=0.1, store=tmp_path).rewrites == 0
     onnx.save(norm(13), tmp_path / "m.onnx")
