@@ -89,7 +89,7 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
     except ModelError as e:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in model.graph.inputs)
         raise ModelError(
-            f"{model.source.label}: onnxruntime does not run it for {inputs}", e.why,
+            e.what, f"{e.why}; the inputs: {inputs}",
             "give inputs that fit each other, or check the model with onnx.checker",
         ) from e  # fmt: skip
     some = {n: given.get(n) or own[n] for n in wanted}
