@@ -54,7 +54,8 @@ _OF: Mapping[DType, Mapping[str, str]] = {
           "tanh": "_tanh({0})",
           **{fn: f"tl.cast({text.format('tl.cast({0}, tl.float64)')}, tl.float32)"
              for fn, text in _WIDE.items()}},
-    F64: {**_FLOATS, "div": "({0} / {1})", "sqrt": "tl.sqrt({0})"},
+    F64: {**{fn: text for fn, text in _FLOATS.items() if fn not in ("mod", "fmod")},
+          "div": "({0} / {1})", "sqrt": "tl.sqrt({0})"},
     BOOL: {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} ^ {1})", "not": "({0} == 0)",
            "eq": "({0} == {1})", "ne": "({0} != {1})", "max": "({0} | {1})", "min": "({0} & {1})"},
 }  # fmt: skip
@@ -108,7 +109,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_floored": """def _floored(x, y):
     rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
     return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
-    # A GPU's own is no number where y is infinite, and loses digits of a float32. By multiples of y
+    # A GPU's own is no number where y is infinite, and loses digits of a float32: by multiples of y
     # of which each quotient has at most 29 bits: its product with the 24 of a float32 is exact.
     "_fmod": """def _fmod(x, y):
     a, b = tl.abs(tl.cast(x, tl.float64)), tl.abs(tl.cast(y, tl.float64))
@@ -119,7 +120,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
         s = tl.where(s < 0, s + d, tl.where(s >= d, s - d, s))
         r = tl.where(d == float("inf"), r, s)
     r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
-    return tl.cast(tl.where(x < 0, r * -1.0, r), x.dtype)""",
+    below = (x < 0) | ((x == 0) & (1.0 / tl.cast(x, tl.float64) < 0))
+    return tl.cast(tl.where(below, r * -1.0, r), x.dtype)""",
     "_modulo": """def _modulo(rest, y):
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
     "_divisor": """def _divisor(y):

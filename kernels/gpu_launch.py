@@ -36,6 +36,22 @@ class Launched(Protocol):
     def beside(self) -> Sequence[Any]: ...
 
 
+def late(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
+    """Of each launch of each call, of which there are so many: must it wait until what is before
+    it has ended? So must the first one on its stream, and behind a wait for another stream, also
+    one that a call before it was to do that launches nothing."""
+    out: list[list[bool]] = []
+    begun, owed = {0}, set[int]()
+    for call, count in zip(calls, counts, strict=True):
+        if call.waits or call.lane not in begun:
+            owed.add(call.lane)
+        begun.add(call.lane)
+        out.append([n == 0 and call.lane in owed for n in range(count)])
+        if count:
+            owed.discard(call.lane)
+    return out
+
+
 def like_others(given: Sequence[Any], shared: int) -> bool:
     """Is a kernel to divide a multiprocessor's memory as the others do, with as much shared memory
     as there is? One begins where another one still runs only then. shared: bytes of a block."""

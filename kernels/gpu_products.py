@@ -106,10 +106,17 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
 
 
 def _functions(e: Expr) -> float:
-    """Of what is made of a sum, as so many of erf."""
-    if not isinstance(e, Apply):
-        return 0.0
-    return COSTLY.get(e.fn, 0.0) + sum(map(_functions, e.args))
+    """Of what is made of a sum, as so many of erf; what stands in several places counts once."""
+    known: dict[int, float] = {}
+
+    def visit(x: Expr) -> None:
+        if isinstance(x, Apply) and id(x) not in known:
+            known[id(x)] = COSTLY.get(x.fn, 0.0)
+            for a in x.args:
+                visit(a)
+
+    visit(e)
+    return sum(known.values())
 
 
 def _beside(e: Expr, rows: Sequence[Axis]) -> bool:

@@ -15,7 +15,7 @@ from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
 from superopt.kernels.gpu_inputs import Places
-from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, like_others
+from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, late, like_others
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
 from superopt.kernels.tile import Kernel
@@ -102,10 +102,7 @@ class Running:
     def run(self, given: Sequence[Any]) -> None:
         """Compute the outputs of these inputs, in the current stream; after the last run, on
         whichever stream that was."""
-        stream = None if self.over is None else _stream()
-        if stream is not None and stream.cuda_stream != self.last:
-            self.over.wait(stream)
-            self.last = stream.cuda_stream
+        stream = self.behind()
         if self.places is None:
             self.places = Places.of_tensors(self.inputs)
         own = [x.data_ptr() for x in self.inputs]
@@ -115,6 +112,15 @@ class Running:
         self()
         if stream is not None:
             self.over.record(stream)
+            self.last = stream.cuda_stream
+
+    def behind(self) -> Any:
+        """The current stream, on which what comes waits for the last run, whichever that was on;
+        None where there are none."""
+        stream = None if self.over is None else _stream()
+        if stream is not None and stream.cuda_stream != self.last:
+            self.over.wait(stream)
+        return stream
 
     def __call__(self) -> None:
         """Compute the outputs from the inputs, in the current stream."""
@@ -165,10 +171,11 @@ def running(
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
     # Scratch of a kernel is one call's at a time: on each stream it has its own.
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
-    lanes, late = {0}, set[int]()  # streams; those whose next launch waits for others
+    # None of what is empty, which a driver refuses.
+    some = [[x for x in made[c.kernel.name].text.launches if x.programs] for c in calls]
     launches: list[Launch] = []
     numbers: list[int] = []
-    for n, c in enumerate(calls):
+    for n, (c, waits) in enumerate(zip(calls, late(calls, [*map(len, some)]), strict=True)):
         own = made[c.kernel.name]
         used = scratch.setdefault(c.kernel.name, {})
         if c.lane not in used:
@@ -180,24 +187,17 @@ def running(
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
         how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
-        if c.waits or c.lane not in lanes:
-            late.add(c.lane)
-        lanes.add(c.lane)
-        for x in own.text.launches:
-            if x.programs == 0:  # of what is empty, which a driver refuses
-                continue
+        for x, wait in zip(some[n], waits, strict=True):
             arguments = [tensors[t] for t in x.buffers]
-            waits = c.lane in late
-            name = f"{x.name} {LATE}" if early and waits else x.name
-            early_too = {"launch_pdl": True} if early and not waits else {}
+            name = f"{x.name} {LATE}" if early and wait else x.name
+            early_too = {"launch_pdl": True} if early and not wait else {}
             launches.append((name, own.functions[x.name], x.programs, arguments, how | early_too))
             numbers.append(n)
-            late.discard(c.lane)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
     if device == "cuda":
         cuda: Any = torch.cuda  # whose classes have no types
-        out.beside = [cuda.Stream() for _ in range(max(lanes))]
+        out.beside = [cuda.Stream() for _ in range(max((c.lane for c in calls), default=0))]
     if device != "cpu" and record:
         out.launches, kernels = fitting(launches)
         if dots == "tf32":

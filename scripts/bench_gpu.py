@@ -3,7 +3,7 @@
 
     scripts/bench_gpu.py --models ../shared/models --out FOLDER [--only NAME,...] [--tune N]
                          [--precision fp16,tf32] [--batch 1,16] [--streams N]
-                         [--shard-seconds 480] [--again] [--times]
+                         [--shard-seconds 480] [--again]
     scripts/bench_gpu.py --out FOLDER --table [--md FILE]    (needs no GPU)
 
 A run is a shard, and leaves FOLDER/shard_N.json, which is written after each step: the model by
@@ -17,8 +17,7 @@ Times are medians of events around some replays, in ms; so is that of whole call
 the device as inputs, which torch's compiled modes are timed with, too. Outputs are compared with
 the model's in float64, on the processor, of inputs that each run draws anew, after memory was
 filled with what is no number: the largest difference by the output's rms, which is an error where
-it is more than FAR. `--times` takes the times of models again, of which the rest is in FOLDER.
-`--tune N` measures N ways to compute each problem first, kept in FOLDER/store.
+it is more than FAR. `--tune N` measures N ways to compute each problem first, kept in FOLDER/store.
 It exits with 1 where something failed.
 """
 
@@ -241,9 +240,6 @@ class Bench:
         )
         return {"peers": {step: theirs}, "beside": {step: ours}}
 
-    def again(self, case: Case, step: str, ready: Mapping[str, Any]) -> dict[str, Any]:
-        return self.timed(ready) if step == OWN else self.do(case, step, ready)
-
     def timed(self, ready: Mapping[str, Any]) -> dict[str, Any]:
         """How long the graph takes, and a call."""
         from superopt.kernels.gpu_device import tensor
@@ -340,7 +336,6 @@ def main() -> None:
     given.add_argument("--shard-seconds", type=int, default=480)
     given.add_argument("--peers", type=Path, default=gpu_peers.KNOWN, metavar="FILE.json")
     given.add_argument("--again", action="store_true", help="take torch's known times again")
-    given.add_argument("--times", action="store_true", help="take models' own times again")
     given.add_argument("--table", action="store_true", help="print what was found, only")
     given.add_argument("--md", type=Path, metavar="FILE", help="write the table there, too")
     how = given.parse_args()
@@ -364,11 +359,7 @@ def main() -> None:
             for name in how.only.split(",")
         ]
         bench = Bench(how.models, how.out, how.tune, how.streams)
-        if how.times:
-            for found in journal.cases.values():
-                found.pop("ms", None)
-        do = bench.again if how.times else bench.do
-        left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, do)
+        left = shard(cases, journal, 0.95 * how.shard_seconds, bench.ready, bench.do)
         signal.alarm(0)
         # Those of shards before, which may have been killed, are older than what is there.
         for some, new in ((journal.cases, False), (journal.own, True)):

@@ -18,6 +18,7 @@ from superopt.te import index as ix
 from superopt.te.dtype import STRING
 
 Arrays = dict[g.Value, Any]
+UNFIT = "ShapeInferenceError"  # in what onnxruntime says of shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
     try:
         session = ort.session(part, threads)
     except ModelError as e:
+        if UNFIT not in e.why:
+            raise
         inputs = ", ".join(f"{i.name}: {i.type}" for i in model.graph.inputs)
         raise ModelError(
             e.what, f"{e.why}; the inputs: {inputs}",

@@ -108,9 +108,11 @@ class Variant:
         """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
         if there and self._whole is not None:
             return self._whole.run(given)
+        runs = [p.running for p in self.parts]
+        for r in runs if len(runs) > 1 else ():  # or one would write what another one still reads
+            r.behind()
         passed = any(isinstance(v, g.Input) for v in self.model.graph.outputs)
         if passed or len(self.steps) > 1:  # what a step writes may be read after it
-            runs = [p.running for p in self.parts]
             written = (x for r in runs for x in (*r.inputs, *r.outputs))
             given = Places.of_tensors(written).apart(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))

@@ -81,9 +81,14 @@ def known(store: Store, device: str, dots: str, vendor: bool) -> dict[str, Optio
     best: dict[str, Timed] = {}
     for t in kept.measured(store, kept.gpu(name(device), dots)):
         before = best.get(t.problem, t)
-        if (vendor or t.option.algorithm != VENDORS) and t.seconds <= before.seconds:
+        if (vendor or not _theirs(t.option)) and t.seconds <= before.seconds:
             best[t.problem] = t
     return {problem: t.option for problem, t in best.items()}
+
+
+def _theirs(o: Option) -> bool:
+    """Is some of it computed by the vendor's libraries?"""
+    return o.algorithm == VENDORS or VENDORS in dict(o.knobs)
 
 
 def tuned(
@@ -141,7 +146,7 @@ def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> 
         return list(islice(options(p), most))
     first, *rest = dict.fromkeys(options(p))
     # What the vendor's libraries take, ours do not tell.
-    theirs, ours = ([o for o in rest if (o.algorithm == VENDORS) == x] for x in (True, False))
+    theirs, ours = ([o for o in rest if _theirs(o) == x] for x in (True, False))
     if len(ours) > 1:
         ours = ranking.ordered(gpu_features.numbers(p), ours)
     return [first, *theirs, *ours]

@@ -288,7 +288,7 @@ def test_floats_at_their_ends(run: Run, fn: str) -> None:
     (got,) = blank(k, 1)
     run(k, a, b, got)
     np.testing.assert_allclose(got, wanted := PAIRS[fn](a, b), rtol=1e-6, atol=0)
-    if fn == "pow":
+    if fn != "mod":
         known = ~np.isnan(wanted)
         np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(wanted)[known])
 

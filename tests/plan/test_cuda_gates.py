@@ -6,13 +6,18 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels import gpu_space
+import superopt
+from superopt.cost import tuned
+from superopt.cost.gpu_features import numbers
+from superopt.cost.store import Store
+from superopt.kernels import gpu_device, gpu_space
 from superopt.kernels.gpu_gates import gated_of, worth
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
@@ -292,3 +297,23 @@ def test_where_it_should_pay() -> None:
         found = [x for p in program.problems.values() if (x := gated_of(p)) is not None]
         assert bool(found) == pair
         assert all(worth(x, True) == x.count for x in found)
+
+
+def test_the_store_says_it(tmp_path: Path) -> None:
+    """The fastest of what was measured; of what may be taken, where cuBLAS may not be."""
+    m = MODELS["of whole blocks"]()
+    made = superopt.compile(m, target="cuda")
+    ours: dict[str, Option] = {}
+    with Store.open(tmp_path / "s") as store:
+        on = tuned.gpu(gpu_device.name(made.device), made.compiler.dots)
+        for key, p in made.variant({}).program.problems.items():
+            if gated_of(p) is not None:
+                theirs = next(o for o in gpu_space.options(p) if "library" in dict(o.knobs))
+                first, *_, ours[key] = gpu_space.options(p, vendor=False)
+                for o, us in ((theirs, 1.0), (ours[key], 2.0), (first, 9.0)):
+                    tuned.keep(store, on, key, numbers(p), {o: (us * 1e-6,) * 3 + (1,)})
+    assert ours
+    for may in (True, False):
+        exe = superopt.compile(m, target="cuda", vendor=may, store=tmp_path / "s")
+        options = exe.variant({}).program.options
+        assert (ours.items() <= options.items()) != may

@@ -3,6 +3,7 @@ lie."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 import superopt
+from superopt.kernels import gpu_program
 from superopt.kernels.gpu_device import array
 from superopt.kernels.gpu_inputs import Places
 from superopt.pipeline import on_gpu
@@ -90,6 +92,50 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     got = exe.run({"a": b, "b": before})
     np.testing.assert_allclose(array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=10)
+
+
+@dataclass
+class Stream:
+    cuda_stream: int
+
+
+@dataclass
+class End:
+    """An event: of which part, and what waited for it."""
+
+    part: int
+    log: list[tuple[str, int, int]]
+
+    def record(self, s: Stream) -> None:
+        self.log.append(("ends", self.part, s.cuda_stream))
+
+    def wait(self, s: Stream) -> None:
+        self.log.append(("awaited", self.part, s.cuda_stream))
+
+
+@pytest.mark.skipif(REAL, reason="streams and events stand for a device's")
+def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one may read what another one writes again."""
+    nodes = [node("MatMul", "a", "w", "y"), node("MatMul", "y", "q", "r"),
+             node("Softmax", "r", "p"), node("Unique", "p", "u", sorted=0), node("Size", "u", "n"),
+             node("Cast", "n", "f", to=F), node("Mul", "y", "f", "c"),
+             node("MatMul", "c", "v", "d"), node("Softmax", "d", "e"),
+             node("MatMul", "e", "w", "z")]  # fmt: skip
+    known = {"w": drawn(64, 128), "q": drawn(128, 64), "v": drawn(128, 64)}
+    m = model(nodes, {"a": (F, [64, 64])}, ["n", "z"], known)
+    exe = superopt.compile(m, target="cuda")
+    parts, log = exe.variant({}).parts, list[tuple[str, int, int]]()
+    assert len(parts) == 2
+    now = Stream(1)
+    monkeypatch.setattr(gpu_program, "_stream", lambda: now)
+    for n, p in enumerate(parts):
+        p.running.over, p.running.last = End(n, log), 1
+    for number, waits in ((1, []), (2, [0, 1]), (2, []), (1, [0, 1])):
+        log.clear()
+        now = Stream(number)
+        exe.run({"a": drawn(64, 64)})
+        first = log.index(("ends", 0, number))
+        assert {n for what, n, s in log[:first] if what == "awaited"} == {*waits}
 
 
 def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

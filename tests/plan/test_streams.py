@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels.gpu_launch import forked
+from superopt.kernels.gpu_launch import forked, late
 from superopt.kernels.gpu_program import Call, Running
 from superopt.plan.memory import Life, offsets
 from superopt.plan.streams import (
@@ -229,3 +229,18 @@ def test_what_is_asked_of_the_device(none: tuple[int, ...]) -> None:
         assert all(done[n] >> m & 1 for m in needs[n])
         assert {x for x in made if done[n] >> int(x[0]) & 1} <= over
     assert main.over == {x[0] for x in launches}
+
+
+def test_what_does_not_begin_early() -> None:
+    """A stream's first launch, and what waits for another stream; it is the next launch's business
+    where a call launches nothing."""
+    lanes, needs = [0, 1, 1, 0, 0, 0, 2, 2], [(), (0,), (), (1,), (3,), (), (), ()]
+    order = ordered(lanes, needs)
+    assert order.waits == ((), (0,), (), (1,), (), (), (), ())
+    calls = [Call(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
+    assert late(calls, [1, 2, 1, 1, 1, 1, 1, 1]) == [
+        [False], [True, False], [False], [True], [False], [False], [True], [False],
+    ]  # fmt: skip
+    assert late(calls, [1, 0, 2, 0, 0, 1, 0, 1]) == [
+        [False], [], [True, False], [], [], [True], [], [True],
+    ]  # fmt: skip
