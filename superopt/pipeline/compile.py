@@ -95,7 +95,8 @@ class Compiler:
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
             more = sizes or plainer(self.model)
-            open_ = self.session is None and more and fallen(self.split(sizes))
+            none = 0 in sizes.values()  # expressions are of sizes from 1 on
+            open_ = self.session is None and more and (none or fallen(self.split(sizes)))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else _without(model)
             other = None if model is None else replace(self, model=model, without=own, fixed={})
@@ -157,6 +158,8 @@ class Compiler:
                 if not plainer(self.model):
                     raise
                 self.fixed[tuple(sorted(sizes.items()))] = self
+        if self.session is None and 0 in sizes.values() and (all_ := self.elsewhere()) is not None:
+            return all_
         while True:
             out: Steps = []
             parts = self.split(sizes)

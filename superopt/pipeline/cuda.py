@@ -106,8 +106,7 @@ class Compiler:
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
-    superopt does not read it (`outside`). threads: of onnxruntime. own: as chosen, where the
-    vendor's may not compute all."""
+    superopt does not read it (`outside`). threads: of onnxruntime. own: chosen without vendors."""
 
     model: Model
     precision: str
@@ -155,8 +154,9 @@ class Compiler:
         if options:
             own = {key: Option.parsed(text) for key, text in options.items()}
             return replace(self, chosen={**self.chosen, **own}).compiled(sizes, {})
-        made = self.steps(self.model, sizes)
-        if sizes and self.session is None and any(isinstance(s, Foreign) for s in made):
+        none = self.session is None and 0 in sizes.values()  # expressions are of sizes from 1 on
+        made = () if none else self.steps(self.model, sizes)
+        if none or (sizes and not self.session and any(isinstance(s, Foreign) for s in made)):
             # Shapes may be known of the model whose inputs have these sizes.
             key = tuple(sorted(sizes.items()))
             if key not in self.fixed:
@@ -164,10 +164,10 @@ class Compiler:
                     self.fixed.clear()
                     self.little.clear()
                 self.fixed[key] = sized(self.model, sizes)
-            other = self.fixed[key]
-            if other is not None:
+            if (other := self.fixed[key]) is not None:
                 return Variant(other, self.steps(other, {}))
-        return Variant(self.model, made)
+        out = self.elsewhere() if none else None
+        return out or Variant(self.model, made or self.steps(self.model, sizes))
 
     def steps(self, model: Model, sizes: Mapping[str, int]) -> tuple[Part | Foreign, ...]:
         while True:

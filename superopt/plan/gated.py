@@ -55,15 +55,15 @@ def gates(
         c = None if t in apart else contraction(now, constants)
         if c is None or not c.of_b or c.of_b[-1] != now.axes[-1]:
             continue  # a product in another order is apart from what is made of it (products.py)
-        known = {
-            g: current[g] for g in _read(now)
-            if g in current and g not in stay and g not in apart and g not in inside
+        known = {  # as they are by now: another sum may be in one of them
+            g: out[g] for g in _read(now)
+            if g in out and g not in stay and g not in apart and g not in inside
             and readers[g] == [t] and read_so(now, g)
         }  # fmt: skip
         whole, product = _led(now, known, constants, there)
         read = _read(whole)
         some = [g for g in known if g in read and alike(whole, known[g], constants)][: MOST - 1]
-        one = Problem(_whole(whole, some, current, buffers), {}, constants, WIDTH)
+        one = Problem(_whole(whole, some, out, buffers), {}, constants, WIDTH)
         made = gated_of(one) if some else None
         n = 1 if made is None else worth(made, half)
         if n > 1:
@@ -73,6 +73,7 @@ def gates(
             for x in (t, *(g for g in known if g not in read)):
                 del out[x]
             out |= {product: product, t: whole}
+            buffers[product] = Tensor(product.name, product.dtype, product.shape)
     return out, found
 
 

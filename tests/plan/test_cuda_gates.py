@@ -317,3 +317,17 @@ def test_the_store_says_it(tmp_path: Path) -> None:
         exe = superopt.compile(m, target="cuda", vendor=may, store=tmp_path / "s")
         options = exe.variant({}).program.options
         assert (ours.items() <= options.items()) != may
+
+
+def test_a_sum_that_went_elsewhere_is_computed_once() -> None:
+    """Of a result whose sum is exchanged with a gate's, and that is a gate of another one."""
+    nodes = [node("Softmax", f"x{n}", f"x{n + 1}") for n in range(3)]
+    nodes += [node("MatMul", f"x{3 - n}", f"w{n}", f"p{n}") for n in range(4)]
+    nodes += [node("Add", "p0", "p1", "a"), node("Tanh", "p2", "b"), node("Add", "a", "b", "c"),
+              node("Add", "c", "p3", "y")]  # fmt: skip
+    known = {f"w{n}": drawn(64, 64, scale=0.1, of=f"{n}") for n in range(4)}
+    m = model(nodes, {"x0": (F, [64, 64])}, ["y"], known)
+    exe = cuda.compile(read(m), "fp16", vendor=False)
+    near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
+    r = exe.variant({}).running
+    assert sum(r.loaded[c.kernel.name].text.source.count("tl.dot(") for c in r.calls) == 4

@@ -11,6 +11,7 @@ from superopt.pipeline import cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near  # noqa: F401
+from tests.plan.test_sizes import NONE, of_none
 
 pytestmark = pytest.mark.gpu
 
@@ -76,3 +77,14 @@ def test_what_is_empty(make: object) -> None:
         np.testing.assert_array_equal(got[name], x)
     launches = [x for p in exe.variant({}).parts for x in p.running.launches]
     assert all(programs for _, _, programs, _, _ in launches)
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_sizes_of_none(name: str) -> None:
+    exe = cuda.compile(read(of_none(name)))
+    for n in (2, 0, 1):
+        x = drawn(n, 4)
+        got, wanted = exe.run({"x": x}), reference(of_none(name), {"x": x})
+        assert got["y"].shape == wanted["y"].shape
+        if n:
+            near(got, wanted, "fp32")

@@ -13,7 +13,7 @@ import superopt
 from superopt import api
 from superopt.errors import SuperoptError
 from superopt.report import compiled as text
-from tests.plan.test_compile import F, model
+from tests.plan.test_compile import F, model, near, reference
 
 
 @pytest.fixture
@@ -59,3 +59,33 @@ def test_what_was_compiled_is_said_with_its_sizes(path: Path) -> None:
     found = api.compilation(path, shapes={"p": 4, "q": 5})
     assert dict(found.sizes) == {"p": 4, "q": 5}
     assert text.compilation(found).startswith("m.onnx, p=4, q=5: 2 nodes as ")
+
+
+NONE = ("first", "last", "turned", "mean", "joined")
+
+
+def of_none(name: str) -> onnx.ModelProto:
+    """Of n rows: shapes are other ones where there are none than what is said of 1 and more."""
+    node = helper.make_node
+    nodes = {
+        "first": [node("Slice", ["x", "zero", "one", "zero"], ["a"])],
+        "last": [node("Slice", ["x", "less", "far", "zero"], ["a"])],
+        "turned": [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Softmax", ["t"], ["a"])],
+        "mean": [node("ReduceSum", ["x", "zero"], ["s"]), node("Add", ["x", "s"], ["a"])],
+        "joined": [node("Slice", ["x", "less", "far", "zero"], ["s"]),
+                   node("Concat", ["x", "s"], ["a"], axis=0)],
+    }[name]  # fmt: skip
+    known = {"zero": np.array([0]), "one": np.array([1]), "less": np.array([-1]),
+             "far": np.array([2**40])}  # fmt: skip
+    known = {k: v for k, v in known.items() if any(k in n.input for n in nodes)}
+    return model([*nodes, node("Tanh", ["a"], ["y"])], {"x": (F, ["n", 4])}, ["y"], known)
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_sizes_of_none(name: str) -> None:
+    exe = superopt.compile(of_none(name))
+    for n in (2, 0, 1):
+        x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        got, wanted = exe.run({"x": x}), reference(of_none(name), {"x": x})
+        assert got["y"].shape == wanted["y"].shape
+        near(got, wanted)
