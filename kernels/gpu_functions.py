@@ -40,6 +40,7 @@ _FLOATS: Mapping[str, str] = {
     "tan": "(tl.sin({0}) / tl.cos({0}))", "pow": "_pow({0}, {1})",
     "erf": "tl.erf({0})", "erf_short": "_erf_short({0})", "sigmoid": "tl.sigmoid({0})",
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "round": "_even({0})",
+    "tf32": "_tf32({0})",
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
 }  # fmt: skip
 # In float64, of whose digits those that cancel are not missed.
@@ -122,6 +123,11 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
     below = (x < 0) | ((x == 0) & (1.0 / tl.cast(x, tl.float64) < 0))
     return tl.cast(tl.where(below, r * -1.0, r), x.dtype)""",
+    # To the nearest number whose last 13 bits are zeros; what is no number stays so: half a unit more
+    # than a GPU's own, 0x7fffffff, is -0.0.
+    "_tf32": """def _tf32(x):
+    near = (tl.cast(x, tl.int32, bitcast=True) + 4096) & -8192
+    return tl.where(x != x, x, tl.cast(near, tl.float32, bitcast=True))""",
     "_modulo": """def _modulo(rest, y):
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)""",
     "_divisor": """def _divisor(y):

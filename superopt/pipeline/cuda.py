@@ -58,7 +58,7 @@ from superopt.plan.segments import (
 )
 from superopt.plan.simplify import simplified
 from superopt.plan.streams import on_gpu as on_gpu_streams
-from superopt.plan.target import Target
+from superopt.plan.target import TF32, Target
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
 from superopt.report.profile import Profile
@@ -76,7 +76,6 @@ TODO = (
     'pip install "superopt[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what is '
     "there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
 )
-DROPPED = 13  # bits of a float32 that tf32 has not
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
@@ -252,7 +251,7 @@ class Compiler:
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
         graph = simplified(graph_of(s), self.float_class, 1, processor=False)
         kind, dots = PRECISIONS[self.precision]
-        drops = DROPPED if dots == "tf32" else 0
+        drops = TF32 if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, **self.may)
         if self.own:

@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superopt.plan.target import Target
+from superopt.plan.target import TF32, Target
 from superopt.plan.tensors import Tensors
-from superopt.te.dtype import BOOL, F32, I32, DType, to_numpy
+from superopt.te.dtype import F32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
@@ -235,11 +235,8 @@ def reading(
     if kind != t.dtype:
         body = Apply("cast", (body,), kind)
     elif drops:
-        bits = Apply("add", (Apply("bitcast", (body,), I32), Const(1 << drops - 1, I32)), I32)
-        kept = Apply("bitand", (bits, Const(-(1 << drops), I32)), I32)
-        # A GPU's own NaN, 0x7fffffff, and half a unit more is -0.0.
-        none = Apply("isnan", (body,), BOOL)
-        body = Apply("select", (none, body, Apply("bitcast", (kept,), kind)), kind)
+        assert drops == TF32
+        body = Apply("tf32", (body,), kind)  # a function that kernels alone have
     return Tensor(t.name, kind, t.shape, t.axes, body)
 
 

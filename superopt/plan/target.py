@@ -15,6 +15,8 @@ from superopt.plan.streams import Streams
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
+TF32 = 13  # bits of a float32 that it has not
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
