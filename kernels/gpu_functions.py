@@ -123,8 +123,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
     below = (x < 0) | ((x == 0) & (1.0 / tl.cast(x, tl.float64) < 0))
     return tl.cast(tl.where(below, r * -1.0, r), x.dtype)""",
-    # To the nearest number whose last 13 bits are zeros; what is no number stays so: half a unit more
-    # than a GPU's own, 0x7fffffff, is -0.0.
+    # To the nearest number whose last 13 bits are zeros; what is no number stays so: half a unit
+    # more than a GPU's own, 0x7fffffff, is -0.0.
     "_tf32": """def _tf32(x):
     near = (tl.cast(x, tl.int32, bitcast=True) + 4096) & -8192
     return tl.where(x != x, x, tl.cast(near, tl.float32, bitcast=True))""",
