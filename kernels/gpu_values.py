@@ -25,6 +25,7 @@ from superopt.kernels.gpu_functions import (
     type_of,
     typed,
 )
+from superopt.kernels.gpu_guards import guarded
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType
@@ -186,7 +187,10 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("select", (test, yes, no), dtype):
             where = value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
-            some = [value(w, yes, both(w, where, guard)), value(w, no, both(w, other, guard))]
+            some = [
+                value(w, x, both(w, own, guard) if guarded(x, test, w.registers) else guard)
+                for x, own in ((yes, where), (no, other))
+            ]
             return _applied("select", [where, *some], dtype, dtype)
         case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
             base = value(w, x, guard)
