@@ -85,13 +85,13 @@ def choice(
     wanted: Option | None = None,
     vendor: bool = True,
     forms: bool = True,
-    else_: Mapping[str, Option] | None = None,
+    fallback: Mapping[str, Option] | None = None,
 ) -> Choice:
     """By the option that is wanted, where it is one of this problem's; else by that of its key in
-    `else_`; else the best one."""
+    `fallback`; else the best one."""
     some = [wanted]
-    if wanted is not None and else_:
-        some.append(else_.get(computation(p)))
+    if wanted is not None and fallback:
+        some.append(fallback.get(computation(p)))
     for o in some:
         if o is not None and o in options(p, vendor, forms):
             return chosen(p, o)

@@ -7,14 +7,14 @@
 # Parts, in the order in which they should run on one machine (seconds on an H100 with 16 cores):
 #
 #     tables        every model, both batches and precisions, beside torch          400
-#     kernels       products, attention and rows beside cuBLAS and flash, tuned     165
+#     kernels       products, attention and rows beside cuBLAS and flash, tuned     165 to 215
 #     convolutions  those of ResNet-50 beside cuDNN, tuned                          165
-#     inductor      those in halves beside torch.compile's max-autotune, too        200
+#     inductor      those in halves beside torch.compile's max-autotune, too        220 to 290
 #     vendor        the same with cuBLAS and cuDNN as candidates                    200
 #     tuned         ResNet-50 at batch 16 from nothing (120 wanted)                 115
 #     start         from the cache (3 wanted)                                        60 to 160
 #     tests         every kernel family on the device                               105
-#     sanitizer     compute-sanitizer over tests of kernels, once these are built   140
+#     sanitizer     compute-sanitizer over tests of kernels, once these are built   220
 #     recurrent     LSTMs, GRUs, RNNs beside cuDNN                                   90
 #
 # A part that fails does not keep the others from running; the exit status says whether one did.

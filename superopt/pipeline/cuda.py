@@ -105,7 +105,7 @@ class Compiler:
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
-    superopt does not read it (`outside`). threads: of onnxruntime. own: chosen without vendors."""
+    superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours."""
 
     model: Model
     precision: str
@@ -120,7 +120,7 @@ class Compiler:
     number: int | None = None
     session: ort.Session | None = None
     threads: int = 1
-    own: Mapping[str, Option] = field(default_factory=dict)
+    fallback: Mapping[str, Option] = field(default_factory=dict)
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -254,8 +254,8 @@ class Compiler:
         drops = TF32 if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choice, **self.may)
-        if self.own:
-            choose = partial(gpu_space.choice, **self.may, else_=self.own)
+        if self.fallback:
+            choose = partial(gpu_space.choice, **self.may, fallback=self.fallback)
         streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
         target = Target(
             choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
@@ -379,10 +379,11 @@ def compiler(
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held, on(number):
         chosen = known(held, where, PRECISIONS[precision][1], vendor)
-        own = known(held, where, PRECISIONS[precision][1], False) if float_class < FORMS else {}
+        ours = known(held, where, PRECISIONS[precision][1], False) if float_class < FORMS else {}
     how = precision, where, float_class, vendor, streams, chosen
     given = readable(source, 1)
-    out = Compiler(import_model(given.source), *how, number=number, session=given.session, own=own)
+    out = Compiler(import_model(given.source), *how, number=number, session=given.session)
+    out.fallback = ours
     if given.session is not None:
         out.without |= dict.fromkeys(g.nodes(out.model.graph), given.why)
     return out

@@ -12,6 +12,7 @@ import numpy as np
 
 from superopt.plan.target import TF32, Target
 from superopt.plan.tensors import Tensors
+from superopt.plan.within import within
 from superopt.te.dtype import F32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inlining
@@ -62,14 +63,7 @@ class Kept:
         return t.dtype == F32 and t not in self.outputs and own and t not in self.exact
 
     def _inside(self, now: Tensor) -> list[Tensor]:
-        """It, and what is computed within it."""
-        out = [now]
-        for t in out:
-            read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else ()
-            out += [
-                x for x in read if x.body is not None and x not in self.current and x not in out
-            ]
-        return out
+        return within(now, self.current)
 
     def _angles(self) -> set[Tensor]:
         """What sines are of, and what that is computed from up to a sum: of an angle of many turns,
