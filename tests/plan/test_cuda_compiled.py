@@ -96,3 +96,43 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["fp16", "tf32"]
+
+
+LOADS = """
+import sys
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model
+
+known = {"w": drawn(64, 64, 3, 3), "u": drawn(64, 64, 1, 1), "b": drawn(64), "s": drawn(64, 1, 1)}
+for fn in ("Relu", "LeakyRelu", "Elu", "PRelu"):
+    act = node(fn, *(("e", "s") if fn == "PRelu" else ("e",)), "f")
+    nodes = [node("Conv", "x", "u", "c"), node("Relu", "c", "r"),
+             node("Conv", "r", "w", "b", "d", pads=[1] * 4), node("Add", "d", "r", "e"), act,
+             node("Conv", "f", "u", "y")]
+    some = {n: x for n, x in known.items() if n != "s" or fn == "PRelu"}
+    MODELS[fn] = lambda nodes=nodes, some=some: model(
+        nodes, {"x": (F, [16, 64, 28, 28])}, ["y"], some
+    )
+"""
+
+
+def test_a_choice_behind_a_product_reads_no_more() -> None:
+    """Than what has no choice: the bias and the residual once, with the slopes where there are
+    some; in tf32, too, to which all of it is rounded."""
+    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    found: dict[str, list[int]] = {}
+    before, after = COMPILED.split("if sys.argv[1] in BLOCKS:")
+    told = "print(precision, sum(found))"
+    code = before + LOADS + "if sys.argv[1] in BLOCKS:" + after
+    code = code.replace("    for c in calls:", "    found = []\n    for c in calls:")
+    code = code.replace("assert sound(made)", 'found.append(made.asm["ptx"].count("ld.global"))')
+    code = code.replace("print(precision, len(calls))", told)
+    for fn in ("Relu", "LeakyRelu", "Elu", "PRelu"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, fn], env=plain, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found[fn] = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(found["Relu"]) == 2
+    assert found["LeakyRelu"] == found["Elu"] == found["Relu"]
+    assert all(x <= 2 * y for x, y in zip(found["PRelu"], found["Relu"], strict=True))
