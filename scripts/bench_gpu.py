@@ -40,7 +40,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import gpu_peers
-from gpu_checks import accuracy, drawn, event_ms, exact, far, folder, in_turns, poison
+from gpu_checks import accuracy, drawn, event_ms, exact, far, folder, in_turns, most, poison
 from gpu_table import limit, table, why
 
 LEFT = 75  # the exit code where something is left (EX_TEMPFAIL of sysexits.h)
@@ -209,8 +209,8 @@ class Bench:
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else None
         source = read(self.path(case))
-        most = cuda.STREAMS if self.streams is None else self.streams
-        exe = cuda.compile(source, case.precision, store=store, streams=most)
+        many = cuda.STREAMS if self.streams is None else self.streams
+        exe = cuda.compile(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
         sizes = exe.sizes(exe.given(feeds))
         made, rows = exe.variant(sizes), []
@@ -252,7 +252,7 @@ class Bench:
         from superopt.kernels.gpu_module import vendor
 
         exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
-        times = self.timed(ready)
+        times, bound = self.timed(ready), most(case.precision)
         parts = exe.profile(feeds, seconds=0.2).parts
         slow = sorted(parts, key=lambda p: -p.seconds)[:10]
         error = self.checked(case, exe, feeds)  # last: the processor is busy for a while then
@@ -260,7 +260,7 @@ class Bench:
             **times, "error": error, "seed": self.seed,
             "compile s": ready["compiled"], "kernels": len(run.launches),
             "vendor": Counter(vendor(x) for c in run.calls if (x := c.kernel.library)),
-            "limit": limit(parts, case.precision), "why": why(parts, case.precision),
+            "limit": limit(parts, bound), "why": why(parts, bound),
             "slowest": [f"{p.seconds * 1e6:.1f} us, {p.how}, {p.type}" for p in slow],
         }  # fmt: skip
         if case.batch == 1:

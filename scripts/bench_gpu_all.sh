@@ -60,7 +60,7 @@ part() {
     case $1 in
     tables) "$python" scripts/bench_gpu.py --models "$models" --out "$out/tables" --batch 16,1 \
         --shard-seconds 480 ;;
-    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 --copy 3000 \
+    kernels) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only products,few,attention,rows --out "$out/kernels.json" ;;
     convolutions) "$python" scripts/bench_gpu_kernels.py --no-vendor --tune 24 \
         --only convolutions --out "$out/convolutions.json" ;;

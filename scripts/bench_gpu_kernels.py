@@ -5,13 +5,13 @@ against a copy's rate.
 
     scripts/bench_gpu_kernels.py [--only products,few,attention,convolutions,rows]
                                  [--precision fp16,tf32] [--tune N] [--case TEXT] [--no-vendor]
-                                 [--inductor] [--copy GB/s] [--out FILE.json]
+                                 [--inductor] [--out FILE.json]
 
 Each case is a model of one kernel with inputs and outputs of the precision's own type. Times are
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
-`share` is ours by theirs in speed (for rows: bytes read and written once, by --copy, or by the rate
-of a large copy, which differs from run to run; each call reads and writes other memory than the
-one before, as much as no cache holds, and `copy us` is torch's copy of as many bytes);
+`share` is ours by theirs in speed (for rows: bytes read and written once, by the memory's rate, see
+`gpu_checks.most`; each call reads and writes other memory than the one before, as much as no cache
+holds, and `copy us` is torch's copy of as many bytes);
 `vendor` names the libraries that were taken for steps of ours. What is timed is checked against
 torch's in float64, of inputs that each run draws anew, after memory was filled with what is no
 number; it exits with 1 where that fails. `--case`: those in whose names that is. `--inductor`: the
@@ -38,7 +38,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_checks import poison
+from gpu_checks import most, poison
 
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
@@ -354,17 +354,14 @@ def main() -> None:
     given.add_argument("--case", default="")
     given.add_argument("--vendor", action=argparse.BooleanOptionalAction, default=True)
     given.add_argument("--inductor", action="store_true")
-    given.add_argument("--copy", type=float, help="GB/s; measured where it is not given")
     given.add_argument("--out", type=Path)
     how = given.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import torch
 
-    from superopt.kernels.gpu_device import peak
-
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    copied = how.copy * 1e9 if how.copy else peak("cuda", "fp16").bandwidth
+    copied = most("fp16").bandwidth
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "copy GB/s": copied / 1e9}
     print(found, flush=True)
     for family in how.only.split(","):

@@ -1,10 +1,11 @@
 """What bench_gpu.py found, as a table: our times beside the better of torch's modes, how far each
 is from what the GPU can do at most, and why.
 
-The limit is an H100's: 800 TFLOP/s of halves, half of it of tf32, and 3 TB/s. A model must take at
-least what its kernels must, each the longer of its operations and of the bytes that it reads and
-writes once. What a kernel takes beyond that is its launch, as long as an empty one takes, and the
-rest: blocks that do not fill the multiprocessors, steps that wait for memory, what is read twice.
+The limit is the GPU's (`gpu_checks.most`; an H100's: 800 TFLOP/s of halves, half of it of tf32, and
+3 TB/s). A model must take at least what its kernels must, each the longer of its operations and of
+the bytes that it reads and writes once. What a kernel takes beyond that is its launch, as long as
+an empty one takes, and the rest: blocks that do not fill the multiprocessors, steps that wait for
+memory, what is read twice.
 """
 
 from __future__ import annotations
@@ -16,25 +17,23 @@ from typing import Any
 
 import numpy as np
 
-FLOPS = {"fp16": 800e12, "bf16": 800e12, "tf32": 400e12, "fp32": 60e12}
-MEMORY = 3e12
 LAUNCH = 1.5e-6  # s
 GOALS = {1: 1.15, 16: 1.05}  # geometric means that are wanted, by batch
 LEAST = 0.9  # of each
 HIGHER = {"nasrnn": 3.0}
 
 
-def least(part: Any, precision: str) -> float:
-    """Seconds that a kernel must take."""
-    return max(part.operations / FLOPS[precision], part.bytes / MEMORY)
+def least(part: Any, most: Any) -> float:
+    """Seconds that a kernel must take. most: what the GPU can do (`gpu_checks.most`)."""
+    return float(max(part.operations / most.flops, part.bytes / most.bandwidth))
 
 
-def limit(parts: Sequence[Any], precision: str) -> float:
+def limit(parts: Sequence[Any], most: Any) -> float:
     """Of all kernels, in ms."""
-    return 1e3 * sum(least(p, precision) for p in parts)
+    return 1e3 * sum(least(p, most) for p in parts)
 
 
-def why(parts: Sequence[Any], precision: str) -> str:
+def why(parts: Sequence[Any], most: Any) -> str:
     """Shares of the kernels' times, each alone: of the limit, of launches, of the rest by kind of
     kernel, or by the vendor's library that computes it, the largest first."""
     total = sum(p.seconds for p in parts)
@@ -43,7 +42,7 @@ def why(parts: Sequence[Any], precision: str) -> str:
     rest: dict[str, float] = defaultdict(float)
     launches = limit_ = 0.0
     for p in parts:
-        must = min(least(p, precision), p.seconds)
+        must = min(least(p, most), p.seconds)
         begin = min(LAUNCH, p.seconds - must)
         limit_ += must
         launches += begin
