@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from superopt.kernels.gpu_module import products
+from superopt.kernels import gpu_cublas
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
@@ -86,8 +86,8 @@ class Peak:
 
 
 def peak(device: str, precision: str) -> Peak:
-    """As torch's product of large matrices, and its copy, reach it on the current GPU. precision:
-    fp32, tf32, fp16 or bf16. Numbers that say nothing in the interpreter."""
+    """As cuBLAS' product of large matrices, and torch's copy, reach it on the current GPU.
+    precision: fp32, tf32, fp16 or bf16. Numbers that say nothing in the interpreter."""
     number = current(device)
     return Peak(1e9, 1e9) if number is None else _peak(number, precision)
 
@@ -100,8 +100,8 @@ def _peak(number: int, precision: str) -> Peak:
     kind = kinds.get(precision, torch.float32)
     where = torch.device("cuda", number)
     a, b = (drawn(torch.empty(SIDE, SIDE, device=where, dtype=kind)) for _ in range(2))
-    with products(precision == "tf32"):
-        flops = 2 * SIDE**3 / _fastest(lambda: torch.mm(a, b))
+    given = a, b, torch.empty_like(a), precision == "tf32", gpu_cublas.workspace(f"cuda:{number}")
+    flops = 2 * SIDE**3 / _fastest(lambda: gpu_cublas.multiply(*given))
     x = torch.zeros(COPIED // 4, device=where)
     y = torch.empty_like(x)
     return Peak(flops, 2 * COPIED / _fastest(lambda: y.copy_(x)))

@@ -4,17 +4,15 @@ first imported, chooses Triton's interpreter."""
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from threading import RLock
 from typing import Any
 
-from superopt.kernels import gpu_convolution, gpu_sdpa
+from superopt.kernels import gpu_convolution, gpu_cublas, gpu_sdpa
 
-_SAYING = RLock()  # what is said of products is the process's
-VENDORS = {"mm": "cuBLAS", gpu_convolution.NAME: "cuDNN", gpu_sdpa.NAME: "torch's attention"}
+PRODUCT = "mm"
+VENDORS = {PRODUCT: "cuBLAS", gpu_convolution.NAME: "cuDNN", gpu_sdpa.NAME: "torch's attention"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +21,11 @@ class Library:
 
     what: str
     dots: str
+
+    @property
+    def multiplies(self) -> bool:
+        """Is it a product, which on a GPU takes `gpu_cublas.workspace`, too?"""
+        return self.what.split()[0] == PRODUCT
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self.run
@@ -40,42 +43,17 @@ class Library:
             case _:
                 self._multiplied(*given)
 
-    def _multiplied(self, a: Any, b: Any, out: Any) -> None:
+    def _multiplied(self, a: Any, b: Any, out: Any, held: Any = None) -> None:
+        """held: memory for it; none on a processor, as in Triton's interpreter."""
         import torch
 
         _, *sizes = self.what.split()
         rows, terms, columns = map(int, sizes)
-        some = a.view(rows, terms), b.view(terms, columns)
-        with products(self.dots == "tf32"):
-            torch.mm(*some, out=out.view(rows, columns))
-
-
-@contextmanager
-def products(tf32: bool) -> Iterator[None]:
-    """torch's products of float32 are of numbers rounded to tf32, or exact; sums of shorter floats
-    are of float32. What was said of these before, by the old way or the new one, is so again.
-    Threads wait for each other here; what others ask of torch meanwhile is answered so, too."""
-    import torch
-
-    with _SAYING:
-        yield from _said(torch.backends.cuda.matmul, tf32)
-
-
-def _said(said: Any, tf32: bool) -> Iterator[None]:
-    try:
-        wanted: dict[str, Any] = {"allow_tf32": (tf32, said.allow_tf32)}
-    except RuntimeError:  # it was said by the new way: the old one is not answered then
-        wanted = {"fp32_precision": ("tf32" if tf32 else "ieee", said.fp32_precision)}
-    for kind in ("fp16", "bf16"):
-        name = f"allow_{kind}_reduced_precision_reduction"
-        wanted[name] = False, getattr(said, name)
-    try:
-        for name, (value, _) in wanted.items():
-            setattr(said, name, value)
-        yield
-    finally:
-        for name, (_, before) in wanted.items():
-            setattr(said, name, before)
+        a, b, out = a.view(rows, terms), b.view(terms, columns), out.view(rows, columns)
+        if held is None:
+            torch.mm(a, b, out=out)
+        else:
+            gpu_cublas.multiply(a, b, out, self.dots == "tf32", held)
 
 
 def vendor(what: str) -> str:

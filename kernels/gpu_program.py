@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.kernels import gpu_cublas
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
@@ -23,9 +23,7 @@ from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
 COMPILERS = 8  # at a time
-TIMES = 10  # in a row, of what is timed
 WARMING = 2  # runs before one is captured: Triton compiles in the first
-WARM = 0.05  # seconds
 OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
 
 
@@ -49,9 +47,9 @@ Spec = tuple[tuple[int, ...], DType]
 class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
-    calls; loaded: kernels by their names; beside: streams beside the current one; graph: all calls,
-    recorded once; over: the last run's end, on the stream `last`; places: where inputs are read, of
-    the first run on. Not to be called twice at a time."""
+    calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
+    beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
+    `last`; places: where inputs are read, of the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -61,6 +59,7 @@ class Running:
     memory: Any = None
     constants: Any = None
     loaded: Mapping[str, Loaded] = field(default_factory=dict)
+    workspaces: list[Any] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
     over: Any = None
@@ -74,7 +73,7 @@ class Running:
 
     @property
     def bytes(self) -> int:
-        some = (self.memory, self.constants, *self.inputs, *self.outputs)
+        some = (self.memory, self.constants, *self.workspaces, *self.inputs, *self.outputs)
         return sum(x.numel() * x.element_size() for x in some if x is not None)
 
     def launch(self) -> None:
@@ -171,6 +170,7 @@ def running(
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
     # Scratch of a kernel is one call's at a time: on each stream it has its own.
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
+    workspaces: dict[int, Any] = {}  # and of the vendor's products, each stream
     # None of what is empty, which a driver refuses.
     some = [[x for x in made[c.kernel.name].text.launches if x.programs] for c in calls]
     launches: list[Launch] = []
@@ -189,12 +189,17 @@ def running(
         how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
         for x, wait in zip(some[n], waits, strict=True):
             arguments = [tensors[t] for t in x.buffers]
+            if device == "cuda" and getattr(own.functions[x.name], "multiplies", False):
+                if c.lane not in workspaces:
+                    workspaces[c.lane] = gpu_cublas.workspace(device)
+                arguments.append(workspaces[c.lane])
             name = f"{x.name} {LATE}" if early and wait else x.name
             early_too = {"launch_pdl": True} if early and not wait else {}
             launches.append((name, own.functions[x.name], x.programs, arguments, how | early_too))
             numbers.append(n)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
+    out.workspaces = [*workspaces.values()]
     if device == "cuda":
         cuda: Any = torch.cuda  # whose classes have no types
         out.beside = [cuda.Stream() for _ in range(max((c.lane for c in calls), default=0))]
@@ -208,67 +213,6 @@ def running(
                 kernel.share_first()
         _record(out)
     return out
-
-
-def event_ms(
-    r: Running, times: int = TIMES, runs: int = 5, others: Sequence[Running] = ()
-) -> float:
-    """How long all calls take together, on the device: the median of some runs, of each `times`
-    times in a row, in turns with others that take as long."""
-    tick = clock(r, times, others)
-    return float(np.median([tick() for _ in range(runs)]))
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """What times a run, ms: of calls that were recorded so many times in a row. held: whose memory
-    the graph reads and writes."""
-
-    graph: Any
-    times: int
-    held: tuple[Running, ...]
-
-    def __call__(self) -> float:
-        begin, end = (_event() for _ in range(2))
-        begin.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / self.times
-
-
-def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Callable[[], float]:
-    """What times one run of these, ms a time; it was run before."""
-    import torch
-
-    if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
-        once = _seconds_of(r.launch) * 1e3
-        return lambda: once
-    r.launch()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode=OTHERS_MAY):
-        for n in range(times):
-            [r, *others][n % (1 + len(others))].launch()
-    out = Clock(graph, times, (r, *others))
-    out()
-    return out
-
-
-def warmed(run: Callable[[], object]) -> None:
-    """Run for a while, so that the device's clock is what it is at work; in the interpreter, whose
-    times say nothing, not at all."""
-    import torch
-
-    begin = time.perf_counter()
-    while torch.cuda.is_available() and time.perf_counter() - begin < WARM:
-        run()
-        torch.cuda.synchronize()
-
-
-def _seconds_of(run: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, bool]]:
@@ -343,7 +287,7 @@ def _checked(launches: Sequence[Launch]) -> list[Launch]:
 
 def _multiplies(function: Any, how: Mapping[str, Any]) -> bool:
     """Is it one with a product in a loop, of which several steps are under way?"""
-    return how["num_stages"] > 1 and "tl.dot" in getattr(function, "text", "tl.dot")
+    return how["num_stages"] > 1 and "tl.dot" in getattr(function, "text", "")
 
 
 def _drawn(x: Any) -> Any:
@@ -369,7 +313,6 @@ def _record(r: Running) -> None:
             r.launch()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    # On a stream of its own: what the vendor's library keeps for a stream, two graphs would share.
     with torch.cuda.graph(graph, stream=beside, capture_error_mode=OTHERS_MAY):
         r.launch()
     now = _stream()
@@ -382,10 +325,3 @@ def _stream() -> Any:
     import torch
 
     return torch.cuda.current_stream()
-
-
-def _event() -> Any:
-    import torch
-
-    cuda: Any = torch.cuda  # whose classes have no types
-    return cuda.Event(enable_timing=True)

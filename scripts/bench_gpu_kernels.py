@@ -235,8 +235,8 @@ def measured(
 ) -> dict[str, Any]:
     import torch
 
+    from superopt.kernels.gpu_clock import warmed
     from superopt.kernels.gpu_module import vendor as vendor_of
-    from superopt.kernels.gpu_program import warmed
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 

@@ -29,12 +29,13 @@ def folder() -> Path:
 def most(precision: str) -> Any:
     """What the current GPU can do at most (`gpu_device.Peak`): a large product of torch, and a
     large copy, where its figures are not given."""
-    from superopt.kernels.gpu_device import Peak, name, peak
+    from superopt.kernels.gpu_device import Peak, device, name, peak
 
-    if (card := name("cuda")) in GIVEN:
+    on = device()
+    if (card := name(on)) in GIVEN:
         flops, memory = GIVEN[card]
         return Peak(flops[precision], memory)
-    return peak("cuda", precision)
+    return peak(on, precision)
 
 
 def poison(made: Any) -> None:
@@ -89,7 +90,7 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
-    from superopt.kernels.gpu_program import warmed
+    from superopt.kernels.gpu_clock import warmed
 
     warmed(run)
     times = []

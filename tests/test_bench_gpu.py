@@ -195,6 +195,7 @@ def test_how_far_from_the_limit_and_why() -> None:
 def test_what_a_gpu_can_do_is_measured_where_it_is_not_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(gpu_device, "device", lambda: "cuda")
     monkeypatch.setattr(gpu_device, "peak", lambda device, precision: Peak(1.0, 2.0))
     monkeypatch.setattr(gpu_device, "name", lambda device: "NVIDIA H100 80GB HBM3")
     assert gpu_checks.most("tf32") == Peak(400e12, 3e12)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.ir import graph as g
 from superopt.kernels import work
+from superopt.kernels.gpu_clock import event_ms, warmed
 from superopt.kernels.gpu_device import Peak, name, peak
 from superopt.kernels.gpu_library import NAME as LIBRARY
 from superopt.kernels.gpu_module import vendor
-from superopt.kernels.gpu_program import event_ms, warmed
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.pipeline.gpu_parts import Part as Step

@@ -12,8 +12,9 @@ import numpy as np
 
 from superopt.kernels.built import buffers, built
 from superopt.kernels.cpu_run import Ref
+from superopt.kernels.gpu_clock import TIMES, clock, warmed
 from superopt.kernels.gpu_device import current, drawn, on, wait
-from superopt.kernels.gpu_program import TIMES, Call, Running, clock, running, warmed
+from superopt.kernels.gpu_program import Call, Running, running
 from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem

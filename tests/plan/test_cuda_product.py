@@ -20,7 +20,8 @@ from superopt import torch as peer
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.kernels import gpu_program, gpu_space
+from superopt.kernels import gpu_clock, gpu_space
+from superopt.kernels.gpu_device import Peak
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
@@ -273,7 +274,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert read_ & {id(x) for x in r.inputs}
         other.launch()
         assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
-    tick = gpu_program.clock(r, 4, some)
+    tick = gpu_clock.clock(r, 4, some)
     del some, other
     if REAL:
         pytest.importorskip("torch").cuda.empty_cache()
@@ -343,6 +344,7 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     onnx.save(MODELS["products"](), tmp_path / "m.onnx")  # of three outputs
     monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
     monkeypatch.setattr(bench_gpu, "event_ms", event_ms)
+    monkeypatch.setattr(bench_gpu, "most", lambda precision: Peak(800e12, 3e12))
     bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
     found = bench.do(case, bench_gpu.OWN, bench.ready(case))
     assert len(timed) >= 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,7 @@ from superopt.kernels import gpu_resident, gpu_space
 from superopt.kernels.gpu_convolution import parsed
 from superopt.kernels.gpu_cudnn import convolution_of
 from superopt.kernels.gpu_device import name
-from superopt.kernels.gpu_module import Library, products, vendor
+from superopt.kernels.gpu_module import Library, vendor
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
@@ -365,28 +364,3 @@ def test_its_text() -> None:
     for wrong in ("mm 3 4 5", "conv 1 2 3", text + " 0"):
         with pytest.raises(ValueError, match="is no convolution, such as conv"):
             parsed(wrong)
-
-
-def test_threads_wait_with_what_they_say_of_products() -> None:
-    """It is the process's: each finds what it said itself, and what was said before is so again."""
-    import torch
-
-    said: Any = torch.backends.cuda.matmul
-    before, found = said.allow_tf32, []
-    within = [threading.Event() for _ in range(2)]
-
-    def one(n: int) -> None:
-        if n:
-            within[0].wait()
-        with products(n == 0):
-            within[n].set()
-            within[1].wait(0.2)  # the other one cannot get here
-            found.append((n, said.allow_tf32))
-
-    some = [threading.Thread(target=one, args=(n,)) for n in range(2)]
-    for t in some:
-        t.start()
-    for t in some:
-        t.join()
-    assert found == [(0, True), (1, False)]
-    assert said.allow_tf32 == before

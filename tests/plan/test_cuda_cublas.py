@@ -1,0 +1,127 @@
+"""Products by cuBLAS with memory of the program's own: how it is asked, of a stand-in that does
+what BLAS says; and on a GPU, that nobody else's is written."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import superopt
+from superopt.kernels import gpu_cublas
+from superopt.kernels.gpu_resident import OnDevice
+from tests.gpu import REAL
+from tests.plan.gpu_models import drawn, node
+from tests.plan.test_compile import F, model, reference
+from tests.plan.test_cuda import UNITS, feeds, interpreted, near
+from tests.plan.test_cuda_vendor import files, libraries, taken
+from tests.plan.test_ready import written
+
+pytestmark = pytest.mark.gpu
+__all__ = ["files", "interpreted"]  # fixtures of this module, too
+HANDLE = 77
+TYPES = {0: np.float32, 2: np.float16}  # cudaDataType_t
+
+
+class Standing:
+    """In place of cuBLAS. asked: for what, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def cublasSetMathMode(self, handle: ctypes.c_void_p, way: int) -> int:
+        self.asked.append((handle.value, way))
+        return 0
+
+    def cublasSetWorkspace_v2(
+        self, handle: ctypes.c_void_p, at: ctypes.c_void_p, size: ctypes.c_size_t
+    ) -> int:
+        self.asked.append((handle.value, at.value, size.value))
+        return 0
+
+    def cublasGemmEx(self, handle: ctypes.c_void_p, *given: Any) -> int:
+        """C = alpha A B + beta C; columns are side by side, `ld` elements apart."""
+        ta, tb, m, n, k, alpha, a, ka, lda, b, kb, ldb, beta, c, kc, ldc, sums, way = given
+        assert (handle.value, ta, tb, sums, way) == (HANDLE, 0, 0, 68, -1)
+
+        def matrix(at: ctypes.c_void_p, kind: int, high: int, wide: int, ld: int) -> np.ndarray:
+            size = ld * wide * np.dtype(TYPES[kind]).itemsize
+            held = (ctypes.c_uint8 * size).from_address(at.value or 0)
+            return np.frombuffer(held, TYPES[kind]).reshape(wide, ld)[:, :high].T
+
+        x, y = matrix(a, ka, m, k, lda), matrix(b, kb, k, n, ldb)
+        alpha_, beta_ = alpha._obj.value, beta._obj.value
+        to = matrix(c, kc, m, n, ldc)
+        to[...] = alpha_ * (x.astype(np.float32) @ y.astype(np.float32)) + beta_ * to
+        return 0
+
+
+@pytest.mark.parametrize(("kind", "tf32", "way"), [
+    ("float32", False, 0), ("float32", True, 3), ("float16", False, 16), ("float16", True, 16),
+])  # fmt: skip
+def test_as_blas_says(kind: str, tf32: bool, way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    there = Standing()
+    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
+    a, b = (torch.randn(s).to(getattr(torch, kind)) for s in ((3, 5), (5, 4)))
+    out, held = torch.zeros(3, 4, dtype=a.dtype), torch.empty(64, dtype=torch.uint8)
+    gpu_cublas.multiply(a, b, out, tf32, held)
+    torch.testing.assert_close(out, a @ b)
+    assert there.asked == [(HANDLE, way), (HANDLE, held.data_ptr(), 64)]
+
+
+def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    there: Any = Standing()
+    there.cublasGemmEx = lambda *given: 7
+    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
+    some = [torch.zeros(2, 2) for _ in range(3)]
+    with pytest.raises(RuntimeError, match=r"cublasGemmEx: cuBLAS says no \(7\)"):
+        gpu_cublas.multiply(*some, False, torch.empty(8, dtype=torch.uint8))
+
+
+def tall() -> onnx.ModelProto:
+    """Few rows and columns of many terms, of which cuBLAS keeps sums of parts in memory."""
+    w = drawn(16384, 64, scale=2.0**-7)
+    return model([node("MatMul", "x", "w", "y")], {"x": (F, [64, 16384])}, ["y"], {"w": w})
+
+
+def cleared() -> Callable[[], bool]:
+    """What torch kept for cuBLAS is others'; is that still as these left it?"""
+    import torch
+
+    torch._C._cuda_clearCublasWorkspaces()
+    there = [torch.full((1 << 20,), 7, dtype=torch.uint8, device="cuda") for _ in range(256)]
+    return lambda: all(bool((x == 7).all()) for x in there)
+
+
+@pytest.mark.skipif(not REAL, reason="the interpreter has no cuBLAS")
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("precision", ["fp16", "tf32", "fp32"])
+def test_it_writes_what_is_its_own(
+    precision: str, kept: bool, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile clears what torch keeps for cuBLAS, before it records graphs of its own."""
+    taken(monkeypatch)
+    monkeypatch.setitem(UNITS, "fp32", 1e-5)
+    path = written(tmp_path / "m.onnx", tall())
+    exe = superopt.compile(path, target="cuda", precision=precision)
+    assert libraries(exe) == ["mm 64 16384 64"]
+    if kept:
+        exe = superopt.compile(path, target="cuda", precision=precision)
+        assert isinstance(next(iter(exe.found.values())).program, OnDevice)
+    before = exe.run(feeds(tall()))
+    near(before, reference(tall(), feeds(tall())), precision)
+    as_left = cleared()
+    for _ in range(3):
+        np.testing.assert_array_equal(exe.run(feeds(tall()))["y"], before["y"])
+    assert as_left()
