@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_program import OTHERS_MAY, Running
+from superopt.kernels.gpu_compiled import recorded
+from superopt.kernels.gpu_device import wait
+from superopt.kernels.gpu_program import Running
 
 TIMES = 10  # in a row, of what is timed
 WARM = 0.05  # seconds
@@ -50,13 +52,12 @@ def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Cal
         once = _seconds_of(r.launch) * 1e3
         return lambda: once
     r.launch()
-    cuda: Any = torch.cuda  # whose classes have no types
-    graph, beside = cuda.CUDAGraph(), cuda.Stream()
-    # Torch's own stream for this is of the GPU that was current when it was first asked for.
-    with cuda.graph(graph, stream=beside, capture_error_mode=OTHERS_MAY):
+
+    def launch() -> None:
         for n in range(times):
             [r, *others][n % (1 + len(others))].launch()
-    out = Clock(graph, times, (r, *others))
+
+    out = Clock(recorded(launch), times, (r, *others))
     out()
     return out
 
@@ -69,7 +70,7 @@ def warmed(run: Callable[[], object]) -> None:
     begin = time.perf_counter()
     while torch.cuda.is_available() and time.perf_counter() - begin < WARM:
         run()
-        torch.cuda.synchronize()
+        wait("cuda")
 
 
 def _seconds_of(run: Callable[[], None]) -> float:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from superopt.kernels.gpu_driver import Cuda, Function, driver, function, gpu, loaded
+from superopt.kernels.gpu_driver import Cuda, Function, alone, driver, function, gpu, loaded
 
 WARP = 32  # threads
+OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
 ALIGNED = 16  # bytes, of which Triton is told that an address is a multiple
 # Types by Triton's names, where it does not say bits alone.
 _NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
@@ -42,6 +43,20 @@ def _current() -> _OnTorchs:
     import torch
 
     return _device(torch.cuda.current_device())
+
+
+def recorded(launch: Callable[[], None]) -> Any:
+    """What is launched, as a graph of torch's for the current GPU. It is recorded on a stream that
+    is none of torch's: those are others' too, and of what is kept for one, the graph's end ends
+    all. Torch leaves it also where the recording fails."""
+    import torch
+
+    cuda: Any = torch.cuda  # whose classes have no types
+    graph, own = cuda.CUDAGraph(), cuda.ExternalStream(_current().current.handle)
+    recording = cuda.graph(graph, stream=own, capture_error_mode=OTHERS_MAY)
+    with alone(), cuda.stream(own), recording:
+        launch()
+    return graph
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from superopt.kernels import gpu_cublas
+from superopt.kernels.gpu_driver import alone
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
@@ -138,7 +139,8 @@ def wait(device: str) -> None:
     import torch
 
     if device == "cuda":
-        torch.cuda.synchronize()
+        with alone():
+            torch.cuda.synchronize()
 
 
 def emptied(device: str) -> None:

@@ -5,15 +5,19 @@ torch's are, so that both see the same memory."""
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass, field
 from functools import cache, partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
+_ALONE = RLock()
 _KINDS: dict[str, Any] = {
     "i": c_int, "u": c_uint, "p": c_void_p, "n": c_size_t, "b": c_ubyte, "l": c_ulonglong,
 }  # fmt: skip
@@ -108,6 +112,9 @@ def gpu(number: int | None = None) -> Gpu:
     """A device. number: by default that of this thread's, by torch, if torch has chosen one; else
     the first one. Raises RuntimeError where there is none."""
     d = driver()
+    torch = sys.modules.get("torch")
+    if number is None and torch is not None and torch.cuda.is_initialized():
+        number = int(torch.cuda.current_device())  # which it may not have told the driver yet
     if number is None:
         some = d.made("cuCtxGetCurrent")
         number = d.number("cuCtxGetDevice") if some else d.number("cuDeviceGet", 0)
@@ -125,6 +132,20 @@ def memory(number: int) -> int:
 @cache
 def _context(d: Driver, number: int) -> int:
     return d.made("cuDevicePrimaryCtxRetain", number)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nothing of ours in this process records a graph meanwhile, or waits for a whole GPU, which no
+    recording survives; nor does what is collected give back what is the driver's."""
+    with _ALONE:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collecting:
+                gc.enable()
 
 
 @dataclass(slots=True, eq=False)
@@ -228,14 +249,15 @@ class Cuda:
         """What is launched, as a graph that "cuGraphLaunch" launches."""
         d, stream = self.driver, self.current.handle
         out = c_void_p()
-        d("cuStreamBeginCapture_v2", stream, _OWN_THREAD)
-        try:
-            launch()
-        except BaseException:
-            if not d.lib.cuStreamEndCapture(stream, byref(out)) and out.value:
-                self.ended("cuGraphDestroy", out.value)
-            raise
-        d("cuStreamEndCapture", stream, byref(out))
+        with alone():
+            d("cuStreamBeginCapture_v2", stream, _OWN_THREAD)
+            try:
+                launch()
+            except BaseException:
+                if not d.lib.cuStreamEndCapture(stream, byref(out)) and out.value:
+                    self.ended("cuGraphDestroy", out.value)
+                raise
+            d("cuStreamEndCapture", stream, byref(out))
         graph = Owned(self, "cuGraphDestroy", out.value or 0)
         made = d.made("cuGraphInstantiateWithFlags", graph.handle, 0)
         return Owned(self, "cuGraphExecDestroy", made)

@@ -1,4 +1,4 @@
-"""Products of matrices by the vendor's library (cuBLAS, through torch): a candidate beside our own,
+"""Products of matrices by the vendor's library (cuBLAS): a candidate beside our own,
 as convolutions are (gpu_cudnn.py).
 
 What is made of the product, if anything, is a kernel behind it. Sums are of float32, and rounded to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from superopt.kernels import gpu_cublas
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_compiled import Uncompiled
+from superopt.kernels.gpu_compiled import Uncompiled, recorded
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
 from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, late, like_others
@@ -24,7 +25,6 @@ from superopt.te.expr import Tensor
 
 COMPILERS = 8  # at a time
 WARMING = 2  # runs before one is captured: Triton compiles in the first
-OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Running:
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
     beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
-    `last`; places: where inputs are read, of the first run on. Not to be called twice at a time."""
+    `last`; home: the stream that was current when its memory was made; places: where inputs are
+    read, of the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -64,7 +65,14 @@ class Running:
     graph: Any = None
     over: Any = None
     last: int = 0
+    home: int = 0
     places: Places | None = None
+
+    def __del__(self) -> None:
+        """What is at work on another stream than that of its memory still writes there."""
+        if self.over is not None and self.last != self.home:
+            with suppress(Exception):  # the process may be about to end
+                self.over.synchronize()
 
     @property
     def number(self) -> int | None:
@@ -306,17 +314,11 @@ def _record(r: Running) -> None:
     import torch
 
     cuda: Any = torch.cuda  # whose classes have no types
-    beside = cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(WARMING):
-            r.launch()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=beside, capture_error_mode=OTHERS_MAY):
+    for _ in range(WARMING):
         r.launch()
     now = _stream()
-    r.graph, r.over, r.last = graph, cuda.Event(), now.cuda_stream
+    r.graph, r.over, r.last = recorded(r.launch), cuda.Event(), now.cuda_stream
+    r.home = r.last
     r.over.record(now)
 
 

@@ -11,6 +11,7 @@ keys behind their places.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +68,19 @@ class Sdpa:
             for (n, at), own in zip(self.given, sizes, strict=True)
         )
         how: Any = {"enable_gqa": True} if groups != heads else {}
-        found = scaled_dot_product_attention(
-            q, k, v, is_causal=self.causal, scale=self.scale, **how
-        )
+        with _by_kernels() if out.is_cuda else nullcontext():
+            found = scaled_dot_product_attention(
+                q, k, v, is_causal=self.causal, scale=self.scale, **how
+            )
         self.made.of(out, batch, heads, queries, width).copy_(found)
+
+
+def _by_kernels() -> Any:
+    """Not by products of cuBLAS, for which torch has memory that no graph may keep (gpu_cublas)."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
+    return sdpa_kernel([x for n in names if (x := getattr(SDPBackend, n, None)) is not None])
 
 
 def parsed(text: str) -> Sdpa:

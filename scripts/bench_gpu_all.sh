@@ -30,7 +30,7 @@ failed=0
 # Of tests/plan; each line is a process, and these run at once: of eleven some were ended by faults
 # of their own.
 SANITIZED=(
-    "cuda cuda_across cuda_divided cuda_rows cuda_top cuda_indices cuda_slices"
+    "cuda cuda_across cuda_cublas cuda_divided cuda_rows cuda_top cuda_indices cuda_slices"
     "cuda_blocks cuda_products cuda_short cuda_little"
     "cuda_pictures cuda_covered cuda_vendor cuda_flash"
     "cuda_attention cuda_masked"

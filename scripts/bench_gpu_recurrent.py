@@ -87,7 +87,7 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
-    from superopt.kernels.gpu_program import warmed
+    from superopt.kernels.gpu_clock import warmed
     from superopt.onnx_io.source import read
     from superopt.pipeline import cuda
 

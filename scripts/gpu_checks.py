@@ -27,8 +27,8 @@ def folder() -> Path:
 
 
 def most(precision: str) -> Any:
-    """What the current GPU can do at most (`gpu_device.Peak`): a large product of torch, and a
-    large copy, where its figures are not given."""
+    """What the current GPU can do at most (`gpu_device.Peak`): a large product by cuBLAS, and
+    a large copy, where its figures are not given."""
     from superopt.kernels.gpu_device import Peak, device, name, peak
 
     on = device()

@@ -81,7 +81,7 @@ STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
 LONGEST = 300  # letters of what a compiler says
 # What torch says where it has no memory for that, or no number of its bytes.
-NO_MEMORY = ("out of memory", "Storage size calculation", "can't allocate memory")
+NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't allocate memory")
 # Operations that are fewer than what it takes to bring numbers to the processor and back: where a
 # kernel computes more than it would have to, it is faster still.
 LITTLE = 1 << 27
@@ -373,8 +373,8 @@ def compiler(
         some = f"it is a whole number from 1 to {MOST_STREAMS}"
         raise UsageError(f"streams {streams!r}", some, "give another")
     try:
-        where = device()
-        number = current(where) if number is None else number
+        now = current(where := device())  # torch has its GPUs from here on
+        number = now if number is None else number
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held, on(number):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir import graph as g
+from superopt.kernels.gpu_module import vendor as vendor_of
 from superopt.onnx_io.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
@@ -60,7 +61,7 @@ def _dumped(p: Part, folder: Path) -> None:
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
             text = p.running.loaded[kernel.name].text.source
             if kernel.library:
-                text = f"# by torch: {kernel.library}\n"
+                text = f"# by {vendor_of(kernel.library)}: {kernel.library}\n"
             (folder / f"{n:03}-{call.function}.triton.py").write_text(text, "utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None

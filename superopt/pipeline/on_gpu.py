@@ -132,6 +132,7 @@ class OnGpu:
                 found = made.run(given, there)
             except Unlike as e:
                 self.compiler.outside(self.variant(self.sizes(given)), e)
+                wait(self.device)  # for what is at work still
                 self.variants.clear()
                 found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
@@ -292,16 +293,18 @@ class OnGpu:
             return self.variants[key]
 
     def _compiled(self, sizes: Mapping[str, int], how: Mapping[str, str]) -> Variant:
-        try:
-            return self.compiler.compiled(sizes, how)
-        except OutOfMemory:
-            if not self.variants and not self.found:
-                raise
-            wait(self.device)  # for what is at work still
-            self.variants.clear()
-            self.found.clear()
-        emptied(self.device)
-        return self.compiler.compiled(sizes, how)
+        compiler = self.compiler  # which first needs torch, that GPUs are chosen by from here on
+        with on(self.number):
+            try:
+                return compiler.compiled(sizes, how)
+            except OutOfMemory:
+                if not self.variants and not self.found:
+                    raise
+                wait(self.device)  # for what is at work still
+                self.variants.clear()
+                self.found.clear()
+            emptied(self.device)
+            return compiler.compiled(sizes, how)
 
     @property
     def compiler(self) -> Compiler:
@@ -351,6 +354,7 @@ class OnGpu:
         with self.alone():
             # What was kept was made with the options before.
             self.find, self.keep = lambda key: None, lambda key, made: None
+            wait(self.device)  # for what is at work still
             self.variants.clear()
             self.found.clear()
         self.variant(sizes)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -24,8 +27,10 @@ from tests.plan.test_ready import written
 
 pytestmark = pytest.mark.gpu
 __all__ = ["files", "interpreted"]  # fixtures of this module, too
-HANDLE = 77
-TYPES = {0: np.float32, 2: np.float16}  # cudaDataType_t
+HANDLE, STREAM = 77, 78
+# cudaDataType_t; and what sums of it are of, cublasComputeType_t.
+TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: ml_dtypes.bfloat16}
+SUMS = {0: 68, 1: 70, 2: 68, 14: 68}
 
 
 class Standing:
@@ -33,6 +38,10 @@ class Standing:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+
+    def cublasSetStream_v2(self, handle: ctypes.c_void_p, stream: ctypes.c_void_p) -> int:
+        self.asked.append((handle.value, stream.value))
+        return 0
 
     def cublasSetMathMode(self, handle: ctypes.c_void_p, way: int) -> int:
         self.asked.append((handle.value, way))
@@ -47,7 +56,8 @@ class Standing:
     def cublasGemmEx(self, handle: ctypes.c_void_p, *given: Any) -> int:
         """C = alpha A B + beta C; columns are side by side, `ld` elements apart."""
         ta, tb, m, n, k, alpha, a, ka, lda, b, kb, ldb, beta, c, kc, ldc, sums, way = given
-        assert (handle.value, ta, tb, sums, way) == (HANDLE, 0, 0, 68, -1)
+        assert (handle.value, ta, tb, sums, way) == (HANDLE, 0, 0, SUMS[ka], -1)
+        assert ka == kb == kc
 
         def matrix(at: ctypes.c_void_p, kind: int, high: int, wide: int, ld: int) -> np.ndarray:
             size = ld * wide * np.dtype(TYPES[kind]).itemsize
@@ -57,36 +67,54 @@ class Standing:
         x, y = matrix(a, ka, m, k, lda), matrix(b, kb, k, n, ldb)
         alpha_, beta_ = alpha._obj.value, beta._obj.value
         to = matrix(c, kc, m, n, ldc)
-        to[...] = alpha_ * (x.astype(np.float32) @ y.astype(np.float32)) + beta_ * to
+        wide = np.float64 if sums == 70 else np.float32
+        assert isinstance(alpha._obj, ctypes.c_double if sums == 70 else ctypes.c_float)
+        to[...] = alpha_ * (x.astype(wide) @ y.astype(wide)) + beta_ * to.astype(wide)
         return 0
+
+
+def standing(monkeypatch: pytest.MonkeyPatch, there: Any) -> None:
+    import torch
+
+    now = SimpleNamespace(cuda_stream=STREAM)
+    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: now)
 
 
 @pytest.mark.parametrize(("kind", "tf32", "way"), [
     ("float32", False, 0), ("float32", True, 3), ("float16", False, 16), ("float16", True, 16),
+    ("bfloat16", False, 16), ("float64", False, 0), ("float64", True, 0),
 ])  # fmt: skip
 def test_as_blas_says(kind: str, tf32: bool, way: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     there = Standing()
-    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
+    standing(monkeypatch, there)
     a, b = (torch.randn(s).to(getattr(torch, kind)) for s in ((3, 5), (5, 4)))
     out, held = torch.zeros(3, 4, dtype=a.dtype), torch.empty(64, dtype=torch.uint8)
     gpu_cublas.multiply(a, b, out, tf32, held)
     torch.testing.assert_close(out, a @ b)
-    assert there.asked == [(HANDLE, way), (HANDLE, held.data_ptr(), 64)]
+    # In this order: with another stream it has its own memory again.
+    assert there.asked == [(HANDLE, STREAM), (HANDLE, held.data_ptr(), 64), (HANDLE, way)]
 
 
-def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "why"), [(7, r"cuBLAS says no \(7\)"), (3, "out of memory")])
+def test_what_it_refuses(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     there: Any = Standing()
-    there.cublasGemmEx = lambda *given: 7
-    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
+    there.cublasGemmEx = lambda *given: code
+    standing(monkeypatch, there)
     some = [torch.zeros(2, 2) for _ in range(3)]
-    with pytest.raises(RuntimeError, match=r"cublasGemmEx: cuBLAS says no \(7\)"):
-        gpu_cublas.multiply(*some, False, torch.empty(8, dtype=torch.uint8))
+    held = torch.empty(8, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match=f"cublasGemmEx: {why}"):
+        gpu_cublas.multiply(*some, False, held)
+    long = torch.zeros(1).expand(2**31, 1)
+    with pytest.raises(RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes sides of 2147483647"):
+        gpu_cublas.multiply(long, torch.zeros(1, 2), long, False, held)
 
 
 def tall() -> onnx.ModelProto:

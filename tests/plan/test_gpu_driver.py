@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,46 @@ def test_where_the_driver_fails(
     assert not device.stack
     gc.collect()
     assert not device.live
+
+
+@ALONE
+@pytest.mark.parametrize("fails", ["", "cuStreamEndCapture"])
+def test_nothing_is_collected_while_it_is_recorded(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What gives back a driver's memory ends a recording of the same thread."""
+    d = fake_cuda.driver(device := fake_cuda.Device(fails))
+    monkeypatch.setattr(gpu_driver, "driver", lambda: d)
+    cuda = gpu_driver.Cuda(d, gpu_driver.gpu())
+    held: list[Any] = [cuda.memory(8)]
+    held.append(held)
+
+    def launch() -> None:
+        nonlocal held
+        held = []  # what it was is a cycle that nobody has
+        assert len([[] for _ in range(100_000)]) == 100_000  # after far fewer some is collected
+        assert "cuMemFree_v2" not in device.calls
+
+    expected = pytest.raises(RuntimeError, match=fails) if fails else nullcontext()
+    with expected, cuda.entered():
+        cuda.recorded(launch)
+    assert gc.isenabled()
+    gc.collect()
+    assert device.calls["cuMemFree_v2"] == 1
+
+
+@ALONE
+def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have told the driver of another one only."""
+    import torch
+
+    d = fake_cuda.driver(fake_cuda.Device())
+    monkeypatch.setattr(gpu_driver, "driver", lambda: d)
+    assert gpu_driver.gpu().number == 0
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert gpu_driver.gpu().number == 1
+    assert gpu_driver.gpu(0).number == 0
 
 
 LIGHT = """
