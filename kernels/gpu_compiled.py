@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from superopt.kernels.gpu_driver import Cuda, Function, alone, driver, function, gpu, loaded
+from superopt.kernels.gpu_driver import (
+    Cuda,
+    Function,
+    alone,
+    driver,
+    function,
+    gpu,
+    loaded,
+    torchs_stream,
+)
 
 WARP = 32  # threads
 OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
@@ -24,21 +33,19 @@ class Uncompiled(NotImplementedError):
 
 
 @dataclass(slots=True, eq=False)
-class _OnTorchs(Cuda):
+class OnTorchs(Cuda):
     """A device, where functions are launched on the stream that is current for torch."""
 
     def now(self) -> int:
-        import torch
-
-        return int(torch.cuda.current_stream().cuda_stream)
+        return torchs_stream(self.gpu.number)
 
 
 @cache
-def _device(number: int) -> _OnTorchs:
-    return _OnTorchs(driver(), gpu(number))
+def _device(number: int) -> OnTorchs:
+    return OnTorchs(driver(), gpu(number))
 
 
-def _current() -> _OnTorchs:
+def current_gpu() -> OnTorchs:
     """The device that is current for torch."""
     import torch
 
@@ -52,7 +59,7 @@ def recorded(launch: Callable[[], None]) -> Any:
     import torch
 
     cuda: Any = torch.cuda  # whose classes have no types
-    graph, own = cuda.CUDAGraph(), cuda.ExternalStream(_current().current.handle)
+    graph, own = cuda.CUDAGraph(), cuda.ExternalStream(current_gpu().current.handle)
     recording = cuda.graph(graph, stream=own, capture_error_mode=OTHERS_MAY)
     with alone(), cuda.stream(own), recording:
         launch()
@@ -78,11 +85,11 @@ class Built:
         """Can the device run it? It cannot where it needs more shared memory, or registers, than
         there are."""
         shared, threads = int(self.metadata.shared), WARP * int(self.metadata.num_warps)
-        return shared <= _current().most_shared() and threads <= self.here().most()
+        return shared <= current_gpu().most_shared() and threads <= self.here().most()
 
     def here(self) -> Function:
         """On the device, loaded."""
-        cuda = _current()
+        cuda = current_gpu()
         if cuda.gpu.number not in self.on:
             if not self.plain:
                 raise Uncompiled(f"{self.metadata.name} takes more than addresses")
@@ -123,7 +130,7 @@ class Compiled:
         how.pop("launch_pdl", None)
         kinds = tuple(_kind(x) for x in given)
         known = tuple(n for n, x in enumerate(given) if x.data_ptr() % ALIGNED == 0)
-        major, minor = _current().gpu.capability
+        major, minor = current_gpu().gpu.capability
         key = kinds, known, (major, minor), tuple(sorted(how.items()))
         if key not in self.made:
             names = self.function.arg_names

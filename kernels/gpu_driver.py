@@ -33,8 +33,9 @@ _TAKES = {
     "cuFuncGetAttribute": "pip", "cuFuncSetAttribute": "pii", "cuFuncSetCacheConfig": "pi",
     "cuLaunchKernelEx": "pppp", "cuStreamCreate": "pu", "cuStreamDestroy_v2": "p",
     "cuStreamSynchronize": "p", "cuStreamWaitEvent": "ppu", "cuEventCreate": "pu",
-    "cuEventRecord": "pp", "cuEventDestroy_v2": "p", "cuStreamBeginCapture_v2": "pi",
-    "cuStreamEndCapture": "pp", "cuGraphInstantiateWithFlags": "ppl", "cuGraphLaunch": "pp",
+    "cuEventRecord": "pp", "cuEventSynchronize": "p", "cuEventDestroy_v2": "p",
+    "cuStreamBeginCapture_v2": "pi", "cuStreamEndCapture": "pp",
+    "cuGraphInstantiateWithFlags": "ppl", "cuGraphLaunch": "pp",
     "cuGraphDestroy": "p", "cuGraphExecDestroy": "p",
 }  # fmt: skip
 # CUdevice_attribute, CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, and flags of streams,
@@ -164,10 +165,22 @@ class Event(Owned):
     def record(self, s: Stream) -> None:
         self.cuda.driver("cuEventRecord", self.handle, s.handle)
 
+    def synchronize(self) -> None:
+        self.cuda.driver("cuEventSynchronize", self.handle)
+
 
 class Stream(Owned):
     def wait_event(self, e: Event) -> None:
         self.cuda.driver("cuStreamWaitEvent", self.handle, e.handle, 0)
+
+
+def torchs_stream(number: int) -> int:
+    """The one that is current for torch on this GPU; without torch, the default one, which is
+    current for it at first. `torch.cuda.current_stream` says the same, in up to 7 us."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch._C._cuda_getCurrentRawStream(number))
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from superopt.kernels import gpu_cublas
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_compiled import Uncompiled, recorded
+from superopt.kernels.gpu_compiled import OnTorchs, Uncompiled, current_gpu, recorded
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
 from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, late, like_others
@@ -48,9 +48,9 @@ class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
-    beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
-    `last`; home: the stream that was current when its memory was made; places: where inputs are
-    read, of the first run on. Not to be called twice at a time."""
+    beside the current one; graph: all calls, recorded once; cuda: the GPU, where they were; over:
+    the last run's end, on the stream `last`; home: the stream that was current when its memory was
+    made; places: where inputs are read, of the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -63,6 +63,7 @@ class Running:
     workspaces: list[Any] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
+    cuda: OnTorchs | None = None
     over: Any = None
     last: int = 0
     home: int = 0
@@ -70,8 +71,8 @@ class Running:
 
     def __del__(self) -> None:
         """What is at work on another stream than that of its memory still writes there."""
-        if self.over is not None and self.last != self.home:
-            with suppress(Exception):  # the process may be about to end
+        if self.cuda is not None and self.last != self.home:
+            with suppress(Exception), self.cuda.entered():  # the process may be about to end
                 self.over.synchronize()
 
     @property
@@ -117,16 +118,18 @@ class Running:
             if value is not x:  # it was written where it is read
                 put(x, value)
         self()
-        if stream is not None:
-            self.over.record(stream)
-            self.last = stream.cuda_stream
+        if self.cuda is not None:  # whose context the launch has made current
+            self.cuda.driver("cuEventRecord", self.over.handle, stream)
+            self.last = stream
 
-    def behind(self) -> Any:
+    def behind(self) -> int:
         """The current stream, on which what comes waits for the last run, whichever that was on;
-        None where there are none."""
-        stream = None if self.over is None else _stream()
-        if stream is not None and stream.cuda_stream != self.last:
-            self.over.wait(stream)
+        0 where there are none."""
+        if self.cuda is None:
+            return 0
+        if (stream := self.cuda.now()) != self.last:
+            with self.cuda.entered():
+                self.cuda.driver("cuStreamWaitEvent", stream, self.over.handle, 0)
         return stream
 
     def __call__(self) -> None:
@@ -311,19 +314,10 @@ def _same(x: Any, y: Any) -> bool:
 
 
 def _record(r: Running) -> None:
-    import torch
-
-    cuda: Any = torch.cuda  # whose classes have no types
     for _ in range(WARMING):
         r.launch()
-    now = _stream()
-    r.graph, r.over, r.last = recorded(r.launch), cuda.Event(), now.cuda_stream
-    r.home = r.last
-    r.over.record(now)
-
-
-def _stream() -> Any:
-    """The one that is current for torch."""
-    import torch
-
-    return torch.cuda.current_stream()
+    r.graph, r.cuda = recorded(r.launch), current_gpu()
+    r.last = r.home = r.cuda.now()
+    with r.cuda.entered():
+        r.over = r.cuda.Event()
+        r.cuda.driver("cuEventRecord", r.over.handle, r.last)

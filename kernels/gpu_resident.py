@@ -4,7 +4,6 @@ vendor's library computes, in the interpreter, and for tensors of its own that a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,16 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
 import numpy as np
 
-from superopt.kernels.gpu_driver import Cuda, Event, Owned, driver, function, gpu, loaded
+from superopt.kernels.gpu_driver import (
+    Cuda,
+    Event,
+    Owned,
+    driver,
+    function,
+    gpu,
+    loaded,
+    torchs_stream,
+)
 from superopt.kernels.gpu_image import Image, Lane, Place, Port, Step
 from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import Launch, forked, in_order
@@ -121,7 +129,7 @@ class OnDevice:
         assert self.graph is not None
         assert self.over is not None
         with self.cuda.entered():
-            stream = _torchs_stream()
+            stream = torchs_stream(self.cuda.gpu.number)
             if stream != self.last:
                 d("cuStreamWaitEvent", stream, self.over.handle, 0)
                 self.last = stream
@@ -276,12 +284,3 @@ def _itemsize(kind: str) -> int:
 def bytes_of(port: Port) -> int:
     _, shape, kind = port
     return prod(shape) * _itemsize(kind)
-
-
-def _torchs_stream() -> int:
-    """The one that is current for torch; without it, the default one, which is current for it at
-    first."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.current_stream().cuda_stream)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superopt.kernels import gpu_driver, gpu_resident
+from superopt.kernels import gpu_compiled, gpu_driver, gpu_resident
 from superopt.kernels.gpu_imaged import imaged
+from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, entries, gpu_ready
 from superopt.plan.streams import dependencies, ordered
 from tests.gpu import REAL
@@ -94,9 +95,32 @@ def test_a_call_on_another_stream_waits(tmp_path: Path, monkeypatch: pytest.Monk
     device = fake_cuda.Device()
     exe = by_driver(path, monkeypatch, device)
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2)):
-        monkeypatch.setattr(gpu_resident, "_torchs_stream", lambda stream=stream: stream)
+        monkeypatch.setattr(gpu_resident, "torchs_stream", lambda number, stream=stream: stream)
         np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
         assert device.calls.get("cuStreamWaitEvent", 0) == waits
+
+
+@ALONE
+@pytest.mark.parametrize("last", [0, 5])
+def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at work on another stream than that of its memory still writes there when nobody has
+    it any more: its end is waited for."""
+    d = fake_cuda.driver(device := fake_cuda.Device())
+    exe = cuda.compile(read(scaled(3)), "fp16")
+    (part,) = exe.variant({}).parts
+    running = part.running
+    running.cuda = gpu = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
+    with gpu.entered():
+        running.over = gpu.Event()
+    for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2), (last, 2 + bool(last))):
+        monkeypatch.setattr(gpu_compiled, "torchs_stream", lambda number, stream=stream: stream)
+        with gpu.entered():  # as by torch's launch of a graph
+            np.testing.assert_array_equal(exe.run({"x": ONES})["y"], np.full((2, 4), 12))
+        assert device.calls.get("cuStreamWaitEvent", 0) == waits
+    assert device.calls["cuEventRecord"] == 6
+    del exe, part, running
+    gc.collect()
+    assert device.calls.get("cuEventSynchronize", 0) == bool(last)
 
 
 @ALONE
@@ -181,7 +205,7 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 LIGHT = """
 import sys, numpy, superopt
-from superopt.kernels import gpu_driver, gpu_resident
+from superopt.kernels import gpu_compiled, gpu_driver, gpu_resident
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
@@ -231,7 +255,8 @@ device = fake_cuda.Device()
 driver = fake_cuda.driver(device)
 gpu_compiled.driver = gpu_driver.driver = lambda: driver
 torch.cuda.current_device = lambda: 0
-torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=5)
+torch.cuda.is_initialized = lambda: True
+torch._C._cuda_getCurrentRawStream = {0: 5}.get
 f = gpu_compiled.Compiled(functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
 how = {"num_warps": 2, **TOLD}
