@@ -50,10 +50,10 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
             given = next(drawn).arrays
             exact = evaluate(graph, given, Reals(F64))
             own = evaluate(graph, given, Reals(None if short == F32 else short))
-        except (TypeError, KeyError, ValueError, MemoryError) as e:
+        except (TypeError, KeyError, ValueError, IndexError, MemoryError) as e:
             raise UsageError(
                 f"{exe.model.source.label}: the original has no values to compare with", str(e),
-                "compare outputs yourself",
+                "compare outputs yourself, of inputs that the model is for",
             ) from None  # fmt: skip
         got = exe.run(given)
         rows = zip(got.items(), graph.outputs, exact, own, strict=True)

@@ -32,7 +32,7 @@ from superopt.pipeline.foreign import unread, unsaved
 from superopt.pipeline.in_turn import Direct, in_turn
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
-from superopt.pipeline.ports import dtype_of, port, shape_at
+from superopt.pipeline.ports import checked_windows, dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
@@ -176,15 +176,9 @@ class Compiler:
                 return out
 
     def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
+        checked_windows(self.model, s.outputs, sizes)
         made = self.program(s, sizes)
         specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
-        for v, (shape, _) in zip(s.outputs, specs, strict=True):
-            if min(shape, default=0) < 0:
-                raise ModelError(
-                    f"{self.model.source.label}: {self.model.names.get(v, 'a value')} has shape"
-                    f" {list(shape)}",
-                    "a window is larger than what it goes over", "give larger inputs",
-                )  # fmt: skip
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
             ready = code(made, self.machine, self.threads, self.folder, constants)

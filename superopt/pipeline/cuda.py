@@ -40,7 +40,7 @@ from superopt.pipeline.gpu_profile import profile
 from superopt.pipeline.gpu_tune import Seen, known, tuned
 from superopt.pipeline.on_gpu import OnGpu
 from superopt.pipeline.outside import readable
-from superopt.pipeline.ports import port, shape_at
+from superopt.pipeline.ports import checked_windows, port, shape_at
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
 from superopt.plan.attention import on_gpu
@@ -264,6 +264,7 @@ class Compiler:
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
+        checked_windows(self.model, s.outputs, sizes)
         made = self.program(s, sizes)
         constants = np.zeros(made.constant_bytes, np.uint8)
         for c in made.constants:
@@ -274,10 +275,9 @@ class Compiler:
             for c, key, lane in zip(made.calls, made.solved, lanes, strict=True)
         ]
         ins, outs = ([_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
+        how = made.memory, ins, outs, self.device, self.dots
         try:
-            ready = running(
-                calls, constants, made.memory, ins, outs, self.device, self.dots, kept=made.kept
-            )
+            ready = running(calls, constants, *how, kept=made.kept)
         except Uncompiled as e:
             raise UsageError(
                 f"{self.model.source.label}: a kernel cannot be compiled for this GPU",
@@ -373,8 +373,8 @@ def compiler(
         some = f"it is a whole number from 1 to {MOST_STREAMS}"
         raise UsageError(f"streams {streams!r}", some, "give another")
     try:
-        now = current(where := device())  # torch has its GPUs from here on
-        number = now if number is None else number
+        own = current(where := device())  # torch has its GPUs from here on
+        number = own if number is None else number
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
     with Store.open(store) as held, on(number):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from superopt.errors import ModelError
 from superopt.ir import graph as g
+from superopt.onnx_io.model import Model
 from superopt.pipeline.arrays import Port
 from superopt.te import index as ix
 from superopt.te.dtype import to_numpy
@@ -24,6 +26,16 @@ def port(i: g.Input, optional: bool) -> Port:
 def shape_at(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     assert t.shape is not None
     return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
+
+
+def checked_windows(model: Model, values: Iterable[g.Value], sizes: Mapping[str, int]) -> None:
+    """Raises ModelError where one of the model's values would have a side of less than nothing."""
+    for v in values:
+        if min(shape := shape_at(v.type, sizes), default=0) < 0:
+            raise ModelError(
+                f"{model.source.label}: {model.names.get(v, 'a value')} has shape {list(shape)}",
+                "a window is larger than what it goes over", "give larger inputs",
+            )  # fmt: skip
 
 
 def dtype_of(t: TensorType) -> np.dtype:

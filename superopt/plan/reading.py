@@ -47,8 +47,8 @@ class Kept:
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
         aim = self.target
         few = aim.kind is not None or bool(aim.drops)
-        own = self._angles() | self._few() | self._large() | self._masked() if few else set()
-        self.exact = own | {*self.sums}
+        kinds = self._angles, self._few, self._large, self._masked, self._counted
+        self.exact = {*self.sums}.union(*(some() for some in kinds if few))
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
@@ -140,6 +140,27 @@ class Kept:
                 if of is not None and any(self._may_mask(x) for x in self._inside(of)):
                     out.add(t)
         return out
+
+    def _counted(self) -> set[Tensor]:
+        """What is computed from integers alone, as positions are from a mask: 16 bits have not all
+        of them, and what these are compared with, or become again, is another one then. Factors of
+        products are as others of these."""
+        out: set[Tensor] = set()
+        for t, now in self.current.items():  # what one reads is before it
+            read = self._buffers(now)
+            leaves = [x for x in read if x.body is None or x in self.current or x in self.owner]
+            if leaves and all(self._whole(x) or self.owner.get(x, x) in out for x in leaves):
+                out.add(self.owner.get(t, t))
+        return {t for t in out if not any(self._factor(t, now) for now in self.current.values())}
+
+    def _whole(self, x: Tensor) -> bool:
+        """Is it of whole numbers, or of one?"""
+        if not x.dtype.is_float:
+            return True
+        if x not in self.tensors.constants or _count(x) > LOADED:
+            return False
+        array = self.tensors.constants[x]()
+        return array.size == 1 or bool((array == np.rint(array)).all())
 
     def _may_mask(self, s: Tensor) -> bool:
         """Is a tensor added in it that is computed, or given, or a constant of large numbers,

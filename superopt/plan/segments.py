@@ -69,7 +69,27 @@ def why_not(n: g.Node, sizes: Mapping[str, int], steps: int = STEPS) -> str:
             return f"a shape that is known only when it runs: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
         return "an attribute that is known only when it runs"
+    if _nowhere(n, sizes):
+        return "no index can be in range"  # as onnxruntime says
     return ""
+
+
+def _nowhere(n: g.Node, sizes: Mapping[str, int]) -> bool:
+    """Does it take elements that are not there, whatever the indices are? A kernel would read what
+    is beyond the tensor."""
+    if n.op.name not in ("Gather", "GatherElements", "GatherND", "ScatterElements"):
+        return False
+    (x, indices), how = (_numbers(v.type, sizes) for v in n.inputs[:2] if v), dict(n.attrs)
+    if not prod(indices) or not prod(_numbers(n.type, sizes)):
+        return False
+    if n.op.name == "GatherND":
+        first = how["batch_dims"]
+        assert isinstance(first, int)
+        return not prod(x[first : first + indices[-1]])
+    axis = how["axis"]
+    assert isinstance(axis, int)
+    beside = zip(indices, x, strict=True) if n.op.name != "Gather" else ()
+    return not x[axis] or any(i > own for a, (i, own) in enumerate(beside) if a != axis)
 
 
 def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:

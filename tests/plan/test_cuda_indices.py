@@ -6,9 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
+import superopt
+from superopt.errors import ModelError
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
-from tests.plan.gpu_models import drawn, node
+from tests.plan.gpu_models import I64, drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near  # noqa: F401
 from tests.plan.test_sizes import NONE, of_none
@@ -88,3 +90,58 @@ def test_sizes_of_none(name: str) -> None:
         assert got["y"].shape == wanted["y"].shape
         if n:
             near(got, wanted, "fp32")
+
+
+def taken(op: str, x: list, shape: list, **how: object) -> onnx.ModelProto:
+    given = {"x": (F, x), "i": (I64, shape)}
+    more = {"u": (F, shape)} if op == "ScatterElements" else {}
+    return model([node(op, *given, *more, "y", **how)], given | more, ["y"], {})
+
+
+# Sizes of x and of indices that are right, and those where no index is.
+NOWHERE = {
+    "Gather": (taken("Gather", ["n", 3], ["k"], axis=0), {"n": 2, "k": 4}, {"n": 0, "k": 4}),
+    "GatherND": (taken("GatherND", ["n", 3], ["k", 1]), {"n": 2, "k": 4}, {"n": 0, "k": 4}),
+    "elements of none": (
+        taken("GatherElements", ["n", 3], ["k", 3], axis=0), {"n": 2, "k": 4}, {"n": 0, "k": 4},
+    ),
+    "elements beside": (
+        taken("GatherElements", ["n", 3], ["k", 2], axis=1), {"n": 4, "k": 4}, {"n": 1, "k": 4},
+    ),
+    "scattered": (
+        taken("ScatterElements", ["n", 3], ["k", 2], axis=1), {"n": 4, "k": 4}, {"n": 1, "k": 4},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", NOWHERE)
+def test_where_no_index_can_be_in_range(name: str, target: str) -> None:
+    """What lies beyond a tensor is nobody's result."""
+    m, right, wrong = NOWHERE[name]
+    exe = superopt.compile(m, target=target)
+
+    def given(sizes: dict[str, int]) -> dict[str, np.ndarray]:
+        out = {}
+        for v in m.graph.input:
+            t = v.type.tensor_type
+            shape = [sizes.get(d.dim_param, d.dim_value) for d in t.shape.dim]
+            out[v.name] = drawn(*shape) if t.elem_type == F else np.zeros(shape, np.int64)
+        return out
+
+    for _ in range(2):
+        near(exe.run(given(right)), reference(m, given(right)), "fp32")
+        with pytest.raises(ModelError):
+            exe.run(given(wrong))
+    none = {**wrong, "k": 0}
+    assert exe.run(given(none))["y"].shape == reference(m, given(none))["y"].shape
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_window_that_is_larger(target: str) -> None:
+    m = model([node("Conv", "x", "w", "y")], {"x": (F, [1, 3, "n"])}, ["y"], {"w": drawn(2, 3, 3)})
+    exe = superopt.compile(m, target=target)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"y has shape \[1, 2, -1\]\na window is larger"):
+            exe.run({"x": drawn(1, 3, 1)})
+        near(exe.run({"x": drawn(1, 3, 5)}), reference(m, {"x": drawn(1, 3, 5)}), "fp32")

@@ -3,7 +3,6 @@ lie."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels import gpu_program
+from superopt.kernels import gpu_compiled, gpu_driver
 from superopt.kernels.gpu_device import array
 from superopt.kernels.gpu_inputs import Places
 from superopt.pipeline import on_gpu
 from tests.gpu import REAL
+from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import interpreted
@@ -94,23 +94,18 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=10)
 
 
-@dataclass
-class Stream:
-    cuda_stream: int
+class Standing(fake_cuda.Device):
+    """A driver that says which event ends a run, or is awaited, on which stream."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[tuple[str, int, int]] = []
 
-@dataclass
-class End:
-    """An event: of which part, and what waited for it."""
+    def cuEventRecord(self, event: int, stream: int) -> None:
+        self.ends.append(("ends", event, stream))
 
-    part: int
-    log: list[tuple[str, int, int]]
-
-    def record(self, s: Stream) -> None:
-        self.log.append(("ends", self.part, s.cuda_stream))
-
-    def wait(self, s: Stream) -> None:
-        self.log.append(("awaited", self.part, s.cuda_stream))
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        self.ends.append(("awaited", event, stream))
 
 
 @pytest.mark.skipif(REAL, reason="streams and events stand for a device's")
@@ -124,18 +119,22 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     known = {"w": drawn(64, 128), "q": drawn(128, 64), "v": drawn(128, 64)}
     m = model(nodes, {"a": (F, [64, 64])}, ["n", "z"], known)
     exe = superopt.compile(m, target="cuda")
-    parts, log = exe.variant({}).parts, list[tuple[str, int, int]]()
+    parts = exe.variant({}).parts
     assert len(parts) == 2
-    now = Stream(1)
-    monkeypatch.setattr(gpu_program, "_stream", lambda: now)
-    for n, p in enumerate(parts):
-        p.running.over, p.running.last = End(n, log), 1
-    for number, waits in ((1, []), (2, [0, 1]), (2, []), (1, [0, 1])):
-        log.clear()
-        now = Stream(number)
-        exe.run({"a": drawn(64, 64)})
-        first = log.index(("ends", 0, number))
-        assert {n for what, n, s in log[:first] if what == "awaited"} == {*waits}
+    d = fake_cuda.driver(device := Standing())
+    gpu, events = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0)), []
+    for p in parts:
+        with gpu.entered():
+            p.running.cuda, p.running.over, p.running.last = gpu, gpu.Event(), 1
+        p.running.home = 1
+        events.append(p.running.over.handle)
+    for stream, waits in ((1, []), (2, events), (2, []), (1, events)):
+        device.ends.clear()
+        monkeypatch.setattr(gpu_compiled, "torchs_stream", lambda number, stream=stream: stream)
+        with gpu.entered():  # as by torch's launch of a graph
+            exe.run({"a": drawn(64, 64)})
+        first = device.ends.index(("ends", events[0], stream))
+        assert {e for what, e, s in device.ends[:first] if what == "awaited"} == {*waits}
 
 
 def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
