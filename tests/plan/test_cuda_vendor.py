@@ -46,9 +46,11 @@ def taken(monkeypatch: pytest.MonkeyPatch, tried: bool = False) -> None:
     """Have the library compute what it is offered."""
     choice = gpu_space.choice
 
-    def choose(p: Problem, wanted: Option | None, **may: bool) -> Any:
+    def choose(p: Problem, wanted: Option | None, fallback: Any = None, **may: bool) -> Any:
         some = [o for o in gpu_space.options(p, **may) if o.algorithm == "library"]
-        return gpu_space.chosen(p, some[tried]) if len(some) > tried else choice(p, wanted, **may)
+        if len(some) > tried:
+            return gpu_space.chosen(p, some[tried])
+        return choice(p, wanted, fallback=fallback or {}, **may)
 
     monkeypatch.setattr(gpu_space, "choice", choose)
 
