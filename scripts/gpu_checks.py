@@ -47,6 +47,8 @@ def poison(made: Any) -> None:
             for t, _ in k.text.scratch:
                 k.own[t].view(torch.uint8).fill_(255)
         part.running.memory[part.program.kept :].fill_(255)
+        for x in part.running.workspaces:
+            x.fill_(255)
         for x in part.running.outputs:
             x.fill_(float("nan") if x.is_floating_point() else 7)
 

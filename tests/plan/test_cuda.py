@@ -31,9 +31,11 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run where tests/gpu.py says; memory begins as what is no number."""
+def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels run where tests/gpu.py says; memory begins as what is no number; and nothing was
+    measured before."""
     choose(monkeypatch)
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
     import torch
 
     made = gpu_program.running
@@ -41,6 +43,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
         out = made(*given, **more)
         out.memory[more["kept"] :].fill_(255)
+        for x in out.workspaces:
+            x.fill_(255)
         for k in out.loaded.values():
             for t, _ in k.text.scratch:
                 k.own[t].view(torch.uint8).fill_(255)
