@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from superopt.kernels import gpu_cublas
-from superopt.kernels.gpu_driver import alone
+from superopt.kernels.gpu_driver import ONE
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
@@ -139,7 +139,7 @@ def wait(device: str) -> None:
     import torch
 
     if device == "cuda":
-        with alone():
+        with ONE:
             torch.cuda.synchronize()
 
 
@@ -148,7 +148,8 @@ def emptied(device: str) -> None:
     import torch
 
     if device == "cuda":
-        torch.cuda.empty_cache()
+        with ONE:
+            torch.cuda.empty_cache()
 
 
 def on_device(x: object) -> bool:

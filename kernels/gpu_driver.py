@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-_ALONE = RLock()
+ONE = RLock()  # thread that records a graph, or waits for a whole GPU, at a time
 _KINDS: dict[str, Any] = {
     "i": c_int, "u": c_uint, "p": c_void_p, "n": c_size_t, "b": c_ubyte, "l": c_ulonglong,
 }  # fmt: skip
@@ -113,8 +113,7 @@ def gpu(number: int | None = None) -> Gpu:
     """A device. number: by default that of this thread's, by torch, if torch has chosen one; else
     the first one. Raises RuntimeError where there is none."""
     d = driver()
-    torch = sys.modules.get("torch")
-    if number is None and torch is not None and torch.cuda.is_initialized():
+    if number is None and (torch := _torch()) is not None:
         number = int(torch.cuda.current_device())  # which it may not have told the driver yet
     if number is None:
         some = d.made("cuCtxGetCurrent")
@@ -139,7 +138,7 @@ def _context(d: Driver, number: int) -> int:
 def alone() -> Iterator[None]:
     """Nothing of ours in this process records a graph meanwhile, or waits for a whole GPU, which no
     recording survives; nor does what is collected give back what is the driver's."""
-    with _ALONE:
+    with ONE:
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -177,10 +176,15 @@ class Stream(Owned):
 def torchs_stream(number: int) -> int:
     """The one that is current for torch on this GPU; without torch, the default one, which is
     current for it at first. `torch.cuda.current_stream` says the same, in up to 7 us."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch._C._cuda_getCurrentRawStream(number))
+    torch = _torch()
+    return 0 if torch is None else int(torch._C._cuda_getCurrentRawStream(number))
+
+
+def _torch() -> Any:
+    """Where it uses GPUs by now; another thread may be about to import it."""
+    torch = sys.modules.get("torch")
+    asked = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+    return torch if asked is not None and asked() else None
 
 
 @dataclass(slots=True, eq=False)

@@ -11,9 +11,12 @@ keys behind their places.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+
+from superopt.kernels.gpu_driver import alone
 
 NAME = "sdpa"
 VECTOR = 8  # elements of 16 bits that are read at a time
@@ -68,19 +71,23 @@ class Sdpa:
             for (n, at), own in zip(self.given, sizes, strict=True)
         )
         how: Any = {"enable_gqa": True} if groups != heads else {}
-        with _by_kernels() if out.is_cuda else nullcontext():
+        with by_kernels() if out.is_cuda else nullcontext():
             found = scaled_dot_product_attention(
                 q, k, v, is_causal=self.causal, scale=self.scale, **how
             )
         self.made.of(out, batch, heads, queries, width).copy_(found)
 
 
-def _by_kernels() -> Any:
-    """Not by products of cuBLAS, for which torch has memory that no graph may keep (gpu_cublas)."""
+@contextmanager
+def by_kernels() -> Iterator[None]:
+    """Not by products of cuBLAS, for which torch has memory that no graph may keep (gpu_cublas).
+    What torch is told is the process's: threads wait for each other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
-    return sdpa_kernel([x for n in names if (x := getattr(SDPBackend, n, None)) is not None])
+    some = [x for n in names if (x := getattr(SDPBackend, n, None)) is not None]
+    with alone(), sdpa_kernel(some):
+        yield
 
 
 def parsed(text: str) -> Sdpa:

@@ -176,7 +176,7 @@ class Compiler:
                 return out
 
     def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
-        checked_windows(self.model, s.outputs, sizes)
+        checked_windows(self.model, s.nodes, sizes)
         made = self.program(s, sizes)
         specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None

@@ -264,7 +264,7 @@ class Compiler:
         return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
-        checked_windows(self.model, s.outputs, sizes)
+        checked_windows(self.model, s.nodes, sizes)
         made = self.program(s, sizes)
         constants = np.zeros(made.constant_bytes, np.uint8)
         for c in made.constants:

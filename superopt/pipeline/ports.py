@@ -28,9 +28,9 @@ def shape_at(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
 
 
-def checked_windows(model: Model, values: Iterable[g.Value], sizes: Mapping[str, int]) -> None:
-    """Raises ModelError where one of the model's values would have a side of less than nothing."""
-    for v in values:
+def checked_windows(model: Model, nodes: Iterable[g.Node], sizes: Mapping[str, int]) -> None:
+    """Raises ModelError where a value of these nodes would have a side of less than nothing."""
+    for v in (v for n in nodes for v in g.results(n) if v.type.shape is not None):
         if min(shape := shape_at(v.type, sizes), default=0) < 0:
             raise ModelError(
                 f"{model.source.label}: {model.names.get(v, 'a value')} has shape {list(shape)}",

@@ -20,6 +20,7 @@ from superopt.te.node import Apply, Const, Expr, Load, Reduce
 from superopt.te.walk import loads, parts, reductions, slides
 
 TURNS = ("sin", "cos", "tan")
+COMPARED = ("eq", "ne", "lt", "le", "floor", "ceil", "round")
 MANY = 8  # numbers for each one that is of them all
 LOADED = 1 << 22  # elements of a constant that is looked at
 SMALL = 64  # what scores and a bias are below
@@ -142,16 +143,39 @@ class Kept:
         return out
 
     def _counted(self) -> set[Tensor]:
-        """What is computed from integers alone, as positions are from a mask: 16 bits have not all
-        of them, and what these are compared with, or become again, is another one then. Factors of
-        products are as others of these."""
-        out: set[Tensor] = set()
+        """What is computed from integers alone, as positions are from a mask, and is compared, or
+        becomes integers again: 16 bits have not all of them, and it would be another one then. Sums
+        of products are as others of these."""
+        asked, out = self._asked(), set[Tensor]()
         for t, now in self.current.items():  # what one reads is before it
-            read = self._buffers(now)
-            leaves = [x for x in read if x.body is None or x in self.current or x in self.owner]
-            if leaves and all(self._whole(x) or self.owner.get(x, x) in out for x in leaves):
-                out.add(self.owner.get(t, t))
-        return {t for t in out if not any(self._factor(t, now) for now in self.current.values())}
+            if self.owner.get(t, t) not in asked or any(map(_product, self._sums(now))):
+                continue
+            read = [x for x in self._buffers(now) if not _passing(x, self.current)]
+            if read and all(x in out or self._whole(x) for x in read):
+                out.add(t)
+            whole = self.owner.get(t)
+            if whole is not None and all(x.tensor in out for x in self.tensors.parts[whole]):
+                out.add(whole)
+        return out
+
+    def _asked(self) -> set[Tensor]:
+        """Floats that are compared, or become integers, and what these are computed from."""
+        left = [x.tensor for now in self.current.values() for s in self._inside(now)
+                if s.body is not None for e in parts(s.body)
+                if isinstance(e, Apply) and _decides(e) for x in loads(e)]  # fmt: skip
+        found: set[Tensor] = set()
+        while left:
+            t = left.pop()
+            if t in found or not t.dtype.is_float:
+                continue
+            found.add(t)
+            for x in [x.tensor for x in self.tensors.parts.get(t, ())] or [t]:
+                found.add(x)
+                left += self._buffers(self.current[x]) if x in self.current else ()
+        return found
+
+    def _sums(self, now: Tensor) -> list[Reduce]:
+        return [r for s in self._inside(now) for r in reductions(s.body)]
 
     def _whole(self, x: Tensor) -> bool:
         """Is it of whole numbers, or of one?"""
@@ -211,6 +235,18 @@ class Kept:
                 known[made] = rounded(known[x], made.dtype, aim.drops)
                 self.short[x] = made
         return {x: self.short[x] for x in read}
+
+
+def _decides(e: Apply) -> bool:
+    """Is it another one where what it is of is rounded?"""
+    return e.fn in COMPARED or (
+        e.fn == "cast" and not e.dtype.is_float and any(x.dtype.is_float for x in e.args)
+    )
+
+
+def _passing(x: Tensor, current: Collection[Tensor]) -> bool:
+    """Is it computed on the way, and no buffer?"""
+    return x.body is not None and x not in current
 
 
 def _product(r: Reduce) -> bool:

@@ -9,12 +9,13 @@ import pytest
 from onnx import TensorProto
 
 import superopt
+from superopt.te.dtype import F16
 from tests.plan.gpu_models import I64, drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near  # noqa: F401
 
 pytestmark = pytest.mark.gpu
-X = np.array([4098, 1003, 16383, 6, 515, 1027])
+X = np.array([4098, 1003, 16383, 6, 16382, 1027])
 INTEGER = TensorProto.INT64
 KNOWN = {
     "half": np.array(0.5, np.float32), "first": np.array(0), "some": np.arange(6, dtype="f") + 4097,
@@ -59,3 +60,20 @@ def test_they_are_exact(name: str, precision: str) -> None:
             near({n: got[n]}, {n: x}, precision)
         else:
             np.testing.assert_array_equal(got[n], x)
+
+
+def test_floats_beside_them_are_short() -> None:
+    """Counts that are put beside what a product is, which is read in halves by the next one."""
+    nodes = [
+        node("MatMul", "x", "v", "h"), node("Relu", "h", "r"), node("Cast", "i", "a", to=F),
+        node("Concat", "r", "a", "c", axis=1), node("ReduceMax", "a", "m"),
+        node("Equal", "a", "m", "z"), node("MatMul", "c", "u", "y"),
+    ]  # fmt: skip
+    known = {"v": drawn(64, 96), "u": drawn(128, 64)}
+    given = {"x": (F, [256, 64]), "i": (I64, [256, 32])}
+    exe = superopt.compile(model(nodes, given, ["y", "z"], known), target="cuda", precision="fp16")
+    (part,) = exe.variant({}).parts
+    kinds = {str(b.dtype) for k in part.running.calls for b in k.kernel.params if b.shape[0] == 256}
+    assert "f16" in kinds
+    written = [k.kernel.params[-1] for k in part.running.calls]
+    assert all(t.dtype == F16 for t in written if t.shape[-1] in (96, 128))

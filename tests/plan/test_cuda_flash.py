@@ -3,6 +3,7 @@ itself, by cuDNN or by its flash attention, where the environment has SUPEROPT_T
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import superopt
 from superopt.kernels.gpu_module import vendor
-from superopt.kernels.gpu_sdpa import parsed
+from superopt.kernels.gpu_sdpa import by_kernels, parsed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import ATTENTION, heads, node
@@ -148,3 +149,28 @@ def test_its_text() -> None:
     for wrong in ("conv 1 2 3", text + " 0"):
         with pytest.raises(ValueError, match="is no attention, such as sdpa"):
             parsed(wrong)
+
+
+def test_threads_wait_with_what_they_say_of_attention() -> None:
+    """It is the process's: what was said before is so again."""
+    import torch
+
+    said: Any = torch.backends.cuda
+    within = [threading.Event() for _ in range(2)]
+    found = []
+
+    def one(n: int) -> None:
+        if n:
+            within[0].wait()
+        with by_kernels():
+            within[n].set()
+            within[1].wait(0.2)  # the other one cannot get here
+            found.append((n, within[1].is_set(), said.math_sdp_enabled()))
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == [(0, False, False), (1, True, False)]
+    assert said.math_sdp_enabled()

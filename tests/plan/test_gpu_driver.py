@@ -205,7 +205,7 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 LIGHT = """
 import sys, numpy, superopt
-from superopt.kernels import gpu_compiled, gpu_driver, gpu_resident
+from superopt.kernels import gpu_driver, gpu_resident
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
