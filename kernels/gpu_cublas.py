@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+NAME = "mm"  # of Kernel.library: mm ROWS TERMS COLUMNS
 HOPPER = (9, 0)  # from which capability on cuBLAS wants more
 MORE, LESS = 32 << 20, 8 << 20  # bytes that it wants
 MOST = (1 << 31) - 1  # of a side

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from superopt.kernels import gpu_cublas
-from superopt.kernels.gpu_driver import ONE
+from superopt.kernels.gpu_driver import RECORDING
 
 EARLY = (9, 0)  # compute capability
 SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
@@ -139,7 +139,7 @@ def wait(device: str) -> None:
     import torch
 
     if device == "cuda":
-        with ONE:
+        with RECORDING:
             torch.cuda.synchronize()
 
 
@@ -148,7 +148,7 @@ def emptied(device: str) -> None:
     import torch
 
     if device == "cuda":
-        with ONE:
+        with RECORDING:
             torch.cuda.empty_cache()
 
 

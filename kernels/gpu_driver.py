@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-ONE = RLock()  # thread that records a graph, or waits for a whole GPU, at a time
+RECORDING = RLock()  # held by a thread that records a graph, or waits for a whole GPU
 _KINDS: dict[str, Any] = {
     "i": c_int, "u": c_uint, "p": c_void_p, "n": c_size_t, "b": c_ubyte, "l": c_ulonglong,
 }  # fmt: skip
@@ -138,7 +138,7 @@ def _context(d: Driver, number: int) -> int:
 def alone() -> Iterator[None]:
     """Nothing of ours in this process records a graph meanwhile, or waits for a whole GPU, which no
     recording survives; nor does what is collected give back what is the driver's."""
-    with ONE:
+    with RECORDING:
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -162,7 +162,15 @@ class Owned:
 
 class Event(Owned):
     def record(self, s: Stream) -> None:
-        self.cuda.driver("cuEventRecord", self.handle, s.handle)
+        self.ends(s.handle)
+
+    def ends(self, stream: int) -> None:
+        """It is the end of what was asked of a stream so far."""
+        self.cuda.driver("cuEventRecord", self.handle, stream)
+
+    def holds(self, stream: int) -> None:
+        """What is asked of a stream from now on waits for it."""
+        self.cuda.driver("cuStreamWaitEvent", stream, self.handle, 0)
 
     def synchronize(self) -> None:
         self.cuda.driver("cuEventSynchronize", self.handle)
@@ -170,7 +178,7 @@ class Event(Owned):
 
 class Stream(Owned):
     def wait_event(self, e: Event) -> None:
-        self.cuda.driver("cuStreamWaitEvent", self.handle, e.handle, 0)
+        e.holds(self.handle)
 
 
 def torchs_stream(number: int) -> int:

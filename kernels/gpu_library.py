@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from superopt.kernels import gpu_cublas
 from superopt.kernels.factor import put, scattered
 from superopt.kernels.gpu_blocks import each, elements_of, side_by_side, stride
 from superopt.kernels.gpu_products import Made, Matrix, turned_of
@@ -93,7 +94,7 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
     k, n = Axis("k", terms), Axis("n", columns)
     # What is read, for those who ask; the library computes it.
     body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
-    call = Call((m.c.a.tensor, turned), f"mm {rows} {terms} {columns}")
+    call = Call((m.c.a.tensor, turned), f"{gpu_cublas.NAME} {rows} {terms} {columns}")
     made = {turned: (b.tensor, make)}
     return behind(p, (*m.rows, *m.columns), found, body, call, made, option)
 

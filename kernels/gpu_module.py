@@ -11,8 +11,11 @@ from typing import Any
 
 from superopt.kernels import gpu_convolution, gpu_cublas, gpu_sdpa
 
-PRODUCT = "mm"
-VENDORS = {PRODUCT: "cuBLAS", gpu_convolution.NAME: "cuDNN", gpu_sdpa.NAME: "torch's attention"}
+VENDORS = {
+    gpu_cublas.NAME: "cuBLAS",
+    gpu_convolution.NAME: "cuDNN",
+    gpu_sdpa.NAME: "torch's attention",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Library:
     @property
     def multiplies(self) -> bool:
         """Is it a product, which on a GPU takes `gpu_cublas.workspace`, too?"""
-        return self.what.split()[0] == PRODUCT
+        return self.what.split()[0] == gpu_cublas.NAME
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self.run

@@ -13,11 +13,13 @@ import numpy as np
 
 from superopt.kernels import gpu_cublas
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_compiled import OnTorchs, Uncompiled, current_gpu, recorded
+from superopt.kernels.gpu_compiled import Uncompiled, current_gpu, recorded
 from superopt.kernels.gpu_device import drawn, on, overlaps, put
+from superopt.kernels.gpu_driver import Event
 from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, late, like_others
 from superopt.kernels.gpu_machine_code import sound
+from superopt.kernels.gpu_module import Library
 from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
@@ -48,9 +50,9 @@ class Running:
     """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
-    beside the current one; graph: all calls, recorded once; cuda: the GPU, where they were; over:
-    the last run's end, on the stream `last`; home: the stream that was current when its memory was
-    made; places: where inputs are read, of the first run on. Not to be called twice at a time."""
+    beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
+    `last`; home: the stream that was current when its memory was made; places: where inputs are
+    read, of the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -63,16 +65,15 @@ class Running:
     workspaces: list[Any] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
     graph: Any = None
-    cuda: OnTorchs | None = None
-    over: Any = None
+    over: Event | None = None
     last: int = 0
     home: int = 0
     places: Places | None = None
 
     def __del__(self) -> None:
         """What is at work on another stream than that of its memory still writes there."""
-        if self.cuda is not None and self.last != self.home:
-            with suppress(Exception), self.cuda.entered():  # the process may be about to end
+        if self.over is not None and self.last != self.home:
+            with suppress(Exception), self.over.cuda.entered():  # the process may be about to end
                 self.over.synchronize()
 
     @property
@@ -118,18 +119,18 @@ class Running:
             if value is not x:  # it was written where it is read
                 put(x, value)
         self()
-        if self.cuda is not None:  # whose context the launch has made current
-            self.cuda.driver("cuEventRecord", self.over.handle, stream)
+        if self.over is not None:  # the launch has made the GPU's context current
+            self.over.ends(stream)
             self.last = stream
 
     def behind(self) -> int:
         """The current stream, on which what comes waits for the last run, whichever that was on;
         0 where there are none."""
-        if self.cuda is None:
+        if self.over is None:
             return 0
-        if (stream := self.cuda.now()) != self.last:
-            with self.cuda.entered():
-                self.cuda.driver("cuStreamWaitEvent", stream, self.over.handle, 0)
+        if (stream := self.over.cuda.now()) != self.last:
+            with self.over.cuda.entered():
+                self.over.holds(stream)
         return stream
 
     def __call__(self) -> None:
@@ -200,13 +201,14 @@ def running(
         how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
         for x, wait in zip(some[n], waits, strict=True):
             arguments = [tensors[t] for t in x.buffers]
-            if device == "cuda" and getattr(own.functions[x.name], "multiplies", False):
+            f = own.functions[x.name]
+            if device == "cuda" and isinstance(f, Library) and f.multiplies:
                 if c.lane not in workspaces:
                     workspaces[c.lane] = gpu_cublas.workspace(device)
                 arguments.append(workspaces[c.lane])
             name = f"{x.name} {LATE}" if early and wait else x.name
             early_too = {"launch_pdl": True} if early and not wait else {}
-            launches.append((name, own.functions[x.name], x.programs, arguments, how | early_too))
+            launches.append((name, f, x.programs, arguments, how | early_too))
             numbers.append(n)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = Running(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
@@ -316,8 +318,8 @@ def _same(x: Any, y: Any) -> bool:
 def _record(r: Running) -> None:
     for _ in range(WARMING):
         r.launch()
-    r.graph, r.cuda = recorded(r.launch), current_gpu()
-    r.last = r.home = r.cuda.now()
-    with r.cuda.entered():
-        r.over = r.cuda.Event()
-        r.cuda.driver("cuEventRecord", r.over.handle, r.last)
+    r.graph, cuda = recorded(r.launch), current_gpu()
+    r.last = r.home = cuda.now()
+    with cuda.entered():
+        r.over = cuda.Event()
+        r.over.ends(r.last)

@@ -131,7 +131,7 @@ class OnDevice:
         with self.cuda.entered():
             stream = torchs_stream(self.cuda.gpu.number)
             if stream != self.last:
-                d("cuStreamWaitEvent", stream, self.over.handle, 0)
+                self.over.holds(stream)
                 self.last = stream
             own = [base + at for at, _, _ in self.image.inputs]
             if self.places is None:
@@ -147,7 +147,7 @@ class OnDevice:
                     if place != at:  # else it was written where it is read
                         d("cuMemcpyDtoDAsync_v2", at, place, size, stream)
             d("cuGraphLaunch", self.graph.handle, stream)
-            d("cuEventRecord", self.over.handle, stream)
+            self.over.ends(stream)
             if there:
                 self.outputs = self.outputs or [self._tensor(p) for p in self.image.outputs]
                 return list(self.outputs)

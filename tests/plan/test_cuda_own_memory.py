@@ -125,7 +125,7 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     gpu, events = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0)), []
     for p in parts:
         with gpu.entered():
-            p.running.cuda, p.running.over, p.running.last = gpu, gpu.Event(), 1
+            p.running.over, p.running.last = gpu.Event(), 1
         p.running.home = 1
         events.append(p.running.over.handle)
     for stream, waits in ((1, []), (2, events), (2, []), (1, events)):

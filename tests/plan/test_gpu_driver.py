@@ -109,7 +109,7 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     exe = cuda.compile(read(scaled(3)), "fp16")
     (part,) = exe.variant({}).parts
     running = part.running
-    running.cuda = gpu = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
+    gpu = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
     with gpu.entered():
         running.over = gpu.Event()
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2), (last, 2 + bool(last))):
