@@ -29,7 +29,11 @@ _MORE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid
 
 
 class Uncompiled(NotImplementedError):
-    """What Triton does not make code of that runs on this GPU."""
+    """What Triton does not make code of that runs on this GPU. function: of Triton's text."""
+
+    def __init__(self, why: str, function: str = "") -> None:
+        super().__init__(why)
+        self.function = function
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +96,8 @@ class Built:
         cuda = current_gpu()
         if cuda.gpu.number not in self.on:
             if not self.plain:
-                raise Uncompiled(f"{self.metadata.name} takes more than addresses")
+                name = str(self.metadata.name)
+                raise Uncompiled(f"{name} takes more than addresses", name)
             told = self.metadata
             with cuda.entered():
                 module = loaded(cuda, self.asm["cubin"])
@@ -141,7 +146,7 @@ class Compiled:
                 out = compile(source, target=target, options=how)
             except Exception as e:  # of a dozen types: the text's, the assembler's, the machine's
                 name, why = self.function.__name__, str(e).strip() or type(e).__name__
-                raise Uncompiled(f"{name}: Triton does not compile it: {why}") from e
+                raise Uncompiled(f"{name}: Triton does not compile it: {why}", name) from e
             self.made[key] = Built(out.metadata, out.asm)
         return self.made[key]
 

@@ -35,12 +35,14 @@ def device() -> str:
     """
     try:
         import torch
-        import triton  # noqa: F401
+        import triton
     except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is not installed") from None
     except (ImportError, OSError) as e:  # one of its libraries is not there
         raise RuntimeError(f"torch or triton does not load: {e}") from None
     if os.environ.get("TRITON_INTERPRET") == "1":
+        if isinstance(triton.language.cdiv, triton.JITFunction):
+            raise RuntimeError("TRITON_INTERPRET=1 was set after triton had been imported")
         return "cpu"
     if torch.version.cuda is None:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA")

@@ -8,6 +8,7 @@ after each function, as te/domain.py has it. What has no row is not printed.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -52,7 +53,8 @@ _WIDE: Mapping[str, str] = {
 }  # fmt: skip
 _OF: Mapping[DType, Mapping[str, str]] = {
     F32: {**_FLOATS, "div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})",
-          "tanh": "_tanh({0})",
+          "tanh": "_tanh({0})", "sigmoid": "(1.0 / (1.0 + _exp({0} * -1.0)))",
+          **dict.fromkeys(("exp", "exp_below"), "_exp({0})"),
           **{fn: f"tl.cast({text.format('tl.cast({0}, tl.float64)')}, tl.float32)"
              for fn, text in _WIDE.items()}},
     F64: {**{fn: text for fn, text in _FLOATS.items() if fn not in ("mod", "fmod")},
@@ -143,6 +145,14 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_right": """def _right(x, y):
     much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
     return tl.where(much, 0, x >> tl.where(much, 0, y))""",
+    # A GPU's own is 2^(x log2 e), whose exponent is rounded: 32 units of the last place where x is
+    # 88. What the rounding lost is a factor near 1. Beyond 150 the result is infinite, or 0.
+    "_exp": """def _exp(x):
+    x = tl.maximum(x, -150.0, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.minimum(x, 150.0, propagate_nan=tl.PropagateNan.ALL)
+    t = x * 1.4426950408889634
+    lost = tl.fma(x, 1.4426950408889634, -t) + x * 1.925963033500942e-08
+    return tl.exp2(t) * (1.0 + lost * 0.6931471805599453)""",
     "_even": """def _even(x):
     low = tl.floor(x)
     odd = low != 2 * tl.floor(low / 2)
@@ -209,6 +219,20 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     i = tl.where(i < 0, i + bound, i)
     return tl.maximum(tl.minimum(i, bound - 1), 0)""",
 })  # fmt: skip
+
+# The same, where what is computed is rounded to fewer bits.
+SHORTER: Mapping[str, str] = MappingProxyType({
+    "_exp": """def _exp(x):
+    return tl.exp(x)""",
+})  # fmt: skip
+
+
+def helpers(code: str, short: bool) -> str:
+    """Those that the text of functions calls. short: what they compute is rounded to fewer bits
+    than a float32 has."""
+    known = {**HELPERS, **SHORTER} if short else HELPERS
+    names = [n for n in known if re.search(rf"(?<!\w){n}(?!\w)", code)]
+    return "".join(f"\n\n@triton.jit\n{known[n]}\n" for n in names)
 
 
 # What reads the type of its first operand, which a number of Python's has not.

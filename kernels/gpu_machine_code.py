@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PRODUCTS = 2  # in a row, from which on it is looked at: it takes 0.3 s
+LONGEST = 60  # seconds of that
 _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"\bUR(\d+)")
 
@@ -36,8 +37,9 @@ def sound(compiled: Any) -> bool:
         file.write(code["cubin"])
         file.flush()
         try:
-            done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True)
-        except OSError:
+            how: Any = {"capture_output": True, "text": True, "timeout": LONGEST}
+            done = subprocess.run([tool, "-c", file.name], **how)
+        except (OSError, subprocess.TimeoutExpired):
             return True
     return not any(unwritten(done.stdout))
 

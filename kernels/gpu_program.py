@@ -51,8 +51,7 @@ class Running:
     read and to which they write; numbers: which call a launch is of; memory, constants: of all
     calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
     beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
-    `last`; home: the stream that was current when its memory was made; places: where inputs are
-    read, of the first run on. Not to be called twice at a time."""
+    `last`; places: where inputs are read, of the first run on. Not to be called twice at a time."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -67,12 +66,11 @@ class Running:
     graph: Any = None
     over: Event | None = None
     last: int = 0
-    home: int = 0
     places: Places | None = None
 
     def __del__(self) -> None:
-        """What is at work on another stream than that of its memory still writes there."""
-        if self.over is not None and self.last != self.home:
+        """What is at work still reads the kernels' machine code, and writes into its memory."""
+        if self.over is not None:
             with suppress(Exception), self.over.cuda.entered():  # the process may be about to end
                 self.over.synchronize()
 
@@ -262,13 +260,15 @@ def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
         for (name, how), (kernel, right) in zip(tried.items(), kernels, strict=True):
             if not right:
                 if name in wrong:
-                    raise Uncompiled(f"{name}: Triton's compiler makes wrong code of it")
+                    why = f"{name}: Triton's compiler makes wrong code of it"
+                    raise Uncompiled(why, name.removesuffix(f" {LATE}"))
                 wrong.add(name)
                 other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
             elif kernel is None or kernel.fits():  # None: of the vendor's
                 ready[name] = kernel
             elif how["num_stages"] == 1:
-                raise Uncompiled(f"{name} needs more memory than a multiprocessor has")
+                why = f"{name} needs more memory than a multiprocessor has"
+                raise Uncompiled(why, name.removesuffix(f" {LATE}"))
             else:
                 other[name] = {**how, "num_stages": how["num_stages"] - 1}
         if not other:
@@ -319,7 +319,7 @@ def _record(r: Running) -> None:
     for _ in range(WARMING):
         r.launch()
     r.graph, cuda = recorded(r.launch), current_gpu()
-    r.last = r.home = cuda.now()
+    r.last = cuda.now()
     with cuda.entered():
         r.over = cuda.Event()
         r.over.ends(r.last)

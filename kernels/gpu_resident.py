@@ -5,7 +5,7 @@ vendor's library computes, in the interpreter, and for tensors of its own that a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -115,6 +115,12 @@ class OnDevice:
     last: int = 0
     places: Places | None = None
     outputs: list[Any] = field(default_factory=list)
+
+    def __del__(self) -> None:
+        """What is at work still reads the kernels' machine code."""
+        if self.over is not None:
+            with suppress(Exception), self.cuda.entered():  # the process may be about to end
+                self.over.synchronize()
 
     @property
     def number(self) -> int | None:

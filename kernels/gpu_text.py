@@ -16,7 +16,6 @@ exact within a dot, where te/domain.py rounds it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,7 @@ from superopt.kernels import gpu_values as gv
 from superopt.kernels.gpu_ahead import ahead
 from superopt.kernels.gpu_asked import asked
 from superopt.kernels.gpu_blocks import DOT, NARROW
-from superopt.kernels.gpu_functions import HALF, HELPERS, applied, cast, number, reduced
+from superopt.kernels.gpu_functions import HALF, applied, cast, helpers, number, reduced
 from superopt.kernels.gpu_short import shortened
 from superopt.kernels.gpu_unroll import written_out
 from superopt.kernels.gpu_values import Block, Writer
@@ -109,18 +108,17 @@ def printed(
         turns = (some, programs) if some else None
         texts.append(_function(name, given, axes, inner, registers, apart, fixed, how, turns))
         launches.append(Launch(name, some or programs, given))
-    return Printed(_module(texts), tuple(launches), tuple(memory.items()))
+    short = dots != "ieee" or any(p.dtype in HALF for p in kernel.params)
+    return Printed(_module(texts, short), tuple(launches), tuple(memory.items()))
 
 
 def _size(t: Tensor) -> int:
     return math.prod(n for n in t.shape if isinstance(n, int))
 
 
-def _module(texts: Sequence[str]) -> str:
+def _module(texts: Sequence[str], short: bool) -> str:
     code = "\n\n\n".join(f"@triton.jit\n{t}" for t in texts)
-    names = [n for n in HELPERS if re.search(rf"(?<!\w){n}(?!\w)", code)]
-    helpers = "".join(f"\n\n@triton.jit\n{HELPERS[n]}\n" for n in names)
-    return f"import triton\nimport triton.language as tl\n{helpers}\n\n{code}\n"
+    return f"import triton\nimport triton.language as tl\n{helpers(code, short)}\n\n{code}\n"
 
 
 # --- parts, and what they use ---

@@ -11,7 +11,8 @@ Each case is a model of one kernel with inputs and outputs of the precision's ow
 medians of events around graphs of ten calls, ours and torch's in turns, on the same inputs, drawn;
 `share` is ours by theirs in speed (for rows: bytes read and written once, by the memory's rate, see
 `gpu_checks.most`; each call reads and writes other memory than the one before, as much as no cache
-holds, and `copy us` is torch's copy of as many bytes);
+holds, and `copy us` is torch's copy of as many bytes; of all others each call, ours and torch's,
+reads and writes what the one before did);
 `vendor` names the libraries that were taken for steps of ours. What is timed is checked against
 torch's in float64, of inputs that each run draws anew, after memory was filled with what is no
 number; it exits with 1 where that fails. `--case`: those in whose names that is. `--inductor`: the
@@ -38,12 +39,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_checks import most, poison
+from gpu_checks import folder, most, poison
 
 KINDS = {"fp16": (TensorProto.FLOAT16, np.float16), "tf32": (TensorProto.FLOAT, np.float32)}
 TURNS, RUNS, TOGETHER = 5, 5, 10
 NO_CACHE = 1 << 27  # bytes
 SEED = secrets.randbits(32)
+STORE = folder()
 # The output's largest difference from that in float64, by its rms, at most, beyond its rounding: a
 # softmax has numbers of 150 times its rms, in halves. Tensor cores leave out the bits of inputs
 # that tf32 has not: of scores behind an exponential that is up to 0.037 (numpy).
@@ -249,7 +251,7 @@ def measured(
     )  # fmt: skip
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
-    exe = cuda.compile(read(m), precision, vendor=vendor)
+    exe = cuda.compile(read(m), precision, vendor=vendor, store=STORE)  # which has nothing
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}
     exe.run(feeds)
     if tune:
@@ -262,23 +264,24 @@ def measured(
     )
     r = made.running
     turns = rotated(r, case.bytes)
-    graphs = {"whole": captured(*(x.launch for x in turns))}
+    graphed = partial(captured, apart=bool(case.bytes))
+    graphs = {"whole": graphed(*(x.launch for x in turns))}
     if precision == "tf32" and case.between:
         # Its input is rounded to tf32 by a kernel of its own, as a model's is; between others what
         # computes it does that.
         options = [made.program.options[key] for key in made.program.solved]
         launches = zip(r.numbers, r.launches, strict=True)
         some = [x for n, x in launches if options[n].algorithm != "each"]
-        graphs["ours"] = captured(r.only(*some).launch)
+        graphs["ours"] = graphed(r.only(*some).launch)
     if case.bytes:
         pairs = [(x.inputs[0].reshape(-1), x.outputs[0].reshape(-1)) for x in turns]
-        graphs["copy"] = captured(*(partial(y.copy_, x) for x, y in pairs))
+        graphs["copy"] = graphed(*(partial(y.copy_, x) for x, y in pairs))
     lots = [tuple(x.clone() for x in given) for _ in turns[1:]]
-    graphs["torch"] = captured(*(partial(case.peer, *x) for x in (given, *lots)))
+    graphs["torch"] = graphed(*(partial(case.peer, *x) for x in (given, *lots)))
     if inductor:
         torch._dynamo.reset()
         tuned = torch.compile(case.peer, mode="max-autotune-no-cudagraphs")
-        graphs["inductor"] = captured(lambda: tuned(*given))
+        graphs["inductor"] = graphed(lambda: tuned(*given))
     wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
     rms = float(np.sqrt((wanted**2).mean()))
     warmed(graphs["whole"][0].replay)
@@ -315,17 +318,21 @@ def rotated(r: Any, size: int) -> list[Any]:
     return out
 
 
-def captured(*runs: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """Ten calls as one graph, of these in turns; what they make stays, so that each writes
-    elsewhere."""
+def captured(*runs: Callable[[], Any], apart: bool = False) -> tuple[Any, list[Any]]:
+    """Ten calls as one graph, of these in turns. apart: what they make stays, so that each writes
+    elsewhere; else it goes at once, and the next call writes there."""
     import torch
 
     for run in runs:
         run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    made: list[Any] = []
     with torch.cuda.graph(graph):
-        made = [runs[n % len(runs)]() for n in range(TOGETHER)]
+        for n in range(TOGETHER):
+            out = runs[n % len(runs)]()
+            made += [out] if apart else []
+            del out
     return graph, made
 
 

@@ -332,3 +332,23 @@ def test_torchs_llama_layers_are_the_model(tmp_path: Path, monkeypatch: pytest.M
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": x.numpy()})
     np.testing.assert_allclose(got, wanted, atol=1e-3)
+
+
+def test_what_was_taken_in_turns_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch's known times, those that this folder's shards did not take are added to its table;
+    and a step that failed is an error of all."""
+    case = {**FOUND, "peers": {"graph": 2.0}, "beside": {"graph": 1.0}}
+    held = {"on": ON, "cases": {"resnet18 fp16 1": case}, "began": []}
+    (tmp_path / "shard_001.json").write_text(json.dumps(held))
+    peers = tmp_path / "peers.json"
+    peers.write_text(json.dumps({ON: {"resnet18 fp16 1": {"graph": 1.2, "compile": 3.0}}}))
+    out = tmp_path / "out.md"
+    given = ["", "--out", str(tmp_path), "--table", "--peers", str(peers), "--md", str(out)]
+    monkeypatch.setattr(sys, "argv", given)
+    bench_gpu.main()
+    assert "| 2.000 | graph | yes | 2.00 |" in out.read_text()
+    case["failed"] = {"compile": "why"}
+    (tmp_path / "shard_001.json").write_text(json.dumps(held))
+    with pytest.raises(SystemExit) as e:
+        bench_gpu.main()
+    assert e.value.code == 1

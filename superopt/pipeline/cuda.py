@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,14 +14,13 @@ import numpy as np
 
 from superopt import ort
 from superopt.cost.store import Store
-from superopt.errors import OutOfMemory, Unlike, UsageError
+from superopt.errors import Unlike, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_device import current, device, on
-from superopt.kernels.gpu_program import Call, running
 from superopt.kernels.gpu_text import printed
 from superopt.kernels.option import Option
 from superopt.kernels.work import operations
@@ -37,6 +35,7 @@ from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_last import Sizes
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
+from superopt.pipeline.gpu_running import another, running_of
 from superopt.pipeline.gpu_tune import Seen, known, tuned
 from superopt.pipeline.on_gpu import OnGpu
 from superopt.pipeline.outside import readable
@@ -79,9 +78,6 @@ TODO = (
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
 PARTS = 32 * MULTIPROCESSORS  # see Target.parts
-LONGEST = 300  # letters of what a compiler says
-# What torch says where it has no memory for that, or no number of its bytes.
-NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't allocate memory")
 # Operations that are fewer than what it takes to bring numbers to the processor and back: where a
 # kernel computes more than it would have to, it is faster still.
 LITTLE = 1 << 27
@@ -105,7 +101,8 @@ class Compiler:
     computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
-    superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours."""
+    superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours.
+    refused: ways that Triton does not compile, by the keys of problems."""
 
     model: Model
     precision: str
@@ -121,6 +118,7 @@ class Compiler:
     session: ort.Session | None = None
     threads: int = 1
     fallback: Mapping[str, Option] = field(default_factory=dict)
+    refused: dict[str, set[Option]] = field(default_factory=dict)
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -265,34 +263,15 @@ class Compiler:
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
         checked_windows(self.model, s.nodes, sizes)
-        made = self.program(s, sizes)
-        constants = np.zeros(made.constant_bytes, np.uint8)
-        for c in made.constants:
-            c.write(constants)
-        lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
-        calls = [
-            Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)
-            for c, key, lane in zip(made.calls, made.solved, lanes, strict=True)
-        ]
         ins, outs = ([_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
-        how = made.memory, ins, outs, self.device, self.dots
-        try:
-            ready = running(calls, constants, *how, kept=made.kept)
-        except Uncompiled as e:
-            raise UsageError(
-                f"{self.model.source.label}: a kernel cannot be compiled for this GPU",
-                textwrap.shorten(str(e), LONGEST),
-                'use another version of Triton, or another GPU, or target="cpu"',
-            ) from e
-        except RuntimeError as e:
-            if not any(x in str(e) for x in NO_MEMORY):
-                raise
-            raise OutOfMemory(
-                f"{self.model.source.label}: out of memory on the device",
-                f"its kernels need {made.constant_bytes + made.memory} bytes",
-                "give smaller inputs, or free memory there",
-            ) from None
-        return Part(s, made, ready)
+        label, options = self.model.source.label, partial(gpu_space.options, **self.may)
+        while True:
+            made = self.program(s, sizes)
+            try:
+                return Part(s, made, running_of(label, made, ins, outs, self.device, self.dots))
+            except Uncompiled as e:
+                other = another(label, made, e, options, self.refused)
+                self.chosen = {**self.chosen, **other}
 
     def tune(
         self, made: Variant, store: Store | None, budget: float, most: int, seen: Seen,

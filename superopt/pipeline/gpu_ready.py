@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from superopt.cost.folder import store_file
+from superopt.kernels.gpu_device import emptied
 from superopt.kernels.gpu_driver import gpu
-from superopt.kernels.gpu_image import parsed
+from superopt.kernels.gpu_image import Image, parsed
 from superopt.kernels.gpu_resident import Interpreted, OnDevice, interpreted, on_device
 from superopt.pipeline import entries
 
@@ -115,14 +116,27 @@ def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
         known = np.empty(image.known, np.uint8)
         if not entries.filled(own, known, about["check"]):
             return None
-        try:
-            if on.device == "cuda":
-                program: OnDevice | Interpreted = on_device(image, texts, known, on.number)
-            else:
-                program = interpreted(image, texts, known)
-        except RuntimeError:  # the driver's: who compiles says more
+        program: OnDevice | Interpreted | None
+        if on.device == "cuda":
+            program = _started(image, texts, known, on.number)
+        else:
+            program = interpreted(image, texts, known)
+        if program is None:
             return None
         return Ready(program, tuple(about["takes"]), tuple(about["gives"]), dict(about["options"]))
 
     own = entries.sum_of((key, sizes))
     return entries.program(own, made)
+
+
+def _started(image: Image, texts: bytes, known: np.ndarray, number: int | None) -> OnDevice | None:
+    """None where the driver does not take it: who compiles says more. Where it has no memory for
+    it, what torch keeps of that, and nobody uses, goes back first."""
+    for last in (False, True):
+        try:
+            return on_device(image, texts, known, number)
+        except RuntimeError as e:
+            if last or "out of memory" not in str(e) or "torch" not in sys.modules:
+                return None
+        emptied("cuda")
+    return None

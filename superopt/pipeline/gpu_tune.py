@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import prod
+from textwrap import shorten
 
 from superopt.cost import gpu_features
 from superopt.cost import tuned as kept
@@ -32,6 +33,7 @@ Options = Callable[[Problem], Iterator[Option]]
 Seen = Callable[[Problem, Mapping[Option, float]], None]
 GAIN = 1.02  # how much faster some must be than those before for others to be measured
 MORE = 1.5  # times as many measurements as before are learned from again
+SAID = 200  # letters of why one way could not be measured
 UNTIMED = "Triton's interpreter says nothing about times: kernels are measured on a GPU"
 
 
@@ -105,7 +107,7 @@ def tuned(
     before = [] if store is None else kept.measured(store, on)
     learner = Learner(gpu_features.usable(before))
     how: dict[str, Option] = {}
-    rows = []
+    rows, failed = [], list[str]()
     by_work = sorted(problems, key=lambda k: -prod(problems[k].numbers()[:2]) * calls.count(k))
     for key in by_work if device == "cuda" else ():
         if stop() or time.monotonic() - begin > budget:
@@ -115,7 +117,8 @@ def tuned(
         k = Kernel(key, p, _order(p, options, ranking, most))
         k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
         if len(k.order) > 1:
-            measure(k, partial(seconds, p, dots=dots, held={}), most, ranking is not None)
+            clock = partial(seconds, p, dots=dots, held={}, failed=failed)
+            measure(k, clock, most, ranking is not None)
         if not k.times:
             continue
         numbers = gpu_features.numbers(p)
@@ -134,8 +137,11 @@ def tuned(
             )
         )  # fmt: skip
         seen(p, k.times)
-    notes = () if device == "cuda" else (UNTIMED,)
-    return Found(how, Tuned(tuple(rows), time.monotonic() - begin, notes=notes))
+    notes = [] if device == "cuda" else [UNTIMED]
+    if failed:
+        why = shorten(failed[0], SAID)
+        notes.append(f"{len(failed)} ways could not be measured, the first of them {why}")
+    return Found(how, Tuned(tuple(rows), time.monotonic() - begin, notes=tuple(notes)))
 
 
 def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> list[Option]:

@@ -132,8 +132,7 @@ class OnGpu:
                 found = made.run(given, there)
             except Unlike as e:
                 self.compiler.outside(self.variant(self.sizes(given)), e)
-                wait(self.device)  # for what is at work still
-                self.variants.clear()
+                self._gone()
                 found = self.variant(self.sizes(given)).run(given, there)
         return dict(zip(self.outputs, found, strict=True))
 
@@ -276,6 +275,12 @@ class OnGpu:
             self.found.pop(old, None)
             self.rare.gone(old)
 
+    def _gone(self) -> None:
+        """All that was compiled or found."""
+        wait(self.device)  # for what is at work still
+        for some in (self.variants, self.found, self.recent.held):
+            some.clear()
+
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """The steps for inputs of these sizes, compiled: what was found is planned again as it
         was, and takes its place."""
@@ -300,9 +305,7 @@ class OnGpu:
             except OutOfMemory:
                 if not self.variants and not self.found:
                     raise
-                wait(self.device)  # for what is at work still
-                self.variants.clear()
-                self.found.clear()
+                self._gone()
             emptied(self.device)
             return compiler.compiled(sizes, how)
 
@@ -354,9 +357,7 @@ class OnGpu:
         with self.alone():
             # What was kept was made with the options before.
             self.find, self.keep = lambda key: None, lambda key, made: None
-            wait(self.device)  # for what is at work still
-            self.variants.clear()
-            self.found.clear()
+            self._gone()
         self.variant(sizes)
         return report
 

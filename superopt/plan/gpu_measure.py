@@ -29,17 +29,20 @@ OTHERS, COPIES = 1 << 26, 64  # bytes of all of these, more than the second cach
 
 
 def seconds(
-    p: Problem, options: Sequence[Option], dots: str, held: dict[Option, Timed]
-) -> Mapping[Option, float]:
+    p: Problem, options: Sequence[Option], dots: str, held: dict[Option, Timed],
+    failed: list[str],
+) -> Mapping[Option, float]:  # fmt: skip
     """Of each option that the device can run; they are compiled at once, as far as cores allow. The
-    best few are timed in turns, with those that are held, of options before; they are held then."""
+    best few are timed in turns, with those that are held, of options before; they are held then.
+    failed: what is said of those that it cannot run is added."""
 
     def make(o: Option) -> tuple[Option, tuple[Running, list[int]] | None]:
         try:
             with on(where):  # each thread has its own current GPU
                 r, fixed = running_of(p, o, dots)
                 r.compile(1)
-        except Exception:  # too many registers, too little memory: another one is taken
+        except Exception as e:  # too many registers, too little memory: another one is taken
+            failed.append(f"{o}: {type(e).__name__}: {e}")
             return o, None
         return o, (r, fixed)
 
@@ -56,7 +59,8 @@ def seconds(
                 warmed(tick)
             out[o] = float(np.median([tick() for _ in range(RUNS)])) * 1e-3
             held[o] = out[o], tick
-        except Exception:
+        except Exception as e:
+            failed.append(f"{o}: {type(e).__name__}: {e}")
             wait("cuda")  # what a device does not get over is raised here, and not of the others
     some = {o: held[o] for o in nearest({o: time for o, (time, _) in held.items()})}
     out |= in_turns({o: tick for o, (_, tick) in some.items()})

@@ -192,6 +192,8 @@ class Library:
             d = self._device
             d.calls[name] = d.calls.get(name, 0) + 1
             if name == d.fails:
+                if name == "cuStreamEndCapture":
+                    d.recording = None  # it ends, too
                 return 2
             (getattr(d, name.removesuffix("_v2"), None) or d.done)(*given)
             return 0

@@ -18,7 +18,7 @@ from superopt.kernels import gpu_program, gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read
-from superopt.pipeline import cuda
+from superopt.pipeline import cuda, gpu_running
 from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import choose
 from tests.plan.gpu_models import ATTENTION, I64, ONE, drawn, heads, node
@@ -52,7 +52,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
             x.fill_(float("nan") if x.is_floating_point() else 7)
         return out
 
-    monkeypatch.setattr(cuda, "running", poisoned)
+    monkeypatch.setattr(gpu_running, "running", poisoned)
 
 
 def conv(c: int, k: int, size: int, kernel: int, **how: Any) -> onnx.ModelProto:

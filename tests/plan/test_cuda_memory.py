@@ -14,9 +14,9 @@ import superopt
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_program import Running, running
-from superopt.pipeline import cuda, on_gpu
+from superopt.pipeline import gpu_running, on_gpu
 from tests.gpu import REAL
-from tests.plan.gpu_models import node
+from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near
 
@@ -39,7 +39,7 @@ def test_sizes_before_go_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("CUDA out of memory")
         return running(*given, **how)
 
-    monkeypatch.setattr(cuda, "running", two)
+    monkeypatch.setattr(gpu_running, "running", two)
     for n in (3, 4, 5, 3):
         near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp32")
     assert [dict(key) for key in exe.variants] == [{"n": 5}, {"n": 3}]
@@ -49,7 +49,7 @@ def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*given: Any, **how: Any) -> Running:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(cuda, "running", none)
+    monkeypatch.setattr(gpu_running, "running", none)
     with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\ngive smaller"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
@@ -58,9 +58,38 @@ def test_what_triton_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -
     def none(*given: Any, **how: Any) -> Running:
         raise Uncompiled("k1: Triton does not compile it: at 3:4:\n  a cause")
 
-    monkeypatch.setattr(cuda, "running", none)
+    monkeypatch.setattr(gpu_running, "running", none)
     with pytest.raises(UsageError, match=r"cannot be compiled .*\n.*k1: .* at 3:4: a cause\nuse"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
+
+
+@pytest.mark.parametrize("refuses", [1, 3, 9])
+def test_another_way_where_triton_does_not_compile_one(
+    refuses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are tried; then it is said."""
+    asked = []
+
+    def picky(calls: Any, *given: Any, **how: Any) -> Running:
+        last = calls[-1]
+        asked.append((last.kernel.body, last.warps, last.stages))
+        if len(asked) <= refuses:
+            raise Uncompiled("no", f"{last.kernel.name}_1")
+        return running(calls, *given, **how)
+
+    nodes = [node("MatMul", "x", "w", "y")]
+    m = model(nodes, {"x": (F, [64, 64])}, ["y"], {"w": drawn(64, 64, scale=0.1)})
+    given = {"x": drawn(64, 64)}
+    monkeypatch.setattr(gpu_running, "running", picky)
+    if refuses == 9:
+        with pytest.raises(UsageError, match="cannot be compiled for this GPU"):
+            superopt.compile(m, target="cuda")
+        assert len(asked) == 4
+    else:
+        got = superopt.compile(m, target="cuda").run(given)
+        near(got, reference(m, given), "fp32")
+        assert len(asked) == refuses + 1
+    assert len(set(asked)) == len(asked)
 
 
 def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,6 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     for p in parts:
         with gpu.entered():
             p.running.over, p.running.last = gpu.Event(), 1
-        p.running.home = 1
         events.append(p.running.over.handle)
     for stream, waits in ((1, []), (2, events), (2, []), (1, events)):
         device.ends.clear()

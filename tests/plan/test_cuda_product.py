@@ -174,8 +174,11 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     other precisions of products know nothing of it."""
     asked = []
 
-    def seconds(p: Problem, some: Sequence[Option], dots: str, held: Any) -> dict[Option, float]:
+    def seconds(
+        p: Problem, some: Sequence[Option], dots: str, held: Any, failed: list[str]
+    ) -> dict[Option, float]:
         asked.append(dots)
+        failed.append("a way: why")
         return {o: 1.0 / (n + 1) for n, o in enumerate(some)}
 
     monkeypatch.setattr(gpu_tune, "seconds", seconds)
@@ -190,6 +193,8 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     first = tuned("ieee")
     assert len(asked) > 0
+    said = f"{len(asked)} ways could not be measured, the first of them a way: why"
+    assert first.report.notes == (said,)
     last = {k: list(islice(gpu_space.options(p), 4))[-1] for k, p in programs[0].problems.items()}
     assert {k: o for k, o in last.items() if k in first.chosen} == first.chosen
     count = len(asked)
@@ -304,11 +309,14 @@ def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gpu_measure, "clock", lambda r, times, others: r)
     held: dict[Option, gpu_measure.Timed] = {}
     p: Any = None
-    found = gpu_measure.seconds(p, [a, b, c, e], "ieee", held)  # e: none that runs
+    failed: list[str] = []
+    found = gpu_measure.seconds(p, [a, b, c, e], "ieee", held, failed)  # e: none that runs
+    assert failed == [f"{e}: KeyError: {e!r}"]
     assert found == {a: 1e-3, b: 0.8e-3, c: 1.5e-3}
     assert runs[-4:] == [a, b, a, b]
     assert {o: time for o, (time, _) in held.items()} == {a: 1e-3, b: 0.8e-3}
-    found = gpu_measure.seconds(p, [d], "ieee", held)
+    found = gpu_measure.seconds(p, [d], "ieee", held, failed)
+    assert len(failed) == 1
     assert found == pytest.approx({b: 0.8e-3, d: 0.81e-3})
     assert runs[-2:] == [b, d]
     assert gpu_measure.in_turns({a: Made(a)}) == {}

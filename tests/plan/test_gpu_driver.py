@@ -83,9 +83,11 @@ def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert device.calls["cuLaunchKernelEx"] == 2 * steps
     assert device.calls["cuGraphLaunch"] == 3
     assert not device.stack
+    assert "cuEventSynchronize" not in device.calls
     exe.found.clear()
     gc.collect()
     assert not device.live
+    assert device.calls["cuEventSynchronize"] == 1  # before code that may be at work is unloaded
 
 
 @ALONE
@@ -103,8 +105,8 @@ def test_a_call_on_another_stream_waits(tmp_path: Path, monkeypatch: pytest.Monk
 @ALONE
 @pytest.mark.parametrize("last", [0, 5])
 def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is at work on another stream than that of its memory still writes there when nobody has
-    it any more: its end is waited for."""
+    """And its last call's end is waited for when nobody has it any more: that may be at work still,
+    on whichever stream."""
     d = fake_cuda.driver(device := fake_cuda.Device())
     exe = cuda.compile(read(scaled(3)), "fp16")
     (part,) = exe.variant({}).parts
@@ -120,7 +122,7 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     assert device.calls["cuEventRecord"] == 6
     del exe, part, running
     gc.collect()
-    assert device.calls.get("cuEventSynchronize", 0) == bool(last)
+    assert device.calls["cuEventSynchronize"] == 1
 
 
 @ALONE
@@ -157,7 +159,7 @@ def test_where_the_driver_fails(
     exe = by_driver(path, monkeypatch, device)
     assert not exe.found
     np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
-    assert device.calls[fails] == 1
+    assert device.calls[fails] == 2  # again, once torch keeps no memory that nobody uses
     assert not device.stack
     gc.collect()
     assert not device.live

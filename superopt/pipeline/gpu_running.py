@@ -1,0 +1,79 @@
+"""A plan's kernels, compiled for a GPU and with memory of their own; and other ways to compute what
+Triton's compiler makes nothing of."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from superopt.errors import OutOfMemory, UsageError
+from superopt.kernels import gpu_space
+from superopt.kernels.gpu_compiled import Uncompiled
+from superopt.kernels.gpu_program import Call, Running, Spec, running
+from superopt.kernels.option import Option
+from superopt.kernels.problem import Problem
+from superopt.plan.build import Program
+
+LONGEST = 300  # letters of what a compiler says
+WAYS = 4  # to compute a problem, of which a compiler may make nothing
+# What torch says where it has no memory for that, or no number of its bytes.
+NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't allocate memory")
+
+
+def running_of(
+    label: str, made: Program, inputs: Sequence[Spec], outputs: Sequence[Spec], device: str,
+    dots: str,
+) -> Running:  # fmt: skip
+    """label: of the model; device, dots: see gpu_program.running.
+
+    Raises Uncompiled where Triton makes nothing of a kernel that runs here, OutOfMemory where there
+    is too little on the device."""
+    constants = np.zeros(made.constant_bytes, np.uint8)
+    for c in made.constants:
+        c.write(constants)
+    lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
+    calls = [
+        Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)
+        for c, key, lane in zip(made.calls, made.solved, lanes, strict=True)
+    ]
+    how = made.memory, inputs, outputs, device, dots
+    try:
+        return running(calls, constants, *how, kept=made.kept)
+    except Uncompiled:
+        raise
+    except RuntimeError as e:
+        if not any(x in str(e) for x in NO_MEMORY):
+            raise
+        raise OutOfMemory(
+            f"{label}: out of memory on the device",
+            f"its kernels need {made.constant_bytes + made.memory} bytes",
+            "give smaller inputs, or free memory there",
+        ) from None
+
+
+def another(
+    label: str, made: Program, e: Uncompiled, options: Callable[[Problem], Iterator[Option]],
+    refused: dict[str, set[Option]],
+) -> dict[str, Option]:  # fmt: skip
+    """Another way to compute the problem whose kernel was not compiled, by its key. options: all
+    ways; refused: those of which nothing was made, to which this one is added.
+
+    Raises UsageError where WAYS were refused, where there is no other, and where `e` says of no
+    kernel of the plan."""
+    for c, key in zip(made.calls, made.solved, strict=True):
+        name = made.kernels[c.function].name
+        if not re.fullmatch(rf"{re.escape(name)}(_\d+)?", e.function):
+            continue
+        tried = refused.setdefault(key, set())
+        tried.add(made.options[key])
+        some = (o for o in options(made.problems[key]) if o not in tried)
+        if len(tried) < WAYS and (other := next(some, None)) is not None:
+            return {key: other}
+    raise UsageError(
+        f"{label}: a kernel cannot be compiled for this GPU",
+        textwrap.shorten(str(e), LONGEST),
+        'use another version of Triton, or another GPU, or target="cpu"',
+    ) from e
