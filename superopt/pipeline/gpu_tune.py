@@ -26,7 +26,7 @@ from superopt.kernels.gpu_library import NAME as VENDORS
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
-from superopt.plan.gpu_measure import COMPILERS, seconds
+from superopt.plan.gpu_measure import COMPILERS, nearest, seconds
 from superopt.report.compiled import Tuned, TunedKernel
 
 Options = Callable[[Problem], Iterator[Option]]
@@ -98,8 +98,8 @@ def tuned(
     budget: float, most: int, seen: Seen, stop: Callable[[], bool],
 ) -> Found:  # fmt: skip
     """Measure up to `most` of the `options` of each problem, those that should be the fastest;
-    problems of the most work first, for at most so many seconds. What the store knows is not
-    measured again."""
+    problems of the most work first, for at most so many seconds. Where the store knows all of these
+    nothing is measured; else they are measured beside the best that it knows."""
     begin = time.monotonic()
     problems = {key: p for made in programs for key, p in made.problems.items()}
     calls = [key for made in programs for key in made.solved]
@@ -116,24 +116,29 @@ def tuned(
         ranking = learner.now()
         k = Kernel(key, p, _order(p, options, ranking, most))
         k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
-        if len(k.order) > 1:
+        there, first = len(k.order), k.order[0]
+        new = [o for o in k.order[:most] if o not in k.times]
+        if there > 1 and new:
+            # What a clock said another day is nothing beside these: the best are timed again.
+            k.order = list(dict.fromkeys((first, *nearest(k.times), *new)))
+            known, k.times = k.times, {}
             clock = partial(seconds, p, dots=dots, held={}, failed=failed)
-            measure(k, clock, most, ranking is not None)
+            measure(k, clock, len(k.order), ranking is not None)
+            k.times = k.times or known
         if not k.times:
             continue
         numbers = gpu_features.numbers(p)
-        there = {t.option for t in before if t.problem == key}
-        new = {o: t for o, t in k.times.items() if o not in there}
-        learner.times += [Timed(key, numbers, o, t) for o, t in new.items()]
+        times = {o: k.times[o] for o in new if o in k.times}
+        learner.times += [Timed(key, numbers, o, t) for o, t in times.items()]
         if store is not None:
-            _keep(store, on, key, numbers, new)
+            _keep(store, on, key, numbers, times)
         how[key] = k.best
-        first = k.order[0] if k.order[0] in k.times else k.best
+        first = first if first in k.times else k.best
         shown, count = f"{p.tensor.type}", len(k.times)
         rows.append(
             TunedKernel(
                 shown, calls.count(key), k.times[first], k.least(), str(first), str(k.best),
-                count, len(k.order),
+                count, there,
             )
         )  # fmt: skip
         seen(p, k.times)

@@ -169,6 +169,39 @@ def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [90.0, 7.0]
 
 
+def test_what_was_measured_another_day_is_timed_beside_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a clock that was fast then would have the last word."""
+    slower, asked = 1.0, list[list[Option]]()
+
+    def seconds(
+        p: Problem, some: Sequence[Option], dots: str, held: Any, failed: list[str]
+    ) -> dict[Option, float]:
+        asked.append(list(some))
+        return {o: slower / (n + 1) for n, o in enumerate(some)}  # the last one is the best
+
+    monkeypatch.setattr(gpu_tune, "seconds", seconds)
+    monkeypatch.setattr(gpu_tune, "name", lambda device: "a GPU")
+    programs = [cuda.compile(read(MODELS["a convolution"]()), "fp16").variant({}).program]
+
+    def tuned(most: int) -> Mapping[str, Option]:
+        with Store.open(tmp_path) as store:
+            given = programs, gpu_space.options, "cuda", "ieee", store, 60.0, most
+            return gpu_tune.tuned(*given, lambda p, found: None, lambda: False).chosen
+
+    before = tuned(4)
+    count, slower = len(asked), 100.0
+    after = tuned(5)
+    first = {k: next(gpu_space.options(p)) for k, p in programs[0].problems.items()}
+    more = {k: next(islice(gpu_space.options(p), 4, 5), None) for k, p in
+            programs[0].problems.items()}  # fmt: skip
+    wanted = [{first[k], before[k], o} for k, o in more.items() if o is not None]
+    assert 0 < len(asked[count:]) == len(wanted)
+    assert all(set(some) in wanted for some in asked[count:])
+    assert {k: after[k] for k, o in more.items() if o} == {k: o for k, o in more.items() if o}
+
+
 def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on a GPU is taken from the store: another tuning measures nothing, and
     other precisions of products know nothing of it."""
