@@ -15,6 +15,7 @@ from superopt.ort.runtime import (
     plainly,
     run,
     session,
+    session_of_part,
 )
 from superopt.ort.timing import Timing
 from superopt.ort.values import Array, Feeds, Value
@@ -39,6 +40,7 @@ __all__ = [
     "run",
     "runs_everywhere",
     "session",
+    "session_of_part",
     "shared",
     "time_interleaved",
     "time_single",

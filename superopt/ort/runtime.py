@@ -116,6 +116,15 @@ def session(model: Source, threads: int = 1, level: str = "all") -> Session:
     return Session(raw, _ports(raw.get_inputs()), _ports(raw.get_outputs()))
 
 
+def session_of_part(model: Source, threads: int = 1) -> Session:
+    """As `session`, for what has to run: where onnxruntime's optimizations refuse what they made
+    themselves, as some of quantized nodes do, without these."""
+    try:
+        return session(model, threads)
+    except ModelError:
+        return session(model, threads, levels()[0])
+
+
 def _ports(raw: Sequence[Any]) -> tuple[Port, ...]:
     return tuple(Port(p.name, p.type, tuple(p.shape)) for p in raw)
 

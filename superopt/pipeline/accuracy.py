@@ -12,6 +12,7 @@ from superopt.check.compare import Compared, compare
 from superopt.check.inputs import feeds
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
+from superopt.ir.graph import Value, nodes
 from superopt.onnx_io.model import Model
 from superopt.pipeline.shapes import representative
 from superopt.report.accuracy import Accuracy, Output
@@ -36,12 +37,19 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
     """By DESIGN section 14: each output within its precision's tolerance of the original's in
     float64, or no worse than 4 times what the original errs where all of it is of that precision.
 
-    Raises UsageError where no inputs can be drawn, and where the original cannot be evaluated.
+    Outputs that come of nodes without an expression are left out, and named.
+
+    Raises UsageError where no inputs can be drawn, and where no output can be evaluated.
     """
     if sets < 1:
         raise UsageError(f"{sets} sets of inputs", "they show nothing", "ask for one at least")
     at = representative(exe.model, shapes)
     short, graph = TYPES[exe.precision], exe.model.graph
+    names = [v.name or "" for v in exe.model.source.model.graph.outputs]
+    apart = {n: why for n, v in zip(names, graph.outputs, strict=True) if (why := _without(v))}
+    if len(apart) < len(names):  # of the others there are values
+        kept = [v for n, v in zip(names, graph.outputs, strict=True) if n not in apart]
+        graph = replace(graph, outputs=tuple(kept))
     worst: dict[str, Compared] = {}
     sizes: dict[str, float] = {}
     drawn = feeds(graph, at, 0)
@@ -55,7 +63,7 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
                 f"{exe.model.source.label}: the original has no values to compare with", str(e),
                 "compare outputs yourself, of inputs that the model is for",
             ) from None  # fmt: skip
-        got = exe.run(given)
+        got = {n: x for n, x in exe.run(given).items() if n not in apart}
         rows = zip(got.items(), graph.outputs, exact, own, strict=True)
         for (name, x), v, wanted, original in rows:
             kind, lost = v.type.dtype, False
@@ -68,6 +76,9 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
                         lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
             found = compare(kind, wanted, original, x)
+            if found.failure and (kind is None or not kind.is_float):
+                # Integers that floats tell are others where these are rounded.
+                found = compare(kind, wanted, wanted.astype(x.dtype), x)
             found = replace(found, original_max=np.inf) if lost else found
             if name not in worst or _rank(found) > _rank(worst[name]):
                 worst[name], sizes[name] = found, _rms(wanted)
@@ -75,7 +86,13 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
         Output(name, sizes[name], c.max_error, c.mean_error, c.original_max, c.failure)
         for name, c in worst.items()
     )
-    return Accuracy(exe.model.source.label, exe.precision, sets, outputs)
+    return Accuracy(exe.model.source.label, exe.precision, sets, outputs, tuple(apart.items()))
+
+
+def _without(v: Value) -> str:
+    """Why an output has no value in float64; empty where it has one."""
+    found = next((n for n in nodes([v]) if n.op.opaque), None)
+    return "" if found is None else f"{found.op.name} has no tensor expression"
 
 
 def _rms(x: np.ndarray) -> float:

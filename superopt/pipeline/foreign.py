@@ -86,7 +86,7 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
     part, wanted = extracted(model, {n: v.type for n, v in given.items()}, outputs)
     own = {i.name: i for i in model.graph.inputs}
     try:
-        session = ort.session(part, threads)
+        session = ort.session_of_part(part, threads)
     except ModelError as e:
         if UNFIT not in e.why:
             raise

@@ -40,6 +40,7 @@ class Kept:
     sums: Collection[Tensor] = ()
     owner: dict[Tensor, Tensor] = field(init=False)
     exact: set[Tensor] = field(init=False)
+    fixed: set[Tensor] = field(init=False)
     short: dict[Tensor, Tensor] = field(default_factory=dict)
     largest: dict[Tensor, float] = field(default_factory=dict)
 
@@ -50,6 +51,7 @@ class Kept:
         few = aim.kind is not None or bool(aim.drops)
         kinds = self._angles, self._few, self._large, self._masked, self._counted
         self.exact = {*self.sums}.union(*(some() for some in kinds if few))
+        self.fixed = self._fixed() if few else set()
 
     def kind(self, t: Tensor) -> DType:
         kind = self.target.kind
@@ -158,6 +160,28 @@ class Kept:
                 out.add(whole)
         return out
 
+    def _fixed(self) -> set[Tensor]:
+        """Constants on which it hangs what is decided, or how large an angle is, but as factors of
+        sums of products: as thresholds, and the frequencies by which positions are multiplied."""
+        left: list[Expr] = [
+            e for now in self.current.values() for s in self._inside(now)
+            if s.body is not None for e in parts(s.body)
+            if isinstance(e, Apply) and (_decides(e) or e.fn in TURNS)
+        ]  # fmt: skip
+        seen, out = set[Tensor](), set[Tensor]()
+        while left:
+            e = left.pop()
+            factors = {x.tensor for r in reductions(e) if _product(r) for x in loads(r.body)}
+            for t in {x.tensor for x in loads(e)} - factors - seen:
+                seen.add(t)
+                if t in self.tensors.constants:
+                    out.add(t)
+                elif t in self.exact or _passing(t, self.current):  # others are rounded themselves
+                    of = [x.tensor for x in self.tensors.parts.get(t, ())] or [t]
+                    bodies = [self.current.get(x, x).body for x in of]
+                    left += [b for b in bodies if b is not None]
+        return out
+
     def _asked(self) -> set[Tensor]:
         """Floats that are compared, or become integers, and what these are computed from."""
         left = [x.tensor for now in self.current.values() for s in self._inside(now)
@@ -227,7 +251,7 @@ class Kept:
         few = (aim.kind is not None or aim.drops) and t not in self.exact
         inside = [x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)]
         some = dict.fromkeys(inside) if few else ()
-        read = [x for x in some if x in known and x.dtype == F32]
+        read = [x for x in some if x in known and x.dtype == F32 and x not in self.fixed]
         read = [x for x in read if not self._kept(x, now)]
         for x in read:
             if x not in self.short:

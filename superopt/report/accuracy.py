@@ -25,12 +25,13 @@ class Output:
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """By output, the worst of all inputs. precision: of the compiled model; sets: how many inputs
-    were tried. `str` of it is a table."""
+    were tried; apart: outputs that were not compared, and why. `str` of it is a table."""
 
     model: str
     precision: str
     sets: int
     outputs: tuple[Output, ...]
+    apart: tuple[tuple[str, str], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -50,4 +51,5 @@ class Accuracy:
         for x in self.outputs:
             errors = (f"{e:.2e}" for e in (x.rms, x.largest, x.mean, x.original))
             cells.append((words.plain(x.name), *errors, x.failure))
-        return joined([head, *table(cells, shown=len(cells), numbers=range(1, 5))])
+        left = [f"{words.plain(name)} is not compared: {why}" for name, why in self.apart]
+        return joined([head, *table(cells, shown=len(cells), numbers=range(1, 5)), *left])

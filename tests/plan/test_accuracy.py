@@ -17,7 +17,7 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import read
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.executable import Executable
-from tests.plan.test_compile import F, in_parts, model, net
+from tests.plan.test_compile import F, model, net
 
 
 def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +37,22 @@ def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_without_an_expression_has_no_value_in_float64() -> None:
+    m = model([helper.make_node("NonZero", ["x"], ["z"])], {"x": (F, [3])}, ["z"], {})
     with pytest.raises(UsageError, match="NonZero is opaque"):
-        superopt.compile(in_parts()).accuracy()
+        superopt.compile(m).accuracy()
+
+
+def test_an_output_without_one_is_left_out_and_named() -> None:
+    w = np.ones((8, 5), np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("NonZero", ["y"], ["z"]),
+    ]
+    m = model(nodes, {"x": (F, [3, 8])}, ["z", "y"], {"w": w})
+    found = superopt.compile(m).accuracy(sets=1)
+    assert [x.name for x in found.outputs] == ["y"]
+    assert found.ok
+    assert str(found).endswith("z is not compared: NonZero has no tensor expression\n")
 
 
 @dataclass

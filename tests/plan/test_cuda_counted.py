@@ -19,6 +19,8 @@ X = np.array([4098, 1003, 16383, 6, 16382, 1027])
 INTEGER = TensorProto.INT64
 KNOWN = {
     "half": np.array(0.5, np.float32), "first": np.array(0), "some": np.arange(6, dtype="f") + 4097,
+    "near": (X + np.array([1, 0, -1, 2, 1, 0])).astype("f"), "at": np.arange(6)[::-1].copy(),
+    "places": (X[::-1] % 8999).astype("f"), "one": np.array(1.5, "f"), "other": np.array(2.5, "f"),
 }  # fmt: skip
 W = drawn(9000, 4)
 
@@ -46,6 +48,17 @@ MODELS = {
         node("ReduceMax", "a", "m"), node("Sub", "a", "m", "s"), node("Add", "s", "some", "b"),
         node("CumSum", "b", "first", "c"), node("Cast", "c", "y", to=INTEGER),
     ),
+    # Constants that a kernel reads where it decides.
+    "a sum": of(node("Add", "a", "near", "b"), node("Cast", "b", "y", to=INTEGER)),
+    "a product": of(node("Mul", "half", "near", "b"), node("Add", "a", "b", "c"),
+                    node("Cast", "c", "y", to=INTEGER)),
+    "equal": of(node("Equal", "a", "near", "b"), node("Where", "b", "one", "other", "y")),
+    "less": of(node("Less", "a", "near", "y")),
+    "of a table": of(node("Gather", "places", "at", "b"), node("Add", "b", "a", "s"),
+                     node("Sub", "s", "a", "c"), node("Cast", "c", "j", to=INTEGER),
+                     node("Gather", "w", "j", "y")),
+    "thresholds": of(node("Div", "a", "near", "b"), node("Mul", "b", "near", "c"),
+                     node("Less", "c", "some", "y")),
 }  # fmt: skip
 
 
@@ -60,6 +73,29 @@ def test_they_are_exact(name: str, precision: str) -> None:
             near({n: got[n]}, {n: x}, precision)
         else:
             np.testing.assert_array_equal(got[n], x)
+
+
+def test_their_report() -> None:
+    """Integers are those of float64, though the original's are others in halves."""
+    exe = superopt.compile(MODELS["a sum"], target="cuda", precision="fp16")
+    assert exe.accuracy().ok
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("fn", ["Sin", "Cos", "Tan"])
+def test_frequencies_are_exact(fn: str, precision: str) -> None:
+    """By which positions are multiplied, and what is added, where one sine alone reads them: angles
+    of many turns."""
+    f, turned = np.exp(-np.arange(16) / 4).astype("f"), np.linspace(0, 3, 16, dtype="f")
+    nodes = [node("Cast", "x", "a", to=F), node("Mul", "a", "f", "b"), node("Add", "b", "p", "c"),
+             node(fn, "c", "y")]  # fmt: skip
+    m = model(nodes, {"x": (I64, [3, 1])}, ["y"], {"f": f, "p": turned})
+    x = np.array([[1], [500], [3999]])
+    got = superopt.compile(m, target="cuda", precision=precision).run({"x": x})["y"]
+    angle = (x.astype("f") * f + turned).astype(np.float64)
+    wanted = {"Sin": np.sin, "Cos": np.cos, "Tan": np.tan}[fn](angle)
+    slope = 1 + wanted**2 if fn == "Tan" else 1.0
+    assert (np.abs(got - wanted) / slope).max() < 2e-3  # 3999 has 11 digits less than a float32
 
 
 def test_floats_beside_them_are_short() -> None:
