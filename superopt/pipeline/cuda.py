@@ -102,7 +102,7 @@ class Compiler:
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
     superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours.
-    refused: ways that Triton does not compile, by the keys of problems."""
+    tried: ways to compute problems of which Triton did not compile the first, by their keys."""
 
     model: Model
     precision: str
@@ -118,7 +118,7 @@ class Compiler:
     session: ort.Session | None = None
     threads: int = 1
     fallback: Mapping[str, Option] = field(default_factory=dict)
-    refused: dict[str, set[Option]] = field(default_factory=dict)
+    tried: dict[str, set[Option]] = field(default_factory=dict)
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -270,7 +270,7 @@ class Compiler:
             try:
                 return Part(s, made, running_of(label, made, ins, outs, self.device, self.dots))
             except Uncompiled as e:
-                other = another(label, made, e, options, self.refused)
+                other = another(label, made, e, options, self.tried)
                 self.chosen = {**self.chosen, **other}
 
     def tune(

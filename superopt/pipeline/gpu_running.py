@@ -56,21 +56,22 @@ def running_of(
 
 def another(
     label: str, made: Program, e: Uncompiled, options: Callable[[Problem], Iterator[Option]],
-    refused: dict[str, set[Option]],
+    tried: dict[str, set[Option]],
 ) -> dict[str, Option]:  # fmt: skip
     """Another way to compute the problem whose kernel was not compiled, by its key. options: all
-    ways; refused: those of which nothing was made, to which this one is added.
+    ways; tried: those that were, to which this one is added, so that none is given twice.
 
-    Raises UsageError where WAYS were refused, where there is no other, and where `e` says of no
-    kernel of the plan."""
+    Raises UsageError where WAYS were tried, where there is no other, and where `e` is of no kernel
+    of the plan."""
     for c, key in zip(made.calls, made.solved, strict=True):
         name = made.kernels[c.function].name
         if not re.fullmatch(rf"{re.escape(name)}(_\d+)?", e.function):
             continue
-        tried = refused.setdefault(key, set())
-        tried.add(made.options[key])
-        some = (o for o in options(made.problems[key]) if o not in tried)
-        if len(tried) < WAYS and (other := next(some, None)) is not None:
+        before = tried.setdefault(key, set())
+        before.add(made.options[key])
+        some = (o for o in options(made.problems[key]) if o not in before)
+        if len(before) < WAYS and (other := next(some, None)) is not None:
+            before.add(other)
             return {key: other}
     raise UsageError(
         f"{label}: a kernel cannot be compiled for this GPU",
