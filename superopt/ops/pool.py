@@ -141,7 +141,7 @@ def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
     shift = w.begin if include_pad else 0
 
     def count(o: Expr) -> Expr:
-        return reduce_sum(
+        found = reduce_sum(
             w.size,
             lambda k: select(
                 inside(ix.as_index(place(w, o, k) + shift), ix.dim(extent)),
@@ -149,6 +149,8 @@ def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
                 const(0, dtype),
             ),
         )
+        # What is spread may fall beside the picture altogether: the mean of nothing is 0.
+        return found if w.dilation == 1 else apply("max", found, const(1, dtype))
 
     return compute((w.count,), count, name="count")
 

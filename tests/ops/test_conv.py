@@ -238,3 +238,12 @@ def test_col2im_undoes_im2col_up_to_how_often_an_element_is_seen() -> None:
     got = value("Col2Im", columns, image_shape=(3, 4), block_shape=(2, 2))
     times = np.outer([1, 2, 1], [1, 2, 2, 1])
     np.testing.assert_array_equal(got[0, 0], image[0, 0] * times)
+
+
+def test_a_mean_of_nothing_is_0() -> None:
+    """As onnxruntime has it: what a window of far elements sees may be padding alone."""
+    x = np.ones((1, 1, 1), np.float32)
+    far = {"kernel_shape": (2,), "dilations": (2,), "pads": (1, 1)}
+    assert value("AveragePool", x, **far).tolist() == [[[0.0]]]
+    x = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3)
+    assert value("AveragePool", x, **far).tolist() == [[[2.0, 2.0, 2.0]]]

@@ -10,6 +10,7 @@ import superopt
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
+from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import interpreted
@@ -30,6 +31,16 @@ def of(name: str) -> object:
     return model([node(name, "x", "y")], {"x": (F, [len(X)])}, ["y"], {})
 
 
+@pytest.fixture
+def rounded_once() -> None:
+    """Triton's interpreter rounds a product before it adds to it, up to 3.8."""
+    import triton
+
+    if not REAL and [*map(int, triton.__version__.split(".")[:2])] < [3, 9]:
+        pytest.skip("the interpreter rounds twice where a GPU rounds once")
+
+
+@pytest.mark.usefixtures("rounded_once")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, beyond its largest number
 @pytest.mark.parametrize("name", WANTED)
 def test_all_digits(name: str) -> None:
