@@ -46,13 +46,14 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
     at = representative(exe.model, shapes)
     short, graph = TYPES[exe.precision], exe.model.graph
     names = [v.name or "" for v in exe.model.source.model.graph.outputs]
-    apart = {n: why for n, v in zip(names, graph.outputs, strict=True) if (why := _without(v))}
-    if len(apart) < len(names):  # of the others there are values
-        kept = [v for n, v in zip(names, graph.outputs, strict=True) if n not in apart]
-        graph = replace(graph, outputs=tuple(kept))
+    of = dict(zip(names, graph.outputs, strict=True))
+    apart = {n: why for n, v in of.items() if (why := _without(v))}
+    # Of the others there are values; where there are none, what is evaluated says why.
+    kept = {n: v for n, v in of.items() if n not in apart} or of
+    graph = replace(graph, outputs=tuple(kept.values()))
     worst: dict[str, Compared] = {}
     sizes: dict[str, float] = {}
-    drawn = feeds(graph, at, 0)
+    drawn = feeds(exe.model.graph, at, 0)
     for _ in range(sets):
         try:
             given = next(drawn).arrays
@@ -63,7 +64,7 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
                 f"{exe.model.source.label}: the original has no values to compare with", str(e),
                 "compare outputs yourself, of inputs that the model is for",
             ) from None  # fmt: skip
-        got = {n: x for n, x in exe.run(given).items() if n not in apart}
+        got = {n: x for n, x in exe.run(given).items() if n in kept}
         rows = zip(got.items(), graph.outputs, exact, own, strict=True)
         for (name, x), v, wanted, original in rows:
             kind, lost = v.type.dtype, False

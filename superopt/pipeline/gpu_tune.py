@@ -118,20 +118,22 @@ def tuned(
         k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
         there, first = len(k.order), k.order[0]
         new = [o for o in k.order[:most] if o not in k.times]
-        if there > 1 and new:
+        # Of ranked ones those beyond brought nothing before, where the first are known.
+        look = most if ranking is None else min(most, 2 * COMPILERS)
+        timed: Mapping[Option, float] = {}
+        if there > 1 and not {*k.order[:look]} <= {*k.times}:
             # What a clock said another day is nothing beside these: the best are timed again.
             k.order = list(dict.fromkeys((first, *nearest(k.times), *new)))
             known, k.times = k.times, {}
             clock = partial(seconds, p, dots=dots, held={}, failed=failed)
             measure(k, clock, len(k.order), ranking is not None)
-            k.times = k.times or known
+            timed, k.times = k.times, k.times or known
         if not k.times:
             continue
         numbers = gpu_features.numbers(p)
-        times = {o: k.times[o] for o in new if o in k.times}
-        learner.times += [Timed(key, numbers, o, t) for o, t in times.items()]
+        learner.times += [Timed(key, numbers, o, t) for o, t in timed.items() if o in new]
         if store is not None:
-            _keep(store, on, key, numbers, times)
+            _keep(store, on, key, numbers, timed)
         how[key] = k.best
         first = first if first in k.times else k.best
         shown, count = f"{p.tensor.type}", len(k.times)

@@ -344,8 +344,9 @@ class OnGpu:
         """Measure which ways to compute the model's kernels are the fastest, of the `most` that
         should be, and take them from now on; those with the most to do first.
 
-        sizes: of symbolic dimensions. budget: seconds. store: where it is written down; what is
-        there is not measured again. seen: told of each problem what was found.
+        sizes: of symbolic dimensions. budget: seconds. store: where it is written down; of what is
+        there the best are measured again beside what is new. seen: told of each problem what was
+        found.
 
         Raises UsageError for other sizes than those of the model, and for no budget.
         """

@@ -20,7 +20,7 @@ from superopt.te.node import Apply, Const, Expr, Load, Reduce
 from superopt.te.walk import loads, parts, reductions, slides
 
 TURNS = ("sin", "cos", "tan")
-COMPARED = ("eq", "ne", "lt", "le", "floor", "ceil", "round")
+COMPARED = ("eq", "ne", "lt", "le", "floor", "ceil", "round", "sign", "mod", "fmod")
 MANY = 8  # numbers for each one that is of them all
 LOADED = 1 << 22  # elements of a constant that is looked at
 SMALL = 64  # what scores and a bias are below
@@ -162,7 +162,8 @@ class Kept:
 
     def _fixed(self) -> set[Tensor]:
         """Constants on which it hangs what is decided, or how large an angle is, but as factors of
-        sums of products: as thresholds, and the frequencies by which positions are multiplied."""
+        sums of products: as thresholds, and the frequencies by which positions are multiplied. What
+        is rounded in memory itself is not asked what it is of."""
         left: list[Expr] = [
             e for now in self.current.values() for s in self._inside(now)
             if s.body is not None for e in parts(s.body)
@@ -176,7 +177,7 @@ class Kept:
                 seen.add(t)
                 if t in self.tensors.constants:
                     out.add(t)
-                elif t in self.exact or _passing(t, self.current):  # others are rounded themselves
+                elif t in self.exact or t in self.outputs or _passing(t, self.current):
                     of = [x.tensor for x in self.tensors.parts.get(t, ())] or [t]
                     bodies = [self.current.get(x, x).body for x in of]
                     left += [b for b in bodies if b is not None]
@@ -251,7 +252,8 @@ class Kept:
         few = (aim.kind is not None or aim.drops) and t not in self.exact
         inside = [x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)]
         some = dict.fromkeys(inside) if few else ()
-        read = [x for x in some if x in known and x.dtype == F32 and x not in self.fixed]
+        read = [x for x in some if x in known and x.dtype == F32]
+        read = [x for x in read if x not in self.fixed or self._factor(x, now)]
         read = [x for x in read if not self._kept(x, now)]
         for x in read:
             if x not in self.short:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
@@ -53,6 +53,15 @@ def test_an_output_without_one_is_left_out_and_named() -> None:
     assert [x.name for x in found.outputs] == ["y"]
     assert found.ok
     assert str(found).endswith("z is not compared: NonZero has no tensor expression\n")
+
+
+def test_inputs_are_what_all_of_the_model_takes() -> None:
+    """Also what is not compared: indices of a table."""
+    nodes = [helper.make_node("Gather", ["w", "ids"], ["a"]),
+             helper.make_node("NonZero", ["a"], ["z"]), helper.make_node("Add", ["x", "x"], ["y"])]  # fmt: skip
+    given = {"ids": (TensorProto.INT64, [4]), "x": (F, [4])}
+    m = model(nodes, given, ["z", "y"], {"w": np.ones((2, 8), np.float32)})
+    assert superopt.compile(m).accuracy(sets=3).ok
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.te.dtype import F16
+from superopt.te.dtype import BF16, F16
 from tests.plan.gpu_models import I64, drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near  # noqa: F401
@@ -20,7 +20,8 @@ INTEGER = TensorProto.INT64
 KNOWN = {
     "half": np.array(0.5, np.float32), "first": np.array(0), "some": np.arange(6, dtype="f") + 4097,
     "near": (X + np.array([1, 0, -1, 2, 1, 0])).astype("f"), "at": np.arange(6)[::-1].copy(),
-    "places": (X[::-1] % 8999).astype("f"), "one": np.array(1.5, "f"), "other": np.array(2.5, "f"),
+    "none": np.array(0, "f"), "places": (X[::-1] % 8999).astype("f"),
+    "one": np.array(1.5, "f"), "other": np.array(2.5, "f"),
 }  # fmt: skip
 W = drawn(9000, 4)
 
@@ -57,8 +58,10 @@ MODELS = {
     "of a table": of(node("Gather", "places", "at", "b"), node("Add", "b", "a", "s"),
                      node("Sub", "s", "a", "c"), node("Cast", "c", "j", to=INTEGER),
                      node("Gather", "w", "j", "y")),
-    "thresholds": of(node("Div", "a", "near", "b"), node("Mul", "b", "near", "c"),
-                     node("Less", "c", "some", "y")),
+    "signs": of(node("Sub", "a", "near", "b"), node("Sign", "b", "y")),
+    "rests": of(node("Mod", "a", "near", "y", fmod=1)),
+    "an output, too": of(node("Sub", "a", "near", "b"), node("GreaterOrEqual", "b", "none", "y"),
+                         more=("b",)),
 }  # fmt: skip
 
 
@@ -96,6 +99,20 @@ def test_frequencies_are_exact(fn: str, precision: str) -> None:
     wanted = {"Sin": np.sin, "Cos": np.cos, "Tan": np.tan}[fn](angle)
     slope = 1 + wanted**2 if fn == "Tan" else 1.0
     assert (np.abs(got - wanted) / slope).max() < 2e-3  # 3999 has 11 digits less than a float32
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+def test_a_weight_that_is_compared_is_short_in_its_products(precision: str) -> None:
+    nodes = [node("MatMul", "x", "w", "h"), node("Less", "t", "w", "z"), node("Relu", "h", "r"),
+             node("MatMul", "r", "w", "y")]  # fmt: skip
+    known = {"w": drawn(64, 64)}
+    m = model(nodes, {"x": (F, [64, 64]), "t": (F, [64, 64])}, ["y", "z"], known)
+    feeds = {"x": drawn(64, 64, of="x"), "t": known["w"]}  # none is less than itself
+    exe = superopt.compile(m, target="cuda", precision=precision)
+    assert not exe.run(feeds)["z"].any()
+    (part,) = exe.variant({}).parts
+    read = [{p.dtype for p in c.kernel.params[:-1]} for c in part.running.calls]
+    assert precision == "tf32" or any(kinds <= {F16, BF16} for kinds in read)
 
 
 def test_floats_beside_them_are_short() -> None:

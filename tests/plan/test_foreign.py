@@ -4,6 +4,7 @@ that only onnxruntime reads."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +13,10 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt.errors import ModelError, UsageError
+from superopt.ort import runtime
 from superopt.pipeline.steps import Foreign, Native
 from superopt.plan.segments import BESIDE
-from tests.plan.test_compile import F, model, near, reference
+from tests.plan.test_compile import F, in_parts, model, near, reference
 
 
 def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
@@ -37,6 +39,22 @@ def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
     (steps,) = exe.variants.values()
     assert [type(s) for s in steps] == [Native, Foreign, Native, Foreign]
     assert {n.op.name for n, _ in exe.fallen({})} == {"TopK", "NonZero"}
+
+
+def test_what_optimizations_refuse_runs_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, asked = runtime.session, []
+
+    def session(m: Any, threads: int = 1, level: str = "all") -> Any:
+        asked.append(level)
+        if level == "all":
+            raise ModelError("no", "its optimizer made a node that is none", "")
+        return own(m, threads, level)
+
+    monkeypatch.setattr(runtime, "session", session)
+    exe = superopt.compile(m := in_parts())
+    x = np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)
+    near(exe(x=x), reference(m, {"x": x}))
+    assert asked[:2] == ["all", runtime.levels()[0]]
 
 
 def little_beside_recurrence() -> onnx.ModelProto:
