@@ -57,8 +57,12 @@ def test_an_output_without_one_is_left_out_and_named() -> None:
 
 def test_inputs_are_what_all_of_the_model_takes() -> None:
     """Also what is not compared: indices of a table."""
-    nodes = [helper.make_node("Gather", ["w", "ids"], ["a"]),
-             helper.make_node("NonZero", ["a"], ["z"]), helper.make_node("Add", ["x", "x"], ["y"])]  # fmt: skip
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["w", "ids"], ["a"]),
+        node("NonZero", ["a"], ["z"]),
+        node("Add", ["x", "x"], ["y"]),
+    ]
     given = {"ids": (TensorProto.INT64, [4]), "x": (F, [4])}
     m = model(nodes, given, ["z", "y"], {"w": np.ones((2, 8), np.float32)})
     assert superopt.compile(m).accuracy(sets=3).ok
