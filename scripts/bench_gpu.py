@@ -18,8 +18,8 @@ the device as inputs, which torch's compiled modes are timed with, too. Outputs 
 the model's in float64, on the processor, of inputs that each run draws anew, after memory was
 filled with what is no number: the largest difference by the output's rms, which is an error where
 it is more than FAR. `--tune N` measures N ways to compute each problem first, kept in FOLDER/store.
-It exits with 1 where a step failed. Of the store that the user has nothing is taken, nor of what
-Triton keeps: `compile s` is from nothing.
+It exits with 1 where a step failed. Of the user's store nothing is taken, nor of what Triton
+keeps: each process begins with an empty cache.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def measured(
     )  # fmt: skip
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
-    exe = cuda.compile(read(m), precision, vendor=vendor, store=STORE)  # which has nothing
+    exe = cuda.compile(read(m), precision, vendor=vendor, store=STORE)  # not the user's
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}
     exe.run(feeds)
     if tune:

@@ -101,7 +101,7 @@ def measured(net: Net, precision: str) -> str:
     cls: Any = getattr(torch.nn, net.kind)
     module = cls(net.size, net.size, net.layers, bidirectional=net.both).eval()
     x = torch.randn(net.steps, net.rows, net.size)
-    exe = cuda.compile(read(model(net, module)), precision, store=folder())  # which has nothing
+    exe = cuda.compile(read(model(net, module)), precision, store=folder())  # not the user's
     poison(exe.variant({}))
     got = exe.run({"x": x.numpy()})["y"]
     with torch.no_grad():

@@ -35,7 +35,7 @@ from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_last import Sizes
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.gpu_profile import profile
-from superopt.pipeline.gpu_running import another, running_of
+from superopt.pipeline.gpu_running import another, started
 from superopt.pipeline.gpu_tune import Seen, known, tuned
 from superopt.pipeline.on_gpu import OnGpu
 from superopt.pipeline.outside import readable
@@ -268,7 +268,7 @@ class Compiler:
         while True:
             made = self.program(s, sizes)
             try:
-                return Part(s, made, running_of(label, made, ins, outs, self.device, self.dots))
+                return Part(s, made, started(label, made, ins, outs, self.device, self.dots))
             except Uncompiled as e:
                 other = another(label, made, e, options, self.tried)
                 self.chosen = {**self.chosen, **other}

@@ -23,7 +23,7 @@ WAYS = 4  # to compute a problem, of which a compiler may make nothing
 NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't allocate memory")
 
 
-def running_of(
+def started(
     label: str, made: Program, inputs: Sequence[Spec], outputs: Sequence[Spec], device: str,
     dots: str,
 ) -> Running:  # fmt: skip

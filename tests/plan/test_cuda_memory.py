@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import superopt
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels.gpu_compiled import Uncompiled
 from superopt.kernels.gpu_program import Running, running
+from superopt.kernels.option import Option
 from superopt.pipeline import gpu_running, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
@@ -90,6 +92,24 @@ def test_another_way_where_triton_does_not_compile_one(
         near(got, reference(m, given), "fp32")
         assert len(asked) == refuses + 1
     assert len(set(asked)) == len(asked)
+
+
+def test_no_way_is_given_twice() -> None:
+    """Though it was not taken."""
+    ways = [Option.of("dot", rows=n) for n in range(9)]
+    made: Any = SimpleNamespace(
+        calls=[SimpleNamespace(function=0)], solved=["key"], options={"key": ways[0]},
+        kernels={0: SimpleNamespace(name="k1")}, problems={"key": None},
+    )  # fmt: skip
+    tried: dict[str, set[Option]] = {}
+
+    def next_one() -> Option:
+        given = "m", made, Uncompiled("no", "k1_2"), lambda p: iter(ways), tried
+        return gpu_running.another(*given)["key"]
+
+    assert [next_one() for _ in range(gpu_running.WAYS - 1)] == ways[1 : gpu_running.WAYS]
+    with pytest.raises(UsageError, match="cannot be compiled"):
+        next_one()
 
 
 def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
