@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,9 +72,27 @@ def test_what_is_never_right_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> N
         fitting(some)
 
 
-def test_only_products_in_a_row_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mc, "_disassembler", lambda: "/bin/false")
-    one = Machine(4)
-    one.asm["ptx"] = "wgmma.fence"
-    assert mc.sound(one)
+# What ptxas 12.8 and 12.9 leave of a product whose accumulators a bitwise operation reads first.
+DROPPED = "        /*1910*/                   HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ, !UPT, gsb0 ;\n"
+KEPT = "        /*1910*/                   HGMMA.64x64x8.F32.TF32 R24, gdesc[UR8], R24, gsb0 ;\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "products", "right"),
+    [(KEPT, 1, True), (DROPPED, 1, False), (KEPT + DROPPED, 1, False), (DROPPED, 0, True),
+     (WRONG, 1, True), (WRONG, 2, False), (RIGHT, 2, True)],
+)  # fmt: skip
+def test_which_machine_code_is_sound(
+    text: str, products: int, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code with wgmma is disassembled; registers are followed where there are two products."""
+    monkeypatch.setattr(mc, "_disassembler", lambda: "nvdisasm")
+    done = SimpleNamespace(stdout=text)
+    monkeypatch.setattr(mc.subprocess, "run", lambda *_, **__: done)
+    kernel = Machine(4)
+    kernel.asm["ptx"] = "wgmma.fence " * products
+    assert mc.sound(kernel) == right
+
+
+def test_nothing_to_disassemble_is_sound() -> None:
     assert mc.sound(object())

@@ -26,6 +26,24 @@ def node(op: str, *names: str, **how: object) -> onnx.NodeProto:
     return helper.make_node(op, given, [out], **how)
 
 
+def values_of_heads(batch: int = 3, h: int = 12, n: int = 128, d: int = 64) -> onnx.ModelProto:
+    """Probabilities times values, which are a part of a product's columns, as GPT-2 has them, and
+    the projection behind these."""
+    c = h * d
+    known = {
+        "rows": np.array([batch, n, 3 * c]), "b": np.array([2 * c]), "e": np.array([3 * c]),
+        "a": np.array([2]), "split": np.array([batch, n, h, d]), "joined": np.array([batch * n, c]),
+        "w": drawn(c, c, scale=c**-0.5),
+    }  # fmt: skip
+    nodes = [
+        node("Reshape", "x", "rows", "x3"), node("Slice", "x3", "b", "e", "a", "v0"),
+        node("Reshape", "v0", "split", "v1"), node("Transpose", "v1", "v", perm=[0, 2, 1, 3]),
+        node("MatMul", "p", "v", "z0"), node("Transpose", "z0", "z1", perm=[0, 2, 1, 3]),
+        node("Reshape", "z1", "joined", "z"), node("MatMul", "z", "w", "y"),
+    ]  # fmt: skip
+    return model(nodes, {"p": (F, [batch, h, n, n]), "x": (F, [batch * n, 3 * c])}, ["y"], known)
+
+
 def heads(
     n: int, h: int, d: int, keys: int = 0, grouped: int = 1, mask: np.ndarray | None = None,
     chosen: bool = False, least: float = -np.inf,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -31,6 +32,7 @@ from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda, gpu_running
 from tests.plan.test_cuda import MODELS
+from tests.plan.gpu_models import values_of_heads
 from tests.plan.test_cuda_across import LARGE
 from tests.plan.test_cuda_blocks import COMPILED as BLOCKS, so
 from tests.plan.test_cuda_attention import LONG
@@ -44,6 +46,7 @@ from tests.plan.test_cuda_indices import resized
 MODELS = {**MODELS, **GATES, **LONG, **{n: made for n, (made, *_) in CELLS.items()}}
 MODELS |= {n: made for n, (made, *_) in {**FEW, **PAIRS}.items()}
 MODELS |= {n: lambda n=n: product(n) for n in CASES}
+MODELS |= {"values of heads": values_of_heads}
 MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 if sys.argv[1] in BLOCKS:
     MODELS[sys.argv[1]], option = BLOCKS[sys.argv[1]]
@@ -73,7 +76,7 @@ for precision in sys.argv[2].split(","):
 
 
 ALL = ["fp16", "tf32", "fp32"]
-QUICK = ["powers", "layer norm"]
+QUICK = ["powers", "layer norm", "values of heads"]
 OTHERS = [
     "a block", "ragged heads", "depthwise", "turned", "columns", "rotary", "gated",
     "of three dimensions, and one behind", "angles", "a step of decoding", "a causal text",
@@ -97,6 +100,25 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ALL
+
+
+def test_a_rounded_product_is_computed() -> None:
+    """ptxas drops products whose sums are first read by the bitwise rounding to tf32."""
+    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    code = COMPILED.replace(
+        "functions(text.source", 'functions(text.source.replace(" + 0.0)", ")")'
+    )
+    counted = "assert sound(made), made.asm['ptx'].count('tf32.tf32')"
+    code = code.replace("assert sound(made)", counted)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "values of heads", "tf32"],
+        env=plain, capture_output=True, text=True,
+    )  # fmt: skip
+    dropped = re.search(r"AssertionError: (\d+)", done.stderr)
+    if done.returncode == 0:
+        pytest.skip("this assembler keeps such products")
+    assert dropped is not None, done.stderr
+    assert int(dropped[1]) > 0
 
 
 LOADS = """
