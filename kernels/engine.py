@@ -11,9 +11,14 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from superopt.errors import UsageError
 from superopt.kernels.room import ask
-from superopt.kernels.target_cpu import LEVELS, VARIABLE, missing_features, requested_level
+from superopt.kernels.target_cpu import (
+    LEVELS,
+    VARIABLE,
+    MissingInstructions,
+    missing_features,
+    requested_level,
+)
 
 VERSION: str = llvmlite.__version__
 
@@ -72,6 +77,7 @@ def initialized() -> None:
 
 def target(machine: Machine, shared: bool = False) -> Any:
     """shared: for a shared object, not for this process."""
+    initialized()
     kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=3, **kind
@@ -81,11 +87,11 @@ def target(machine: Machine, shared: bool = False) -> Any:
 def linked(objects: Sequence[bytes], machine: Machine) -> Any:
     """Object files as machine code that can be called: an engine with get_function_address.
 
-    Raises UsageError where this processor lacks an instruction set of the machine.
+    Raises MissingInstructions where this processor lacks an instruction set of the machine.
     """
     initialized()
     if missing := missing_features(machine.features, native().features):
-        raise UsageError(
+        raise MissingInstructions(
             f"code for {machine.cpu} does not run on this processor",
             f"it lacks {', '.join(missing)}",
             f"unset {VARIABLE}, or name an older processor",

@@ -36,6 +36,10 @@ LEVELS = {
 }
 
 
+class MissingInstructions(UsageError):
+    """Code is to run on a processor that lacks an instruction set that it uses."""
+
+
 def requested_level() -> str | None:
     """The level that SUPEROPT_TARGET_CPU names; None where it is unset, empty or "native".
 

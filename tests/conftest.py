@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from superopt.cli import run
 from superopt.commands import contract
+from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.fake_api import FakeApi
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
@@ -35,6 +36,35 @@ settings.load_profile("superopt")
 # Of the time of all tests a seventh was the collector's, which walked what they all share again and
 # again: rules, cases, modules.
 gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target-cpu",
+        choices=["native", *LEVELS],
+        default=os.environ.get(VARIABLE) or "native",
+        help="compile kernels for this level of x86-64; without its instructions they do not run",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """No workers for tests that are named one by one: they take longer to start than these run."""
+    return 0 if config.args and all("::" in arg for arg in config.args) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """With --target-cpu, kernels are compiled also where this processor cannot run them."""
+    try:
+        yield
+    except MissingInstructions as e:
+        if item.config.getoption("target_cpu") == "native":
+            raise
+        pytest.skip(f"compiled only: {e.what}; {e.why}")
 
 
 def pytest_collection_finish() -> None:
