@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from superopt.cli import run
 from superopt.commands import contract
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
+from tests.breadth import mark_breadth
 from tests.fake_api import FakeApi
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
@@ -51,9 +52,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
 
 
+def are_named(config: pytest.Config) -> bool:
+    """True where the command line names tests one by one, not files or folders."""
+    return bool(config.args) and all("::" in arg for arg in config.args)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """No workers for tests that are named one by one: they take longer to start than these run."""
-    return 0 if config.args and all("::" in arg for arg in config.args) else None
+    """No workers for tests that are named: they would take longer to start than these run."""
+    return 0 if are_named(config) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not ask for
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not are_named(config):
+        mark_breadth(items)
 
 
 @pytest.hookimpl(wrapper=True)

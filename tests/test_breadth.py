@@ -1,0 +1,50 @@
+"""Which cases of wide tables run by default."""
+
+import ast
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.breadth import ONE_IN, function_of, mark_breadth, runs_by_default
+
+
+def functions(path: Path) -> set[str]:
+    return {n.name for n in ast.walk(ast.parse(path.read_text("utf-8"))) if hasattr(n, "name")}
+
+
+@pytest.mark.parametrize("file", sorted({name.partition("::")[0] for name in ONE_IN}))
+def test_what_is_listed_is_there(file: str, root: Path) -> None:
+    """A test that was renamed would else run with all of its cases."""
+    known = functions(root / "tests" / file)
+    listed = {name.partition("::")[2] for name in ONE_IN if name.startswith(f"{file}::")}
+    assert listed <= known
+
+
+@pytest.mark.parametrize("one_in", [1, 2, 3, 4, 5, 7, 8, 10, 16, 20, 40])
+def test_how_many_cases_run(one_in: int) -> None:
+    for count in range(1, 500):
+        kept = sum(runs_by_default(n, one_in) for n in range(count))
+        assert abs(kept - count / one_in) <= 3
+        assert kept >= 1
+
+
+def test_no_case_runs_of_a_function_that_does_not() -> None:
+    assert not any(runs_by_default(n, 0) for n in range(10))
+
+
+def test_all_columns_of_a_crossed_table_run() -> None:
+    cases = itertools.product(range(9), range(2), range(5))
+    kept = [case for n, case in enumerate(cases) if runs_by_default(n, 4)]
+    assert len(kept) < 25
+    for column, size in enumerate((9, 2, 5)):
+        assert {case[column] for case in kept} == set(range(size))
+
+
+def test_the_marker_is_given_to_what_is_listed(request: pytest.FixtureRequest) -> None:
+    """In what this session collected, too: the other cases have none."""
+    items = request.session.items
+    mark_breadth(items)
+    for item in items:
+        listed = function_of(item.nodeid) in ONE_IN
+        assert listed or item.get_closest_marker("breadth") is None
