@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from superopt.cli import run
 from superopt.commands import contract
+from superopt.cost.machine import machine
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.breadth import mark_breadth
 from tests.fake_api import FakeApi
@@ -58,8 +59,11 @@ def are_named(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """No workers for tests that are named: they would take longer to start than these run."""
-    return 0 if are_named(config) else None
+    """A worker for each core that this process may use; none for tests that are named, which take
+    less time than workers to start."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 0 if are_named(config) else machine().cores_allowed
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not ask for

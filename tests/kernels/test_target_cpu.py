@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from superopt.cost import tuned
 from superopt.errors import UsageError
 from superopt.kernels import engine
 from superopt.kernels.cpu import loaded, object_code
@@ -89,3 +90,11 @@ def test_code_is_made_for_any_processor_and_runs_where_it_can(
         x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
         loaded(k, machine)(x, out)
         np.testing.assert_array_equal(out, 2 * x)
+
+
+def test_times_of_one_level_are_not_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = set()
+    for value in ("native", *LEVELS):
+        monkeypatch.setenv(VARIABLE, value)
+        targets.add(tuned.target(1))
+    assert len(targets) == 1 + len(LEVELS)
