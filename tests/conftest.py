@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from superopt.cli import run
 from superopt.commands import contract
 from superopt.cost.machine import machine
+from superopt.kernels.cpu import NoFloat16, converts_float16, host
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.breadth import mark_breadth
 from tests.fake_api import FakeApi
@@ -74,18 +75,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """With --target-cpu, kernels are compiled also where this processor cannot run them."""
+    """With --target-cpu, kernels are compiled also where this processor cannot run them. Where the
+    target cannot convert float16 there are no kernels of it."""
     try:
         yield
     except MissingInstructions as e:
         if item.config.getoption("target_cpu") == "native":
             raise
         pytest.skip(f"compiled only: {e.what}; {e.why}")
+    except NoFloat16 as e:
+        pytest.skip(str(e))
 
 
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def float16() -> None:
+    """Skips where there are no kernels of float16, so that onnxruntime computes them."""
+    if not converts_float16(host()):
+        pytest.skip("the target CPU has no instructions for float16")
 
 
 @pytest.fixture(scope="session")
