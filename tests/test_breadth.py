@@ -3,10 +3,12 @@
 import ast
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.breadth import ONE_IN, function_of, mark_breadth, runs_by_default
+from tests import breadth
+from tests.breadth import ONE_IN, runs_by_default
 
 
 def functions(path: Path) -> set[str]:
@@ -41,10 +43,24 @@ def test_all_columns_of_a_crossed_table_run() -> None:
         assert {case[column] for case in kept} == set(range(size))
 
 
-def test_the_marker_is_given_to_what_is_listed(request: pytest.FixtureRequest) -> None:
-    """In what this session collected, too: the other cases have none."""
-    items = request.session.items
-    mark_breadth(items)
-    for item in items:
-        listed = function_of(item.nodeid) in ONE_IN
-        assert listed or item.get_closest_marker("breadth") is None
+def test_the_marker_is_given_to_what_is_listed(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, none, other = "a.py::test_wide", "a.py::test_long", "a.py::test_small"
+    monkeypatch.setattr(breadth, "ONE_IN", {listed: 4, none: 0})
+    names = [f"tests/{f}[{n}]" for f in (listed, none, other) for n in range(8)]
+    items = [Case.from_parent(request.node.parent, name=name) for name in names]
+    breadth.mark_breadth(items)
+    marked = [i.name for i in items if i.get_closest_marker("breadth") is not None]
+    assert names[0] not in marked
+    assert [sum(f in name for name in marked) for f in (listed, none, other)] == [5, 8, 0]
+
+
+class Case(pytest.Item):
+    """An item whose id is its name."""
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, nodeid=name, **kwargs)
+
+    def runtest(self) -> None:
+        raise AssertionError
