@@ -13,7 +13,7 @@ from superopt.kernels.lower import lowered
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions, missing_features
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, compute
+from superopt.te.expr import Tensor, compute, reduce_sum
 
 REGISTERS = {16: "%xmm", 32: "%ymm", 64: "%zmm"}  # by a vector's bytes
 
@@ -34,6 +34,18 @@ def test_the_variable_names_what_code_is_for(level: str, monkeypatch: pytest.Mon
     )
     found = {width for width, name in REGISTERS.items() if name in made}
     assert found == {machine.width}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_call_no_function_for_each_element(level: str) -> None:
+    """Without instructions that fuse them, LLVM calls C's fmaf for what must be rounded once."""
+    a, b = Tensor("a", F32, (8, 16)), Tensor("b", F32, (16, 32))
+    y = compute((8, 32), lambda i, j: reduce_sum(16, lambda k: a[i, k] * b[k, j]))
+    machine = psabi_level(level)
+    text = written(lowered("k", [a, b], [y]), machine.width)
+    made = engine.target(machine).emit_assembly(engine.llvm.parse_assembly(text))
+    assert "fmaf" not in made
+    assert ("vfmadd" in made) == ("fma" in LEVELS[level].features)
 
 
 @pytest.mark.parametrize("value", [None, "", "native"])
