@@ -87,14 +87,23 @@ def optimized(text: str, machine: Machine) -> str:
 
 def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any]:
     initialized()
-    if "half" in text and "+sse2" in machine.features and "+f16c" not in machine.features:
-        raise NotImplementedError("this processor has no instructions for float16")
+    if "half" in text and not converts_float16(machine):
+        raise NoFloat16("this processor has no instructions for float16")
     ask(len(text))
     module = llvm.parse_assembly(text)
     module.verify()
     made = target(machine, shared)
     _optimized(module, made, PASSES)
     return module, made
+
+
+def converts_float16(machine: Machine) -> bool:
+    """False for x86 without F16C, which is where `features` names SSE2 but not that."""
+    return "+sse2" not in machine.features or "+f16c" in machine.features
+
+
+class NoFloat16(NotImplementedError):
+    """A kernel of float16 for a processor that cannot convert it (x86 without F16C)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from superopt.kernels.functions import (
 from superopt.kernels.prefetch import asked
 from superopt.kernels.text import Value, number, stored
 from superopt.kernels.vector_math import (
+    exp_below_gradual,
     log_of_one_more,
     log_of_one_more_within,
     tanh_of_softplus,
@@ -61,6 +62,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             return (log_of_one_more_within if within else log_of_one_more)(w.t, value(w, x, p))
         case Apply("tanh", (Apply("add", (a, b)),)) if (both := _softplus(a, b)) is not None:
             return tanh_of_softplus(w.t, *even(w, [value(w, e, p) for e in both]))
+        case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
+            return exp_below_gradual(w.t, value(w, x, p))
         case Apply("pow", (x, Const(n))) if n in POWERS:
             return raised(w.t, value(w, x, p), n)
         case Apply(fn, args, dtype):

@@ -5,12 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from superopt.kernels.room import ask
+from superopt.kernels.target_cpu import (
+    LEVELS,
+    VARIABLE,
+    MissingInstructions,
+    missing_features,
+    requested_level,
+)
 
 VERSION: str = llvmlite.__version__
 
@@ -39,7 +47,23 @@ HALVES = {"znver4": 32}
 
 
 def host() -> Machine:
-    """This machine."""
+    """What kernels are compiled for: the level that SUPEROPT_TARGET_CPU names, or this processor.
+
+    Raises UsageError for an unknown level.
+    """
+    name = requested_level()
+    return native() if name is None else psabi_level(name)
+
+
+def psabi_level(name: str) -> Machine:
+    """Any processor of this level of the x86-64 psABI ("x86-64-v3")."""
+    level = LEVELS[name]
+    return Machine(name, ",".join(f"+{f}" for f in level.features), level.width)
+
+
+@cache
+def native() -> Machine:
+    """This processor."""
     initialized()
     has = llvm.get_host_cpu_features()
     width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
@@ -53,6 +77,7 @@ def initialized() -> None:
 
 def target(machine: Machine, shared: bool = False) -> Any:
     """shared: for a shared object, not for this process."""
+    initialized()
     kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=3, **kind
@@ -60,8 +85,17 @@ def target(machine: Machine, shared: bool = False) -> Any:
 
 
 def linked(objects: Sequence[bytes], machine: Machine) -> Any:
-    """Object files as machine code that can be called: an engine with get_function_address."""
+    """Object files as machine code that can be called: an engine with get_function_address.
+
+    Raises MissingInstructions where this processor lacks an instruction set of the machine.
+    """
     initialized()
+    if missing := missing_features(machine.features, native().features):
+        raise MissingInstructions(
+            f"code for {machine.cpu} does not run on this processor",
+            f"it lacks {', '.join(missing)}",
+            f"unset {VARIABLE}, or name an older processor",
+        )
     ask(sum(map(len, objects)))
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target(machine))
     for code in objects:

@@ -92,7 +92,7 @@ def _text(lanes: int) -> str:
     """spin: so many multiply-adds of each chain. sum: of so many bytes, a multiple of 8 vectors,
     so many times."""
     kind = f"<{lanes} x float>"
-    fma = f"@llvm.fma.v{lanes}f32"
+    fma = f"@llvm.fmuladd.v{lanes}f32"
     half = "<" + ", ".join(["float 0.5"] * lanes) + ">"
     chains, rows = range(CHAINS), range(8)
     lines = [

@@ -9,9 +9,9 @@ from math import prod
 from superopt.kernels.address import Moving
 from superopt.kernels.tile import For, Kernel, Stmt
 from superopt.te import index as ix
-from superopt.te.affine import affine
+from superopt.te.affine import affine, atoms_of
 from superopt.te.expr import Tensor
-from superopt.te.node import Axis, Expr, Load
+from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import axes_of, loads
 
 STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
@@ -128,7 +128,7 @@ def _fresh(
     which comes before, in the steps of a loop, or behind, in a tile."""
     moved = [f.axis for f in loops if f.kind != "unroll"]
     out = []
-    for form in filter(None, map(affine, load.index)):
+    for form in filter(None, (affine(_unclamped(i)) for i in load.index)):
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
             n = a.size
             inside, around = (
@@ -139,6 +139,12 @@ def _fresh(
             elif around:
                 out.append((a, n - min(around), n))
     return tuple(out)
+
+
+def _unclamped(index: Expr) -> Expr:
+    """The index where no tile is moved back within the bounds, as the last one of a row may be."""
+    clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
+    return ix.substitute(index, {a: max(a.args, key=lambda x: len(axes_of(x))) for a in clamps})
 
 
 Loop = tuple[Axis, bool, bool]  # is it written out? does the place that is read hang on it?

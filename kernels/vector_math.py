@@ -6,8 +6,9 @@ which takes one element at a time.
     log        1.2e-7 relative                    log(m) + e ln(2), by what follows for m = 1 + f
     tanh       4e-7 relative                      x P(x^2) / Q(x^2), degrees 5 and 3, to |x| = 9
     erf        4e-7 relative                      the same, degrees 6 and 4, to |x| = 4
-    sigmoid    3e-7 relative                      1 / (1 + exp(-x))
-    exp_below  1.8e-7 relative, of what is not above 0; below 1.7e-38 it is 0: with one power of two
+    sigmoid    3e-7 relative                      by e^-|x|
+    exp_below  1.8e-7 relative, of x <= 0; 0 below 2^-126.5: with one power of two
+    exp_below_gradual  the same, but subnormals as exp has them
     log(1 + u) 2e-7 relative, of 0 <= u <= 1      2 atanh(u / (2 + u)), degree 9
     tanh(log(1 + e^x))  4e-7 relative             by e^-|x|, without a logarithm
 
@@ -40,13 +41,27 @@ LN2_HIGH, LN2_LOW = 0.693359375, -0.00021219444170128554  # 9 bits, and the rest
 ROUNDS = 12582912.0  # 1.5 * 2^23: what is added to it is a whole number in its last bits
 ROUNDS_BITS = 0x4B400000
 SCALED = 16  # lanes of the instruction that multiplies by powers of two
+SUBNORMAL_BITS = 24  # the smallest subnormal number is 2^-150, rounded up
 EXP_LEAST, EXP_MOST = -104.0, 89.0  # below and above, exp is 0 and infinite in float32
-ONE_POWER = -86.98  # down to which 2 e^r times one power of two, above 0, is exp
 
 
 def exp(t: Text, x: Value) -> Value:
     """2^n e^r for x = n ln(2) + r, |r| <= ln(2) / 2."""
-    x = clamped(t, x, EXP_LEAST, EXP_MOST)
+    return _exp_by_two_powers(t, clamped(t, x, EXP_LEAST, EXP_MOST))
+
+
+def exp_below(t: Text, x: Value) -> Value:
+    """e^x of x <= 0, by fewer steps; 0 below 2^-126.5, just under the smallest normal number."""
+    return _exp_by_one_power(t, x, 0)
+
+
+def exp_below_gradual(t: Text, x: Value) -> Value:
+    """e^x of x <= 0 with gradual underflow, for what a product makes large again (x sigmoid(x))."""
+    return _exp_by_one_power(t, x, -SUBNORMAL_BITS)
+
+
+def _exp_by_two_powers(t: Text, x: Value) -> Value:
+    """e^x of x within EXP_LEAST and EXP_MOST."""
     whole, n, r = _reduced(t, x)
     out = polynomial(t, EXP, r)
     if t.scales and x.lanes == SCALED:
@@ -66,18 +81,19 @@ def exp(t: Text, x: Value) -> Value:
     return out
 
 
-def exp_below(t: Text, x: Value) -> Value:
-    """e^x of what is not above 128 ln(2), by fewer steps: the least numbers are 0."""
-    if t.scales and x.lanes == SCALED:
-        return exp(t, x)
+def _exp_by_one_power(t: Text, x: Value, shift: int) -> Value:
+    """e^x = (2^shift e^r) 2^(n - shift) of x = n ln(2) + r <= 0.
+
+    x is held above (shift - 127) ln(2), where the bits of 2^(n - shift) are those of 0: the product
+    is then 0 exactly. So no large negative x of a mask (-1e4, -inf) makes subnormal numbers, with
+    which many processors are slow.
+    """
+    x = bounded(t, x, "olt", (shift - 127) * math.log(2))
     whole, _, r = _reduced(t, x)
-    # Twice e^r, so that of n = 128, where e^r < 1, the power of two is a number.
-    out = polynomial(t, [2 * c for c in EXP], r)
+    out = polynomial(t, [2.0**shift * c for c in EXP], r)
     bits = t.make(f"bitcast {whole} to {Value('', I32, x.lanes).type}", I32, x.lanes)
-    n = t.make(f"add {bits}, {number(-1 - ROUNDS_BITS, I32, x.lanes).text}", I32, x.lanes)
-    out = t.make(f"fmul {out}, {_power(t, n).text}", F32, x.lanes)
-    gone = t.make(f"fcmp olt {x}, {_like(ONE_POWER, x).text}", BOOL, x.lanes)
-    return t.make(f"select {gone}, {_like(0.0, x)}, {out}", F32, x.lanes)
+    n = t.make(f"sub {bits}, {number(ROUNDS_BITS + shift, I32, x.lanes).text}", I32, x.lanes)
+    return t.make(f"fmul {out}, {_power(t, n).text}", F32, x.lanes)
 
 
 def _reduced(t: Text, x: Value) -> tuple[Value, Value, Value]:
@@ -187,11 +203,13 @@ def _odd(t: Text, x: Value, most: float, above: Sequence[float], below: Sequence
 
 
 def sigmoid(t: Text, x: Value) -> Value:
-    other = t.make(f"fneg {x}", F32, x.lanes)
-    many = t.make(f"fcmp ogt {other}, {_like(EXP_MOST, x).text}", BOOL, x.lanes)
-    other = t.make(f"select {many}, {_like(EXP_MOST, x)}, {other}", F32, x.lanes)
-    below = t.make(f"fadd {exp_below(t, other)}, {_like(1.0, x).text}", F32, x.lanes)
-    return t.make(f"fdiv {_like(1.0, x)}, {below.text}", F32, x.lanes)
+    """By u = e^-|x|, which does not overflow: 1 / (1 + u), below 0 u / (1 + u)."""
+    size = t.call(f"llvm.fabs.{x.suffix}", [x], F32)
+    u = exp_below_gradual(t, t.make(f"fneg {size}", F32, x.lanes))
+    one = _like(1.0, x)
+    below = t.make(f"fcmp olt {x}, {_like(0.0, x).text}", BOOL, x.lanes)
+    top = t.make(f"select {below}, {u}, {one}", F32, x.lanes)
+    return t.make(f"fdiv {top}, {t.make(f'fadd {u}, {one.text}', F32, x.lanes).text}", F32, x.lanes)
 
 
 def polynomial(t: Text, coefficients: Sequence[float], x: Value) -> Value:
@@ -203,12 +221,15 @@ def polynomial(t: Text, coefficients: Sequence[float], x: Value) -> Value:
 
 
 def clamped(t: Text, x: Value, low: float, high: float) -> Value:
-    """Within bounds; no number is as it was."""
-    for how, bound in (("olt", low), ("ogt", high)):
-        edge = _like(bound, x)
-        out = t.make(f"fcmp {how} {x}, {edge.text}", BOOL, x.lanes)
-        x = t.make(f"select {out}, {edge}, {x}", F32, x.lanes)
-    return x
+    """Within bounds; NaN stays NaN."""
+    return bounded(t, bounded(t, x, "olt", low), "ogt", high)
+
+
+def bounded(t: Text, x: Value, comparison: str, bound: float) -> Value:
+    """The bound where x compares so with it ("olt": x is less), else x; NaN stays NaN."""
+    edge = _like(bound, x)
+    beyond = t.make(f"fcmp {comparison} {x}, {edge.text}", BOOL, x.lanes)
+    return t.make(f"select {beyond}, {edge}, {x}", F32, x.lanes)
 
 
 def _fma(t: Text, a: Value, b: Value, c: Value) -> Value:

@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 
 from superopt.cli import run
 from superopt.commands import contract
+from superopt.cost.machine import machine
+from superopt.kernels.cpu import NoFloat16, converts_float16, host
+from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
+from tests.breadth import mark_breadth
 from tests.fake_api import FakeApi
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
@@ -37,9 +41,62 @@ settings.load_profile("superopt")
 gc.set_threshold(50_000, 20, 50)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target-cpu",
+        choices=["native", *LEVELS],
+        default=os.environ.get(VARIABLE) or "native",
+        help="compile kernels for this level of x86-64; without its instructions they do not run",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
+
+
+def are_named(config: pytest.Config) -> bool:
+    """True where the command line names tests one by one, not files or folders."""
+    return bool(config.args) and all("::" in arg for arg in config.args)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """A worker for each core that this process may use; none for tests that are named, which take
+    less time than workers to start."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return 0 if are_named(config) else machine().cores_allowed
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not ask for
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not are_named(config):
+        mark_breadth(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """With --target-cpu, kernels are compiled also where this processor cannot run them. Where the
+    target cannot convert float16 there are no kernels of it."""
+    try:
+        yield
+    except MissingInstructions as e:
+        if item.config.getoption("target_cpu") == "native":
+            raise
+        pytest.skip(f"compiled only: {e.what}; {e.why}")
+    except NoFloat16 as e:
+        pytest.skip(str(e))
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def float16() -> None:
+    """Skips where there are no kernels of float16, so that onnxruntime computes them."""
+    if not converts_float16(host()):
+        pytest.skip("the target CPU has no instructions for float16")
 
 
 @pytest.fixture(scope="session")

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from superopt import __version__
-from superopt.cost.machine import machine
+from superopt.cost.machine import digest, machine
 from superopt.cost.store import GPU, Key, Measured, Store, Target
 from superopt.kernels.option import Option
+from superopt.kernels.target_cpu import LEVELS, requested_level
 
 MEASURED, CHOSEN, GRAPH = "kernel", "tuned", "rewrites"
 Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, of how many runs
 
 
 def target(threads: int) -> Target:
-    """Kernels of this version of superopt on this machine."""
-    return Target.on(machine(), "superopt", __version__, threads)
+    """Kernels of this version of superopt on this machine, or for the level of x86-64 that
+    SUPEROPT_TARGET_CPU names: times of the one say nothing about the other."""
+    on, level = machine(), requested_level()
+    if level is not None:
+        on = replace(on, flags_digest=digest(list(LEVELS[level].features)))
+    return Target.on(on, "superopt", __version__, threads)
 
 
 def gpu(name: str, dots: str) -> Target:

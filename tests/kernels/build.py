@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
+from superopt.kernels.engine import psabi_level
 from superopt.kernels.lower import lowered
 from superopt.kernels.tile import Kernel
+from superopt.onnx_io.source import read
+from superopt.pipeline.allowed import ALL
+from superopt.pipeline.compile import compiler
+from superopt.plan.build import Program
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import Tensor, TensorType, placeholder
 from superopt.te.walk import loads, stages
@@ -40,3 +46,8 @@ def blank(k: Kernel, results: int) -> list[np.ndarray]:
     shapes = [tuple(int(d) for d in p.shape if isinstance(d, int)) for p in k.params[-results:]]
     kinds = [to_numpy(p.dtype) for p in k.params[-results:]]
     return [np.full(s, 77, d) for s, d in zip(shapes, kinds, strict=True)]
+
+
+def planned(m: onnx.ModelProto, level: str) -> Program:
+    """The program that such a processor would run."""
+    return compiler(read(m), 1, psabi_level(level), None, ALL).planned({}, {})[1]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-import superopt
 from superopt.kernels.cpu_text import written
 from superopt.kernels.prefetch import NEXT, PANEL, SOON, Ahead, ahead, asked
-from superopt.pipeline.steps import Native
+from superopt.kernels.target_cpu import LEVELS
 from superopt.te.node import Axis
+from tests.kernels.build import planned
 from tests.plan.test_compile import F, model
 
 
@@ -30,16 +30,14 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_part_that_comes_next_is_asked_for(name: str) -> None:
+def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
     op, shape, weight, right = CASES[name]
     pads = {"pads": [1] * 4} if op == "Conv" else {}
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
               {"w": drawn(*weight)})  # fmt: skip
-    (step,) = superopt.compile(m).variant({})
-    assert isinstance(step, Native)
-    program = step.code.program
-    width = superopt.compile(m).machine.width
+    program, width = planned(m, level), LEVELS[level].width
     found = [a.bytes for k in program.kernels.values() for a in ahead(k, width).values()]
     if right is None:
         assert not found
@@ -76,8 +74,11 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
     assert max(map(len, lines)) <= 1.5 * (len(wanted) / times + 1)
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("stride", "wanted", "each"), [(1, [], 0), (2, [SOON], 4), (3, [SOON], 9)])
-def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int], each: int) -> None:
+def test_what_is_read_in_steps_is_asked_for(
+    stride: int, wanted: list[int], each: int, level: str
+) -> None:
     """each: of the nine elements of a window those that are asked for, since no other window that
     is read before has them, or behind in the same tile."""
     nodes = [
@@ -85,11 +86,8 @@ def test_what_is_read_in_steps_is_asked_for(stride: int, wanted: list[int], each
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
     ]
     m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
-    (step,) = superopt.compile(m).variant({})
-    assert isinstance(step, Native)
-    program = step.code.program
+    program, width = planned(m, level), LEVELS[level].width
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
-    width = superopt.compile(m).machine.width
     assert [a.bytes for a in ahead(pool, width).values()] == wanted
     text = written(pool, width)
     read = re.findall(r"load <\d+ x float>, ptr %v", text)  # not of registers

@@ -3,18 +3,23 @@
 import ctypes
 import ctypes.util
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import loaded
+from superopt.kernels.cpu import loaded, object_code
+from superopt.kernels.cpu_text import written
+from superopt.kernels.engine import native, psabi_level
 from superopt.kernels.functions import POWERS
 from superopt.kernels.lower import lowered
+from superopt.kernels.target_cpu import LEVELS, missing_features
 from superopt.te.dtype import F32, F64, I32, to_numpy
 from superopt.te.expr import Tensor, apply, compute, const, reduce_max
 from superopt.te.node import Expr
 
 WIDE = 6.1e-8  # half an ulp, and a little
+SMALLEST, SMALLEST_NORMAL = 2.0**-149, 2.0**-126
 FUNCTIONS = {
     "exp": (np.exp, 1.8e-7, (-87.0, 88.5)),
     "tanh": (np.tanh, 4e-7, (-12.0, 12.0)),
@@ -93,7 +98,7 @@ def test_exp_of_the_least_numbers() -> None:
 
 
 def test_exp_of_what_is_not_above_zero() -> None:
-    """Less what is largest of a row: within 1.8e-7, 0 below 1.7e-38, and of what is masked."""
+    """x less its row's maximum: within 1.8e-7, may be 0 below 2^-126; masked elements are 0."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-100, 20, (64, 131)).astype(np.float32)
     x[::3, ::7], x[5], x[6, 4], x[7, 9] = -np.inf, -np.inf, np.nan, np.inf
@@ -109,7 +114,7 @@ def test_exp_of_what_is_not_above_zero() -> None:
         wanted = np.exp((x - x.max(1, keepdims=True)).astype(np.float64))
     assert (np.isnan(got) == np.isnan(wanted)).all()
     assert (got[wanted == 0] == 0).all()
-    np.testing.assert_allclose(got, wanted, rtol=1.8e-7, atol=1.8e-38)
+    np.testing.assert_allclose(got, wanted, rtol=1.8e-7, atol=SMALLEST_NORMAL)
 
 
 def test_of_what_may_be_above_zero() -> None:
@@ -249,7 +254,61 @@ def test_functions_of_softplus(name: str) -> None:
     with np.errstate(invalid="ignore"):
         wide = np.logaddexp(0.0, x.astype(np.float64))
     wanted = wide if last else np.tanh(wide)
-    np.testing.assert_allclose(out, wanted, rtol=4e-7, atol=1.2e-38)
+    np.testing.assert_allclose(out, wanted, rtol=4e-7, atol=2 * SMALLEST)
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    u = np.exp(-np.abs(x))
+    return np.where(x < 0, u, 1) / (1 + u)
+
+
+def mish(x: Expr) -> Expr:
+    return x * apply("tanh", softplus(x))
+
+
+UNDERFLOW = np.linspace(-104, -80, 20_001)  # where e^x comes near the smallest normal number, and 0
+AROUND_ZERO = np.geomspace(SMALLEST_NORMAL / 2**10, SMALLEST_NORMAL * 2**10, 2003)
+BOTH_SIGNS = np.concatenate([AROUND_ZERO, -AROUND_ZERO])
+NEAR_SMALLEST: dict[str, tuple[Callable[[Expr], Expr], Callable[..., np.ndarray], np.ndarray]] = {
+    "exp": (lambda x: apply("exp", x), np.exp, UNDERFLOW),
+    "exp of -|x|": (lambda x: apply("exp", -apply("abs", x)), np.exp, UNDERFLOW),
+    "sigmoid": (lambda x: apply("sigmoid", x), logistic, UNDERFLOW),
+    "silu": (lambda x: x * apply("sigmoid", x), lambda x: x * logistic(x), UNDERFLOW),
+    "softplus": (softplus, lambda x: np.logaddexp(0, x), UNDERFLOW),
+    "mish": (mish, lambda x: x * np.tanh(np.logaddexp(0, x)), UNDERFLOW),
+    "pow": (lambda x: apply("pow", 2 + 0 * x, x), np.exp2, UNDERFLOW / math.log(2)),
+    "reciprocal": (lambda x: 1 / x, lambda x: 1 / x, 1 / AROUND_ZERO[AROUND_ZERO > 2.0**-127]),
+    "sqrt": (lambda x: apply("sqrt", x), np.sqrt, AROUND_ZERO),
+    "log": (lambda x: apply("log", x), np.log, AROUND_ZERO),
+    "log1p": (lambda x: apply("log", 1 + x), np.log1p, BOTH_SIGNS),
+    "tanh": (lambda x: apply("tanh", x), np.tanh, BOTH_SIGNS),
+    "erf": (lambda x: apply("erf", x), np.vectorize(math.erf), BOTH_SIGNS),
+    "sinh": (lambda x: apply("sinh", x), np.sinh, BOTH_SIGNS),
+    "asinh": (lambda x: apply("asinh", x), np.arcsinh, BOTH_SIGNS),
+    "atanh": (lambda x: apply("atanh", x), np.arctanh, BOTH_SIGNS),
+    "sin": (lambda x: apply("sin", x), np.sin, BOTH_SIGNS),
+    "tan": (lambda x: apply("tan", x), np.tan, BOTH_SIGNS),
+    "asin": (lambda x: apply("asin", x), np.arcsin, BOTH_SIGNS),
+    "atan": (lambda x: apply("atan", x), np.arctan, BOTH_SIGNS),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", NEAR_SMALLEST)
+def test_results_near_the_smallest_normal_number(name: str, level: str) -> None:
+    """Within 4e-7, or two of the smallest steps; a product with x multiplies these."""
+    expression, exact, points = NEAR_SMALLEST[name]
+    x = points.astype(np.float32)
+    a, out, machine = Tensor("x", F32, x.shape), np.zeros_like(x), psabi_level(level)
+    k = lowered("k", [a], [compute(x.shape, lambda i: expression(a[i]))])
+    if missing_features(machine.features, native().features):
+        object_code(written(k, machine.width), machine)
+        pytest.skip(f"compiled for {level}, which this processor cannot run")
+    loaded(k, machine)(x, out)
+    wanted = exact(x.astype(np.float64))
+    step = 2 * SMALLEST * (np.abs(x) if name in ("silu", "mish") else 1)
+    excess = np.abs(out - wanted) - 4e-7 * np.abs(wanted) - step
+    assert excess.max() <= 0, (x[excess.argmax()], out[excess.argmax()])
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])

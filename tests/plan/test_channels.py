@@ -14,6 +14,7 @@ from superopt.kernels.layout import Layout
 from superopt.plan.phases import phases
 from superopt.te.affine import affine
 from superopt.te.walk import loads, reductions
+from tests.kernels.build import planned
 from tests.ops.build import made
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import CONV, Shapes, build, feeds_of, node, program_of, weights
@@ -151,6 +152,7 @@ def test_it_is_computed(name: str, threads: int) -> None:
     near(superopt.compile(m, threads=threads).run(feeds), reference(m, feeds))
 
 
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     [("groups of twelve channels", "groups"), ("groups of twenty channels, added to", "groups"),
@@ -164,9 +166,9 @@ def test_it_is_computed(name: str, threads: int) -> None:
      ("two channels of many, in three dimensions", "few"), ("phases of three channels", "few"),
      ("few columns of long rows", "few")],
 )  # fmt: skip
-def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
+def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = program_of(build(nodes, shapes, known))
+    found = planned(build(nodes, shapes, known), level)
     assert algorithm in {o.algorithm for o in found.options.values()}
 
 
@@ -174,7 +176,7 @@ def test_it_has_a_kernel_of_its_own(name: str, algorithm: str) -> None:
 def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
     """Sixteen channels lie next to each other: where they are two vectors, each is read as one."""
     nodes, shapes, known = FORMS["three channels of many"]
-    found = program_of(build(nodes, shapes, known))
+    found = planned(build(nodes, shapes, known), "x86-64-v4")
     (key,) = (k for k, o in found.options.items() if o.algorithm == "few")
     p = found.problems[key]
     narrow = few(p.tensor, p.constants, p.layouts, lanes)

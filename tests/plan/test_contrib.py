@@ -140,6 +140,7 @@ def test_others_run_in_onnxruntime(name: str) -> None:
     np.testing.assert_array_equal(exe.run(feeds)["y"], wanted(m, feeds)[0])
 
 
+@pytest.mark.usefixtures("float16")
 @pytest.mark.parametrize("name", ["gelu", "skip rms", "rms", "skip norm", "fast gelu, bias"])
 def test_in_sixteen_bits(name: str) -> None:
     m, feeds = built(name, 17, np.float16)

@@ -49,7 +49,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_c_gets_the_same_bits(name: str, threads: int, tmp_path: Path) -> None:
+def test_c_gets_the_same_bits(
+    name: str, threads: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name == "float16":
+        request.getfixturevalue("float16")
     m, feeds = CASES[name]()
     exe = superopt.compile(m, threads=threads)
     wanted = exe.run(feeds)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
-from superopt.kernels.cpu import host
 from superopt.pipeline.steps import Native
 from superopt.plan.build import Program
+from tests.kernels.build import planned
 from tests.plan.test_compile import F, I, model, near, reference
 
 node = helper.make_node
@@ -245,19 +245,17 @@ def test_pictures_whose_channels_come_last_are_copied_first() -> None:
     assert "i0 i1//16 i2+3 i3+3 i1%16" in layouts
 
 
-@pytest.mark.skipif(host().width < 64, reason="as many lanes")
 @pytest.mark.parametrize("name", [n for n in FORMS if n.startswith("a large product")])
 def test_large_products_are_computed_by_parts(name: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = program_of(build(nodes, shapes, known))
+    found = planned(build(nodes, shapes, known), "x86-64-v4")
     assert "strassen" in {o.algorithm for o in found.options.values()}
 
 
-@pytest.mark.skipif(host().width < 64, reason="vectors of 16 elements")
 @pytest.mark.parametrize("name", ["turned", "turned to the front"])
 def test_tiles_are_turned(name: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = program_of(build(nodes, shapes, known))
+    found = planned(build(nodes, shapes, known), "x86-64-v4")
     assert "turning" in {o.algorithm for o in found.options.values()}
 
 

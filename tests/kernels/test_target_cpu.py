@@ -1,0 +1,112 @@
+"""Code for a level of x86-64 that the user names: which one, and which processors run it."""
+
+import numpy as np
+import pytest
+
+from superopt.cost import tuned
+from superopt.errors import UsageError
+from superopt.kernels import engine
+from superopt.kernels.cpu import loaded, object_code
+from superopt.kernels.cpu_text import written
+from superopt.kernels.engine import host, linked, native, psabi_level
+from superopt.kernels.lower import lowered
+from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions, missing_features
+from superopt.kernels.tile import Kernel
+from superopt.te.dtype import F32
+from superopt.te.expr import Tensor, compute, reduce_sum
+
+REGISTERS = {16: "%xmm", 32: "%ymm", 64: "%zmm"}  # by a vector's bytes
+
+
+def doubled() -> Kernel:
+    a = Tensor("x", F32, (64,))
+    return lowered("k", [a], [compute((64,), lambda i: a[i] + a[i])])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_variable_names_what_code_is_for(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, level)
+    machine = host()
+    assert machine == psabi_level(level)
+    assert (machine.cpu, machine.width) == (level, LEVELS[level].width)
+    made = engine.target(machine).emit_assembly(
+        engine.llvm.parse_assembly(written(doubled(), machine.width))
+    )
+    found = {width for width, name in REGISTERS.items() if name in made}
+    assert found == {machine.width}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_call_no_function_for_each_element(level: str) -> None:
+    """Without instructions that fuse them, LLVM calls C's fmaf for what must be rounded once."""
+    a, b = Tensor("a", F32, (8, 16)), Tensor("b", F32, (16, 32))
+    y = compute((8, 32), lambda i, j: reduce_sum(16, lambda k: a[i, k] * b[k, j]))
+    machine = psabi_level(level)
+    text = written(lowered("k", [a, b], [y]), machine.width)
+    made = engine.target(machine).emit_assembly(engine.llvm.parse_assembly(text))
+    assert "fmaf" not in made
+    assert ("vfmadd" in made) == ("fma" in LEVELS[level].features)
+
+
+@pytest.mark.parametrize("value", [None, "", "native"])
+def test_without_it_code_is_for_this_processor(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(VARIABLE, value)
+    assert host() == native()
+
+
+@pytest.mark.parametrize("value", ["znver3", "x86-64-v5", "X86-64-V3", " x86-64-v3"])
+def test_another_name_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(UsageError) as e:
+        host()
+    assert e.value.what == f"SUPEROPT_TARGET_CPU is {value!r}"
+    assert "x86-64-v3" in e.value.todo
+
+
+@pytest.mark.parametrize(
+    ("needed", "present", "missing"),
+    [
+        ("", "", []),
+        ("", "+avx", []),
+        ("+avx,+fma", "+sse2,+fma,+avx", []),
+        ("+avx,+fma,+avx512f", "+fma,-avx512f", ["avx", "avx512f"]),
+        ("-avx512f,+sse2", "+sse2", []),
+    ],
+)
+def test_features_that_are_missing(needed: str, present: str, missing: list[str]) -> None:
+    assert missing_features(needed, present) == missing
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("processor", LEVELS)
+def test_code_is_made_for_any_processor_and_runs_where_it_can(
+    level: str, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """processor: what this one is said to be, as far as it is as new as that."""
+    here = native()
+    monkeypatch.setattr(engine, "native", lambda: psabi_level(processor))
+    machine, k = psabi_level(level), doubled()
+    code = object_code(written(k, machine.width), machine)
+    if list(LEVELS).index(level) > list(LEVELS).index(processor):
+        with pytest.raises(MissingInstructions) as e:
+            linked([code], machine)
+        assert e.value.what == f"code for {level} does not run on this processor"
+        needed = set(LEVELS[level].features) - set(LEVELS[processor].features)
+        assert e.value.why == f"it lacks {', '.join(sorted(needed))}"
+    elif not missing_features(machine.features, here.features):
+        x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        loaded(k, machine)(x, out)
+        np.testing.assert_array_equal(out, 2 * x)
+
+
+def test_times_of_one_level_are_not_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = set()
+    for value in ("native", *LEVELS):
+        monkeypatch.setenv(VARIABLE, value)
+        targets.add(tuned.target(1))
+    assert len(targets) == 1 + len(LEVELS)
