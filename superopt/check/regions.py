@@ -93,7 +93,7 @@ def cut_like(regions: Regions, candidate: g.Graph) -> tuple[g.Graph, tuple[g.Val
     for n in opaque_nodes(candidate):
         key = payload(n)
         if key in mine or key not in regions.free:
-            raise Unmatched(f"{n.op.name} {key} is in the rewritten graph twice, or new")
+            raise Unmatched(f"{n.op.title} {key} is in the rewritten graph twice, or new")
         mine[key] = n
     found: list[g.Value | None] = list(candidate.outputs)
     for key, n in _owners(regions):

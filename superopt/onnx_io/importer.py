@@ -14,7 +14,15 @@ import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
-from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression
+from superopt.ir.op import (
+    Attr,
+    InferError,
+    Op,
+    Payload,
+    canonical_attrs,
+    expression,
+    opaque_op,
+)
 from superopt.onnx_io.capture import captured
 from superopt.onnx_io.follow import (
     READ,
@@ -36,6 +44,7 @@ from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
 from superopt.onnx_io.tensors import ConstantPool, literal
 from superopt.onnx_io.types import dtype_of
+from superopt.ops import OPS
 from superopt.te.dtype import STRING, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
@@ -319,8 +328,7 @@ def _opaque(state: _State, n: oir.Node) -> g.Node:
     for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))
-    carrier = Op(n.op_type, None, domain=n.domain)
-    made = g.opaque(carrier, inputs, Payload(n, _label(n)), types)
+    made = g.opaque(opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _label(n)), types)
     for t in types:
         for d in t.shape or ():
             if isinstance(d, Size) and d.name not in state.sizes:
