@@ -117,4 +117,6 @@ class _Tensors:
     def made(self, v: Value) -> Tensor:
         if isinstance(v, Constant) and v not in self.given:
             return written(v, f"v{len(self.known)}")
+        if v.type.dtype is None or v.type.shape is None:
+            raise Unreadable(f"a value of unknown type: {v.type}")
         return placeholder(f"v{len(self.known)}", v.type)

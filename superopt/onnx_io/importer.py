@@ -124,9 +124,11 @@ def domains(model: oir.Model) -> dict[str, int]:
 
 
 def _dims(v: oir.Value) -> tuple[FileDim, ...] | None:
+    """The dimensions that the file declares; onnxruntime takes a negative one as unknown."""
     if v.shape is None:
         return None
-    return tuple(d if isinstance(d, int) else d.value for d in v.shape)
+    dims = (d if isinstance(d, int) else d.value for d in v.shape)
+    return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
 
 
 def _input_type(state: _State, v: oir.Value) -> TensorType:

@@ -77,6 +77,8 @@ def literal(n: oir.Node) -> oir.TensorProtocol | None:
 
     The tensor has the node's own name for it, which is not the result's.
     """
+    if len(n.attributes) != 1:  # onnxruntime takes a node with several
+        return None
     (a,) = n.attributes.values()
     match a.name:
         case _ if a.is_ref():

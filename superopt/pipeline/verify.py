@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,11 @@ from superopt.check.inputs import Feeds
 from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
 from superopt.check.regions import opaque_nodes
 from superopt.ir.fold import fold
-from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined
+from superopt.pipeline.load import load_model
 from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.proofs import Proofs, by_definition, with_chains
 from superopt.pipeline.reporting import check_result
@@ -57,12 +56,16 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     """
     end = time.monotonic() + question.limit
     question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
-    for source in (a, b):
-        validate(source)
-    one = import_model(a)
+    first = load_model(a)
+    one = first.model
     if a.sha256 == b.sha256:
         return _all_proved(one, "both are the same file")
-    two = import_model(b)
+    second = load_model(b)
+    verdict = _compared(one, second.model, question, end)
+    return replace(verdict, notes=(*verdict.notes, *first.notes, *second.notes))
+
+
+def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict:
     mismatch = interface(one, two)
     if mismatch:
         return Verdict("differs", mismatch, None)
