@@ -139,6 +139,8 @@ def drawn(regions: Regions, feed: Feeds, born: Sequence[str], seed: int) -> dict
     for number, inputs in enumerate(regions.free.values()):
         rng = np.random.default_rng((seed, number))
         for i in inputs:
+            if i.type.shape is None:
+                continue
             try:
                 t = concrete(i.type, sizes)
                 found[i.name] = values(t, "normal", limits(regions.graph, i, sizes), rng)

@@ -26,6 +26,7 @@ from superopt.pipeline.proofs import Proofs, by_definition, with_chains
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session
+from superopt.pipeline.special_trials import sensitivities, tried
 from superopt.report.data import Event, OutputVerdict, Verdict
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
@@ -99,7 +100,13 @@ def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict
             lambda name: question.progress(Event("compare", f"output {name}, by rules", 0.9)),
             question.stop,
         )
-    return proof.verdict() if numeric is None else proof.tried(numeric)
+    verdict = proof.verdict() if numeric is None else proof.tried(numeric)
+    if verdict.decision != "proved":
+        return verdict
+    assert other is not None
+    question.progress(Event("compare", "NaN, infinities and ties", 0.95))
+    levels = sensitivities(fold(one.graph).graph, fold(other).graph)
+    return tried(one, two, levels, verdict, question.shapes, question.seed, end)
 
 
 DEFINITIONS = 0.6  # of the time, where other ways are tried, too
