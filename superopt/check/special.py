@@ -44,7 +44,8 @@ def special_feeds(
 
 
 def _floats(t: TensorType, number: int, finite: bool, rng: np.random.Generator) -> np.ndarray:
-    assert t.dtype is not None and t.shape is not None
+    assert t.dtype is not None
+    assert t.shape is not None
     kind = to_numpy(t.dtype)
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
     array = rng.choice(_palette(kind), shape).astype(kind)

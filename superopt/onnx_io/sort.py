@@ -23,7 +23,8 @@ def sort_nodes(model: onnx.ModelProto) -> bool:
 
     Returns whether anything changed. Nodes that wait for each other stay where they are.
     """
-    return any([_sort(place.body) for place in bodies(model)])
+    changed = [_sort(place.body) for place in bodies(model)]
+    return any(changed)
 
 
 def _sort(body: Body) -> bool:

@@ -16,8 +16,8 @@ from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import inlined, told
 from superopt.onnx_io.undeclared import undeclared
 from superopt.onnx_io.validate import harmless, validate
-from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 from superopt.ort.values import element_of
+from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
     it, and what runs it. None where onnxruntime does not, either. It is loaded in another process
     first, which it may crash."""
     held = file_or_bytes(source)
-    if held is None or not (harmless(repaired(source)[0]) and loads_in_onnxruntime(source, threads)):
+    fixed, _ = repaired(source)
+    if held is None or not harmless(fixed) or not loads_in_onnxruntime(source, threads):
         return None
     try:
         session = ort.session(held, threads)

@@ -45,9 +45,7 @@ class Session:
             )
         stale = isinstance(self._held, ort.Loaded) and self._held.start != ort.shared().starts
         if self._held is None or stale:
-            self._held = ort.shared().load(
-                self.path, threads=self.threads, level=self.level
-            )
+            self._held = ort.shared().load(self.path, threads=self.threads, level=self.level)
         return self._held
 
     @property

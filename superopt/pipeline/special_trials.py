@@ -91,8 +91,10 @@ def _of_node(n: g.Node) -> Sensitivity:
         return Sensitivity.TESTS
     if n.op.name in COMPARISONS:
         same = len({_without_identity(v) for v in operands}) == 1
-        return Sensitivity.TESTS if same or any(map(_is_not_finite, operands)) else (
-            Sensitivity.COMPARISONS
+        return (
+            Sensitivity.TESTS
+            if same or any(map(_is_not_finite, operands))
+            else (Sensitivity.COMPARISONS)
         )
     return Sensitivity.CHOICES if n.op.name in CHOICES else Sensitivity.NONE
 
@@ -161,8 +163,9 @@ def tried(
         replace(o, decision="unknown", reason=reason) if level is Sensitivity.TESTS else o
         for o, level in zip(verdict.outputs, levels, strict=True)
     )
-    decision = "agrees" if found.sets else "unknown"
-    return replace(verdict, decision=decision, reason=reason, outputs=outputs)
+    return Verdict(
+        "agrees" if found.sets else "unknown", reason, verdict.check, verdict.notes, outputs
+    )
 
 
 def _refuted(d: _Difference, verdict: Verdict) -> Verdict:
@@ -215,9 +218,7 @@ def _trials(
     return _Trials(done)
 
 
-def _feeds(
-    one: Model, level: Sensitivity, given: Mapping[str, int], seed: int
-) -> Iterator[Feeds]:
+def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) -> Iterator[Feeds]:
     """At the representative sizes, and at others in case the models do not run there."""
     sizes = shapes.representative(one, given)
     tries = [sizes] if given or not one.sizes else [sizes, *shapes.others(sizes)]

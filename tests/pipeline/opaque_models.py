@@ -131,9 +131,7 @@ def _value(name: str) -> onnx.ValueInfoProto:
 def _captured_by_if(g: Graph, xs: Sequence[str]) -> str:
     def branch(kind: str, *inputs: str) -> onnx.GraphProto:
         out = g.name("branch")
-        return helper.make_graph(
-            [helper.make_node(kind, inputs, [out])], out, [], [_value(out)]
-        )
+        return helper.make_graph([helper.make_node(kind, inputs, [out])], out, [], [_value(out)])
 
     total = g.op("ReduceSum", xs[0], keepdims=0)
     chosen = g.op("Less", total, g.constant(np.float32(0.5)))
@@ -293,9 +291,7 @@ def model(steps: Sequence[tuple[str, int, int]], outputs: Sequence[int]) -> onnx
     int4 = any(t.data_type == TensorProto.INT4 for t in g.initializers)
     opsets = [helper.make_opsetid("", 21 if int4 else OPSET)]
     opsets += [helper.make_opsetid(d, 1) for d in sorted(g.domains)]
-    return helper.make_model(
-        graph, opset_imports=opsets, ir_version=10, functions=g.functions
-    )
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=g.functions)
 
 
 def random_model(seed: int, count: int) -> onnx.ModelProto:
