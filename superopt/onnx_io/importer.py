@@ -42,7 +42,7 @@ from superopt.onnx_io.older import Older, checked
 from superopt.onnx_io.schema import Schema, attribute_value, is_plain, is_redundant, meant
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
-from superopt.onnx_io.tensors import ConstantPool, literal
+from superopt.onnx_io.tensors import ConstantPool, literal, sparse_literal
 from superopt.onnx_io.types import dtype_of
 from superopt.ops import OPS
 from superopt.te.dtype import STRING, to_numpy
@@ -172,12 +172,15 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
 
 
 def _constant(state: _State, n: oir.Node, position: int) -> bool:
-    """Define a Constant node's result; False where its value is no dense tensor."""
-    tensor = literal(n)
-    if tensor is None:
+    """Define a Constant node's result; False where its value is no tensor that we hold."""
+    tensor, sparse = literal(n), sparse_literal(n)
+    if tensor is not None:
+        state.pool.add([tensor])
+        made = state.pool.constant(tensor)
+    elif sparse is not None:
+        made = state.pool.unshared(sparse)
+    else:
         return False
-    state.pool.add([tensor])
-    made = state.pool.constant(tensor)
     if made not in state.names:
         state.literals[made] = Origin(n, {}, position)
     _define(state, n.outputs[0], made)

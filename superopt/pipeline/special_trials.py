@@ -266,12 +266,15 @@ def _difference(level: Sensitivity, x: object, found: Got, name: str) -> str:
 
 
 def _wrong(level: Sensitivity, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Where two results differ. A choice among floats counts where both results are finite."""
-    strict = level >= Sensitivity.COMPARISONS
+    """Where two results differ.
+
+    NaN and infinities stand for what is not defined over real numbers, and count only in models
+    that test for them. Integers and booleans are always defined.
+    """
     kind = from_numpy(x.dtype)
     if not kind.is_float:
         unequal = np.asarray(x != y)
-        return unequal if strict else np.zeros(unequal.shape, bool)
+        return unequal if level >= Sensitivity.COMPARISONS else np.zeros(unequal.shape, bool)
     a, b = x.astype(np.float64), y.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     rtol, part = TOLERANCE.get(kind, (0.1, 0.1))
@@ -279,4 +282,4 @@ def _wrong(level: Sensitivity, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         far = finite & (np.abs(a - b) > rtol * np.abs(a) + part * rms)
         other = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    return far | other if strict else far
+    return far | other if level is Sensitivity.TESTS else far
