@@ -74,7 +74,7 @@ def _near(value: Value, ctx: GraphContext) -> Collection[Node]:
 def _elsewhere(p: Plan, value: Value) -> Attempt:
     n = producer(value)
     wanted = " or ".join(sorted({s.op.name for s in p.starts}))
-    found = tell(value) if n is None else f"{n.op.name} of type {value.type}"
+    found = tell(value) if n is None else f"{n.op.title} of type {value.type}"
     reason = f"this is {found}, which the rule does not reach from any {wanted}"
     return Attempt(p.rule.name, value, "failed", 0, len(p.starts[0].steps), reason)
 

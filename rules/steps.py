@@ -59,7 +59,7 @@ def present(v: Value | None) -> bool:
 
 def kind_of(v: Value | None) -> str:
     n = None if v is None else producer(v)
-    return "absent" if v is None else f"from {n.op.name}" if n is not None else tell(v)
+    return "absent" if v is None else f"from {n.op.title}" if n is not None else tell(v)
 
 
 # --- operands -------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.onnx_io.source import Given, read
-from superopt.onnx_io.validate import validate
 from superopt.pipeline import generate as generate_
 from superopt.pipeline import judge as judge_
 from superopt.pipeline import known as known_
@@ -233,7 +232,6 @@ def generate_mutants(
                 f"seed {seed} of a model", "nothing is drawn for its mutants", "leave it out"
             )
         source = read(model)
-        validate(source)
         return own_mutants(source, Path(out), None if store is None else Path(store), show, max_ops)
     if max_ops < 1:
         raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from superopt.ir import graph as g
 from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
+from superopt.rules.facts import is_const
 from superopt.te.node import Dim
 
 MOST = 6  # of a kind, that a value has
@@ -40,15 +41,15 @@ class Forms:
 
 @dataclass(slots=True)
 class Pool:
-    """Every expression that was offered, in order; `most`: elements of one. known: the forms of
-    values so far."""
+    """Every expression of constants that was offered, in order; `most`: elements of one. known: the
+    forms of values so far."""
 
     most: int
     known: dict[g.Value, Forms] = field(default_factory=dict)
     found: dict[g.Value, None] = field(default_factory=dict)
 
     def made(self, op: str, *args: g.Value | None, **attrs: Attr) -> g.Value | None:
-        if any(a is None for a in args):
+        if any(a is None or not is_const(a) for a in args):
             return None
         try:
             n = g.node(OPS[op], args, **attrs)

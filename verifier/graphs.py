@@ -83,7 +83,7 @@ class _Tensors:
         for n in self.nodes(v):
             operands = [None if x is None else self.leaf(x) for x in n.inputs]
             if n.op.compute is None:
-                raise Unreadable(f"{n.op.name} has no tensor expression")
+                raise Unreadable(f"{n.op.title} has no tensor expression")
             found = n.op.compute(*operands, **dict(n.attrs))
             every = found if isinstance(found, tuple) else (found,)
             self.known.update(zip(results(n), every, strict=True))
@@ -117,4 +117,6 @@ class _Tensors:
     def made(self, v: Value) -> Tensor:
         if isinstance(v, Constant) and v not in self.given:
             return written(v, f"v{len(self.known)}")
+        if v.type.dtype is None or v.type.shape is None:
+            raise Unreadable(f"a value of unknown type: {v.type}")
         return placeholder(f"v{len(self.known)}", v.type)

@@ -21,7 +21,7 @@ from superopt.ir.evaluate import evaluate, node_results
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64, DType, to_numpy
+from superopt.te.dtype import BOOL, F32, F64, DType, to_numpy
 from superopt.verifier.blocks import Source, bits_of, blocks
 from superopt.verifier.folds import offered
 from superopt.verifier.forms import count
@@ -48,7 +48,8 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
     b = _same(a, b)
     mine, theirs = g.constants(a), g.constants(b)
     end = time.monotonic() + seconds
-    new = [c for c in theirs if c not in set(mine) and c.nbytes and c.type.dtype is not None]
+    known = set(mine)
+    new = [c for c in theirs if c not in known and c.nbytes and _has_numbers(c)]
     found: list[Relation] = []
     exact = {d: _given(mine, set(theirs), d) for d in {c.type.dtype for c in new}}
     left: list[g.Constant] = []
@@ -112,6 +113,11 @@ def _folded(
         if ulps <= ULPS:
             found.append(Relation(c, value, ulps))
     return found
+
+
+def _has_numbers(c: g.Constant) -> bool:
+    """True if float64 can hold the elements, as it cannot hold strings and complex numbers."""
+    return c.type.dtype is not None and (c.type.dtype.is_number or c.type.dtype == BOOL)
 
 
 def _uniform(c: g.Constant) -> bool:

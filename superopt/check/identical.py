@@ -63,13 +63,13 @@ def compare(rebuilt: g.Graph, file: g.Graph, tell: Tell) -> list[tuple[g.Value, 
         else:
             if m.op.opaque:
                 if not same_opaque(m, n) or m.types != n.types:
-                    raise Refused(f"{tell(a)}: this {m.op.name} is another there")
+                    raise Refused(f"{tell(a)}: this {m.op.title} is another there")
                 if partner.setdefault(m, n) is not n or partner.setdefault(n, m) is not m:
-                    raise Refused(f"{tell(a)}: two nodes {m.op.name} are one there, or one is two")
+                    raise Refused(f"{tell(a)}: two nodes {m.op.title} are one there, or one is two")
             elif not alike(m.attrs, n.attrs):
                 raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
             if [v is None for v in m.inputs] != [v is None for v in n.inputs]:
-                raise Refused(f"{tell(a)}: {m.op.name} has other operands there")
+                raise Refused(f"{tell(a)}: {m.op.title} has other operands there")
             pairs = zip(m.inputs, n.inputs, strict=True)
             stack += [(v, w) for v, w in pairs if v is not None and w is not None]
     return folded

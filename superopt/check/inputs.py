@@ -63,10 +63,14 @@ def feeds(
         yield Feeds(f"{kind}, integers 0" if tame else kind, arrays, sizes)
 
 
+UNDECLARED_SHAPE = (2, 4)  # of an input whose shape the model does not declare
+
+
 def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    """`t` at `sizes`; KeyError names a size that has no value."""
+    """`t` at `sizes`, of UNDECLARED_SHAPE where it has no shape; KeyError names a size that has no
+    value."""
     if t.shape is None:
-        return t
+        return t if t.dtype is None else TensorType(t.dtype, UNDECLARED_SHAPE)
     return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
 
 

@@ -93,7 +93,7 @@ def cut_like(regions: Regions, candidate: g.Graph) -> tuple[g.Graph, tuple[g.Val
     for n in opaque_nodes(candidate):
         key = payload(n)
         if key in mine or key not in regions.free:
-            raise Unmatched(f"{n.op.name} {key} is in the rewritten graph twice, or new")
+            raise Unmatched(f"{n.op.title} {key} is in the rewritten graph twice, or new")
         mine[key] = n
     found: list[g.Value | None] = list(candidate.outputs)
     for key, n in _owners(regions):
@@ -139,6 +139,8 @@ def drawn(regions: Regions, feed: Feeds, born: Sequence[str], seed: int) -> dict
     for number, inputs in enumerate(regions.free.values()):
         rng = np.random.default_rng((seed, number))
         for i in inputs:
+            if i.type.shape is None:
+                continue
             try:
                 t = concrete(i.type, sizes)
                 found[i.name] = values(t, "normal", limits(regions.graph, i, sizes), rng)

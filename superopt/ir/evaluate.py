@@ -61,7 +61,7 @@ def evaluate(
         operands = [None if v is None else value(v) for v in n.inputs]
         if n.op.opaque:
             if opaque is None:
-                raise InferError(f"{n.op.name} is opaque and no way to compute it was given")
+                raise InferError(f"{n.op.title} is opaque and no way to compute it was given")
             kinds = [NOTHING if v is None else v.type for v in n.inputs]
             given_to = zip(operands, kinds, strict=True)
             out = opaque(n, [None if a is None else _owned(a, k, domain) for a, k in given_to])

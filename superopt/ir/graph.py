@@ -61,7 +61,7 @@ class Node:
         raise KeyError(f"{self.op.name} has no attribute {name}")
 
     def __repr__(self) -> str:
-        return f"<{self.op.name} {', '.join(map(str, self.types))}>"
+        return f"<{self.op.title} {', '.join(map(str, self.types))}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

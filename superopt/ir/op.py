@@ -12,7 +12,7 @@ those of the expression, so inference cannot disagree with evaluation.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Union
@@ -48,7 +48,7 @@ class Payload:
 class Op:
     """An operator of the graph.
 
-    name: ONNX's name, or one of ours for internal operators.
+    name: ONNX's name, or one of ours for internal operators; of an opaque operator see `opaque_op`.
     compute: operands and attributes to the result tensors; None for opaque operators.
     inputs, required, variadic: operand names, how many must be there, does the last repeat.
     attrs: attribute names with defaults (REQUIRED where there is none).
@@ -77,6 +77,22 @@ class Op:
     @property
     def opaque(self) -> bool:
         return self.compute is None
+
+    @property
+    def title(self) -> str:
+        """ONNX's name, for people: `name` without the domain."""
+        return self.name.rpartition("::")[2]
+
+
+def opaque_op(op_type: str, domain: str, known: Container[str]) -> Op:
+    """The operator of an opaque node.
+
+    Code that tells operators apart by `name` reads their attributes and operands as the tensor
+    expression has them. An opaque Concat has neither, so its name is "ai.onnx::Concat".
+    known: the names of the operators that have a tensor expression.
+    """
+    name = f"{domain or 'ai.onnx'}::{op_type}" if op_type in known else op_type
+    return Op(name, None, domain=domain)
 
 
 def op(

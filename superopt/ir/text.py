@@ -159,7 +159,7 @@ def show_node(n: Node, name: Mapping[Value, str]) -> str:
     """`Conv(x, w, strides=(2, 2))`, the operands called as `name` says."""
     given = ["None" if v is None else name[v] for v in n.inputs]
     given += [f"{k}={show_attr(v)}" for k, v in told_attrs(n)]
-    text = f"{n.op.name}({', '.join(given)})"
+    text = f"{n.op.title}({', '.join(given)})"
     if not n.op.opaque:
         return text
     labels = ", ".join(quoted(str(v)) for _, v in n.attrs if isinstance(v, Payload))

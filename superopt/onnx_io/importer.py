@@ -14,7 +14,15 @@ import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
-from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression
+from superopt.ir.op import (
+    Attr,
+    InferError,
+    Op,
+    Payload,
+    canonical_attrs,
+    expression,
+    opaque_op,
+)
 from superopt.onnx_io.capture import captured
 from superopt.onnx_io.follow import (
     READ,
@@ -34,8 +42,9 @@ from superopt.onnx_io.older import Older, checked
 from superopt.onnx_io.schema import Schema, attribute_value, is_plain, is_redundant, meant
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, names_in
-from superopt.onnx_io.tensors import ConstantPool, literal
+from superopt.onnx_io.tensors import ConstantPool, literal, sparse_literal
 from superopt.onnx_io.types import dtype_of
+from superopt.ops import OPS
 from superopt.te.dtype import STRING, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
@@ -115,9 +124,11 @@ def domains(model: oir.Model) -> dict[str, int]:
 
 
 def _dims(v: oir.Value) -> tuple[FileDim, ...] | None:
+    """The dimensions that the file declares; onnxruntime takes a negative one as unknown."""
     if v.shape is None:
         return None
-    return tuple(d if isinstance(d, int) else d.value for d in v.shape)
+    dims = (d if isinstance(d, int) else d.value for d in v.shape)
+    return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
 
 
 def _input_type(state: _State, v: oir.Value) -> TensorType:
@@ -161,12 +172,15 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
 
 
 def _constant(state: _State, n: oir.Node, position: int) -> bool:
-    """Define a Constant node's result; False where its value is no dense tensor."""
-    tensor = literal(n)
-    if tensor is None:
+    """Define a Constant node's result; False where its value is no tensor that we hold."""
+    tensor, sparse = literal(n), sparse_literal(n)
+    if tensor is not None:
+        state.pool.add([tensor])
+        made = state.pool.constant(tensor)
+    elif sparse is not None:
+        made = state.pool.unshared(sparse)
+    else:
         return False
-    state.pool.add([tensor])
-    made = state.pool.constant(tensor)
     if made not in state.names:
         state.literals[made] = Origin(n, {}, position)
     _define(state, n.outputs[0], made)
@@ -319,8 +333,7 @@ def _opaque(state: _State, n: oir.Node) -> g.Node:
     for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))
-    carrier = Op(n.op_type, None, domain=n.domain)
-    made = g.opaque(carrier, inputs, Payload(n, _label(n)), types)
+    made = g.opaque(opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _label(n)), types)
     for t in types:
         for d in t.shape or ():
             if isinstance(d, Size) and d.name not in state.sizes:

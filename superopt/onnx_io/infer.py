@@ -70,14 +70,25 @@ def described(source: Source) -> frozenset[str]:
 
 def _infer(source: Source) -> dict[str, Declared]:
     model = source.skeleton.proto()
-    with suppress(Exception):  # what inference cannot do is unknown, not an error
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for keep_declared in (True, False):
+        if not keep_declared:  # they contradict the operators: onnxruntime believes these
+            _forget_declared(model)
+        with suppress(Exception):  # what inference cannot do is unknown, not an error
+            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            break
     names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     out: dict[str, Declared] = {}
     for v in (*model.graph.value_info, *model.graph.output):
         if (found := _declared(v.type, names)) != (None, None):
             out[v.name] = found
     return out
+
+
+def _forget_declared(model: onnx.ModelProto) -> None:
+    """Drop the declared types of all values but the inputs, in place."""
+    del model.graph.value_info[:]
+    for v in model.graph.output:
+        v.ClearField("type")
 
 
 def _declared(t: onnx.TypeProto, names: set[str]) -> Declared:

@@ -15,26 +15,31 @@ def sorted_nodes(source: Source) -> Source | None:
     """The model with each node behind those that it reads, and else as it was; None where nothing
     changes, or nodes wait for each other."""
     model = source.skeleton.proto()
-    try:
-        changed = [_sort(place.body) for place in bodies(model)]
-    except nx.NetworkXUnfeasible:
-        return None
-    if not any(changed):
-        return None
-    return source.instead(model)
+    return source.instead(model) if sort_nodes(model) else None
+
+
+def sort_nodes(model: onnx.ModelProto) -> bool:
+    """Put each node of every body behind those that it reads, in place.
+
+    Returns whether anything changed. Nodes that wait for each other stay where they are.
+    """
+    changed = [_sort(place.body) for place in bodies(model)]
+    return any(changed)
 
 
 def _sort(body: Body) -> bool:
-    """Raises NetworkXUnfeasible for a cycle."""
     nodes = list(body.node)
     makes = {name: n for n, node in enumerate(nodes) for name in node.output if name}
+    if all(makes.get(name, -1) < n for n, node in enumerate(nodes) for name in _reads(node)):
+        return False
     found = nx.DiGraph()
     found.add_nodes_from(range(len(nodes)))
     found.add_edges_from(
         (makes[name], n) for n, node in enumerate(nodes) for name in _reads(node) if name in makes
     )
-    order = list(nx.lexicographical_topological_sort(found))
-    if order == list(range(len(nodes))):
+    try:
+        order = list(nx.lexicographical_topological_sort(found))
+    except nx.NetworkXUnfeasible:
         return False
     with_nodes(body, (nodes[n] for n in order))
     return True

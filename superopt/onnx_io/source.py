@@ -89,6 +89,11 @@ class Source:
         skeleton = replace(self.skeleton, data=model.SerializeToString())
         return replace(self, path=None, raw=None, skeleton=skeleton)
 
+    def read_as(self, model: onnx.ModelProto) -> "Source":
+        """The same file, of which `model`, with stubs, is imported. Its digest and its copies stay
+        those of the file."""
+        return replace(self, skeleton=replace(self.skeleton, data=model.SerializeToString()))
+
     def check(self) -> None:
         """Raise ModelError if a file of the model's was written again since it was read."""
         own = [] if self.raw is None else [self.raw]

@@ -55,6 +55,16 @@ def unstow(model: onnx.ModelProto) -> None:
                     a.name, a.type = a.name.removeprefix(_MARK), _SPARSE
 
 
+def packed_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
+    """The sparse tensor that `stow` packed into a string attribute of this name; None for another
+    attribute."""
+    if name not in (f"{_MARK}sparse_value", _INITIALIZER):
+        return None
+    tensor = onnx.SparseTensorProto()
+    tensor.ParseFromString(base64.b64decode(text))
+    return tensor
+
+
 def _stow_initializers(graph: onnx.GraphProto) -> None:
     inputs = {v.name for v in graph.input}
     kept = [t for t in graph.sparse_initializer if t.values.name in inputs]

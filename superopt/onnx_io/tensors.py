@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from itertools import count
 
 import numpy as np
+import onnx
 import onnx_ir as oir
+from onnx import numpy_helper
 
 from superopt.ir import graph as g
 from superopt.onnx_io.mapped import Region, region_of, tensor_of
+from superopt.onnx_io.skeleton import stub_index
+from superopt.onnx_io.stowed import packed_sparse
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
+DENSE_ELEMENTS = 1 << 24  # of a sparse tensor that is read as a dense one
 SMALL = 4096  # bytes below which a tensor is compared by content at once
 _PROBE = 1024  # bytes at three places that are compared before a whole tensor is read
 _POOLS = count()  # numbers of pools: an address would come back once a pool is gone
@@ -47,6 +53,17 @@ class ConstantPool:
             self.tensors.setdefault(made, t)
         return made
 
+    def unshared(self, t: oir.TensorProtocol) -> g.Constant:
+        """The constant of `t`, which no other tensor is merged with: the file writes it in another
+        form."""
+        self._kept.append(t)
+        key = ("unshared", self._number, len(self._kept))
+        made = g.constant(
+            type=TensorType(dtype_of(t.dtype), dims_of(t)), key=key, load=t.numpy, nbytes=t.nbytes
+        )
+        self.tensors[made] = t
+        return made
+
     def of_array(self, values: np.ndarray, dtype: DType) -> g.Constant:
         """The constant of an array."""
         made = g.constant(values.astype(to_numpy(dtype)))
@@ -73,10 +90,13 @@ class ConstantPool:
 
 
 def literal(n: oir.Node) -> oir.TensorProtocol | None:
-    """What a Constant node gives, None for a sparse tensor and other things without a form.
+    """What a Constant node gives; None for a sparse tensor, a reference to an attribute of the
+    function, and a node with several attributes.
 
     The tensor has the node's own name for it, which is not the result's.
     """
+    if len(n.attributes) != 1:
+        return None
     (a,) = n.attributes.values()
     match a.name:
         case _ if a.is_ref():
@@ -99,6 +119,30 @@ def literal(n: oir.Node) -> oir.TensorProtocol | None:
             return oir.StringTensor(strings, shape=oir.Shape((len(strings),)))
         case _:
             return None
+
+
+def sparse_literal(n: oir.Node) -> oir.TensorProtocol | None:
+    """The sparse tensor that a Constant node gives, dense; None where it gives none, or one of more
+    than DENSE_ELEMENTS."""
+    for a in n.attributes.values():
+        if not a.is_ref() and a.type == oir.AttributeType.STRING:
+            sparse = packed_sparse(a.name, a.as_string())
+            return None if sparse is None else _dense(sparse)
+    return None
+
+
+def _dense(t: onnx.SparseTensorProto) -> oir.TensorProtocol | None:
+    shape = tuple(t.dims)
+    if math.prod(shape) > DENSE_ELEMENTS or stub_index(t.values) is not None:
+        return None
+    values = numpy_helper.to_array(t.values)
+    if values.dtype == object:
+        return None
+    places = numpy_helper.to_array(t.indices)
+    at = np.ravel_multi_index(tuple(places.T), shape) if places.ndim == 2 else places
+    flat = np.zeros(math.prod(shape), values.dtype)
+    flat[at] = values
+    return oir.Tensor(flat.reshape(shape), dtype=oir.DataType(t.values.data_type))
 
 
 def dims_of(t: oir.TensorProtocol) -> tuple[int, ...]:

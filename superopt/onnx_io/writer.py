@@ -301,7 +301,7 @@ class Writer:
         ]
         count = max((i + 1 for i, w in enumerate(wanted) if w), default=1)
         return [
-            self._result(v, f"{n.op.name.lower()}_out")
+            self._result(v, f"{n.op.title.lower()}_out")
             if w or not _optional(s, i)
             else oir.Value(name="")
             for i, (v, w) in enumerate(zip(values[:count], wanted, strict=False))

@@ -93,7 +93,7 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
 def _without(v: Value) -> str:
     """Why an output has no value in float64; empty where it has one."""
     found = next((n for n in nodes([v]) if n.op.opaque), None)
-    return "" if found is None else f"{found.op.name} has no tensor expression"
+    return "" if found is None else f"{found.op.title} has no tensor expression"
 
 
 def _rms(x: np.ndarray) -> float:

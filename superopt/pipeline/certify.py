@@ -14,9 +14,9 @@ from superopt.onnx_io.atomic import new_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.collect import collecting_rarely
+from superopt.pipeline.load import load_model
 from superopt.pipeline.trace import Untraceable, rounds
 from superopt.report.certificate import (
     CERTIFICATE,
@@ -104,8 +104,7 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
     own: rules beside the library's that it may apply. Others that it names are proved anew, from
     the text that it holds.
     """
-    for source in (a, b):
-        validate(source)
+    one, two = load_model(a).model, load_model(b).model
     library = load_library()
     rules: dict[str, Rule] = {r.name: r for r in (*library, *own)}
     try:
@@ -114,7 +113,7 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
         prove_own((r.name for r in c.rules), own)
         rules |= {r.name: _proved(r) for r in c.rules if r.name not in rules}
         with collecting_rarely():
-            check(c, import_model(a), import_model(b), rules, digest(library))
+            check(c, one, two, rules, digest(library))
     except CheckFailed as e:
         return Verdict("refused", f"{e.what.partition(';')[0]}: {e.why}", None)
     except Refused as e:

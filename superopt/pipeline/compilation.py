@@ -42,7 +42,7 @@ def compilation(
     kernels = {name for p in programs for name in p.kernels}
     names = exe.at(sizes).model.names
     foreign = tuple(
-        Foreign(f"{n.op.name} {names.get(g.item(n, 0), '')}".strip(), why)
+        Foreign(f"{n.op.title} {names.get(g.item(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
     )
     return Compilation(

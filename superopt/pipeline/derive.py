@@ -13,11 +13,10 @@ from superopt.check.inputs import feeds
 from superopt.check.numeric import Unrunnable, values_at
 from superopt.errors import UsageError
 from superopt.ir import graph as g
-from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline.interface import interface, joined
+from superopt.pipeline.load import load_model
 from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
 from superopt.report.data import Derivation, DerivedStep, Event
@@ -50,9 +49,7 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
     """A chain of rules from model `a` to model `b`, or why there is none."""
     begin = time.monotonic()
     asked.progress(Event("load", f"{a.label} and {b.label}", 0.0))
-    for source in (a, b):
-        validate(source)
-    one, two = import_model(a), import_model(b)
+    one, two = load_model(a).model, load_model(b).model
     mismatch = interface(one, two)
     other = None if mismatch else joined(one, two)
     if other is None:

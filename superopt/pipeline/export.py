@@ -155,7 +155,7 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
     steps = [] if exe.fallen(at) else exe.variant(at)
     if fallen := exe.fallen(at):
         of = exe.model.names
-        each = (f"{n.op.name} {of.get(g.item(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
+        each = (f"{n.op.title} {of.get(g.item(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
             f"in onnxruntime run {', '.join(each)}",

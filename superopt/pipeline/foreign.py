@@ -75,7 +75,7 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
     """A segment of a model in onnxruntime. Raises ModelError where that is not installed, and where
     it does not run it, as for inputs whose shapes do not fit each other."""
     if ort.available() is None:
-        what = ", ".join(dict.fromkeys(n.op.name for n in s.nodes))
+        what = ", ".join(dict.fromkeys(n.op.title for n in s.nodes))
         raise ModelError(
             f"{model.source.label}: {what} run only in onnxruntime", "it is not installed",
             'pip install "superopt[ort]"',

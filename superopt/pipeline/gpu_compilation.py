@@ -33,7 +33,7 @@ def compilation(
     programs = [p.program for p in made.parts]
     names = made.model.names
     foreign = tuple(
-        Foreign(f"{n.op.name} {names.get(g.item(n, 0), '')}".strip(), why)
+        Foreign(f"{n.op.title} {names.get(g.item(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
     )
     return Compilation(

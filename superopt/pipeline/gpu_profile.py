@@ -52,7 +52,7 @@ def profile(
             total += spent
             nodes = step.segment.nodes
             label = made.model.names.get(g.item(nodes[-1], 0), "")
-            ops = tuple(n.op.name for n in nodes)
+            ops = tuple(n.op.title for n in nodes)
             how = "onnxruntime, on the processor"
             rows.append(Part(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
             continue
@@ -95,7 +95,7 @@ def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
         if bool(what) if option.algorithm == LIBRARY else not first:
             count = work.operations(t)
             moved = sum(work.moved(t, program.problems[key].constants))
-        ops = tuple(x.op.name for x in come.of(result)) or (result.name,)
+        ops = tuple(x.op.title for x in come.of(result)) or (result.name,)
         label = "" if value is None else names.get(value, "")
         arithmetic, memory = count / most.flops, moved / most.bandwidth
         out.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from superopt.ir import graph as g
 from superopt.ir.substitute import replace_all
-from superopt.onnx_io.alike import default
+from superopt.onnx_io.alike import default, different_surroundings, same_opaque
 from superopt.onnx_io.model import Model
 
 
@@ -33,7 +33,8 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
 
 def joined(a: Model, b: Model) -> g.Graph | None:
     """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
-    objects; None where symbolic sizes have other names, and structure does not tell."""
+    objects, opaque ones included; None where symbolic sizes have other names, and structure does
+    not tell."""
     change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
     if any(i.type != j.type for i, j in change.items()):
         return None
@@ -42,4 +43,31 @@ def joined(a: Model, b: Model) -> g.Graph | None:
         same = pool.get((c.type, g.content_key(c.load())))
         if same is not None:
             change[c] = same
-    return g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
+    made = g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
+    return made if different_surroundings(a, b) else _with_opaque_of(a.graph, made)
+
+
+def _with_opaque_of(a: g.Graph, b: g.Graph) -> g.Graph:
+    """`b` with each opaque node of `a` that has the same form and operands in the place of its own.
+
+    Each node of `a` stands for one node of `b` at most, since an opaque node may be random. Both
+    graphs are over the same inputs, and their models have the same opsets and local functions.
+    """
+    own = set(g.nodes(a))
+    free: dict[tuple[g.Value | None, ...], list[g.Node]] = {}
+    for n in g.nodes(a):
+        if n.op.opaque:
+            free.setdefault(n.inputs, []).append(n)
+    made: dict[g.Value, g.Value] = {}
+    for n in g.nodes(b) if free else ():
+        inputs = tuple(None if v is None else made.get(v, v) for v in n.inputs)
+        again = g.intern_node(n.op, inputs, n.attrs, n.types)
+        if n.op.opaque and n not in own:
+            some = free.get(inputs, [])
+            same = next((m for m in some if m.types == n.types and same_opaque(m, n)), None)
+            if same is not None:
+                some.remove(same)
+                again = same
+        if again is not n:
+            made.update(zip(g.results(n), g.results(again), strict=True))
+    return g.Graph(b.inputs, tuple(made.get(v, v) for v in b.outputs))

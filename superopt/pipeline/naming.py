@@ -29,7 +29,7 @@ class Names:
             return self._given[v]
         if v not in self._made:
             p = g.producer(v)
-            kind = "weight" if p is None else p.op.name.lower()
+            kind = "weight" if p is None else p.op.title.lower()
             self._made[v] = f"{kind}_{len(self._made)}"
         return self._made[v]
 

@@ -17,10 +17,8 @@ from superopt.cost.store import Store, Target, Times
 from superopt.errors import CheckFailed
 from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
-from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import copy_unchanged, write_model
 from superopt.pipeline.admit import Admitted, admitted
 from superopt.pipeline.blame import ProvedButOff, blame
@@ -30,6 +28,7 @@ from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.clocks import measured, target
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.judge import told
+from superopt.pipeline.load import load_model
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.race import entrants, race, refused_at, together
@@ -90,15 +89,16 @@ def optimize(source: Source, request: Request) -> Done:
     """
     deadline = Deadline.of(request)
     request.progress(Event("load", f"reading {source.label}", 0.0))
-    validate(source)
-    model = import_model(source)
+    loaded = load_model(source)
+    model = loaded.model
     check_inputs(model, request.inputs)
     scratch = Scratch()
     try:
         with Store.open(request.store) as store:
-            told: tuple[str, ...] = ()
+            told = loaded.notes
             if request.mutants:
-                request, deadline, told = with_mutants(model, request, deadline, store, machine())
+                request, deadline, more = with_mutants(model, request, deadline, store, machine())
+                told = (*told, *more)
             return _Job(model, request, deadline, scratch, store, machine(), told).run()
     except BaseException:
         scratch.remove()

@@ -201,7 +201,10 @@ def _prepare(
 
 @dataclass(slots=True)
 class _Probe:
-    """Tries inputs; remembers why onnxruntime refused the model, and the fastest run."""
+    """Tries inputs; remembers why onnxruntime refused the model, and the fastest run.
+
+    empty: the last inputs tried and what the model gives there, where no output has elements.
+    """
 
     model: Model
     request: Request
@@ -210,6 +213,7 @@ class _Probe:
     us: float = 0.0
     sizes: Mapping[str, int] | None = None
     why: str = ""
+    empty: tuple[Feeds, Got] | None = None
 
     def sets(self, sizes: Mapping[str, int], note: Note) -> Iterator[Set]:
         given = self.request.inputs
@@ -257,6 +261,7 @@ class _Probe:
         """The first set at the representative sizes, or at others where these do not run."""
         asked = bool(self.request.shapes)
         why = ""
+        empty: Set | None = None
         for tried in (sizes, *(() if asked else shapes.others(sizes))):
             found = self._on(tried, KINDS[0])
             if found is not None:
@@ -267,8 +272,12 @@ class _Probe:
                     )
                 return Set(*found, True)
             why = self.why
+            if self.empty is not None:
+                empty = empty or Set(*self.empty, True)
             if not self.model.sizes:
                 break
+        if empty is not None:
+            return empty
         if asked and why:
             raise UsageError(
                 f"{self.model.source.label} does not run at {shapes.text(self.model, sizes)}",
@@ -298,6 +307,7 @@ class _Probe:
 
     def _on(self, sizes: Mapping[str, int], kind: str) -> tuple[Feeds, Got | None] | None:
         """Inputs of a kind and what the model gives there; None where it does not run."""
+        self.empty = None
         for tame in (False, True):
             try:
                 feed = next(feeds(self.model.graph, sizes, self.request.seed, [kind], tame=tame))
@@ -308,7 +318,7 @@ class _Probe:
             if not isinstance(got, ort.Failed):
                 if got is None or kind != KINDS[0] or sizes == self.sizes or not _empty(got):
                     return feed, got
-                self.why = "its results are empty"
+                self.why, self.empty = "its results are empty", (feed, got)
                 return None
             self.why = got.message
         return None

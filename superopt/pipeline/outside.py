@@ -7,17 +7,17 @@ these (`told`)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.outside import Port, around, declared, inferred, scalars
-from superopt.onnx_io.sort import sorted_nodes
+from superopt.onnx_io.repair import repaired
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import inlined, told
 from superopt.onnx_io.undeclared import undeclared
 from superopt.onnx_io.validate import harmless, validate
 from superopt.ort.values import element_of
+from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,15 @@ class Readable:
 
 def readable(source: Source, threads: int) -> Readable:
     """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
-    own = told(source)
-    for some in (own, source) if own is not None else (source,):
+    fixed, _ = repaired(source)
+    own = told(fixed)
+    for some in (own, fixed) if own is not None else (fixed,):
         try:
             validate(some)
             return Readable(_flat(some))
         except ModelError as e:
             error = e
-        for other in (sorted_nodes(some), undeclared(some), inferred(some)):
+        for other in (undeclared(some), inferred(some)):
             if other is not None and _valid(other) is not None:
                 return Readable(_flat(other))
     found = outside(source, threads)
@@ -59,14 +60,10 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
     """The model with what it leaves out, where it is valid with that; else a model that stands for
     it, and what runs it. None where onnxruntime does not, either. It is loaded in another process
     first, which it may crash."""
-    held: bytes | Path | None = source.path
-    if held is None and source.raw is not None:
-        held = bytes(source.raw.view())
-    if held is None or ort.available() is None or not harmless(source):
+    held = file_or_bytes(source)
+    fixed, _ = repaired(source)
+    if held is None or not harmless(fixed) or not loads_in_onnxruntime(source, threads):
         return None
-    with ort.Worker(limit=LIMIT) as worker:
-        if isinstance(worker.load(held, threads=threads), ort.Failed):
-            return None
     try:
         session = ort.session(held, threads)
         inputs, outputs = _ports(session, source)
@@ -105,6 +102,3 @@ def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
         [(p.name, element_of(p.type), p.shape if p.shape or p.name in told else None) for p in some]
         for some in both
     ]
-
-
-LIMIT = 60.0  # seconds

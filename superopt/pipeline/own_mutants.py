@@ -33,7 +33,6 @@ from superopt.generate.journal import Journal
 from superopt.ir import graph as g
 from superopt.kernels import cache as files
 from superopt.onnx_io.atomic import new_files
-from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.partial.program import Program, channels
@@ -42,6 +41,7 @@ from superopt.pipeline import entries
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.entries import own_contents
 from superopt.pipeline.judge import entirely
+from superopt.pipeline.load import load_model
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
 from superopt.pipeline.request import Deadline, Request
@@ -80,7 +80,7 @@ def own_mutants(
     Raises ModelError for an invalid model, UsageError for the folder of another run.
     """
     begin = time.monotonic()
-    model = import_model(source)
+    model = load_model(source).model
     journal = readable(Journal.open(out / JOURNAL, _run()))
     try:
         with Store.open(store) as held:

@@ -117,7 +117,7 @@ def _parts(exe: Executable, lane: _Lane, most: Peak) -> list[Part]:
     if isinstance(lane.step, Foreign):
         nodes = lane.step.segment.nodes
         name = exe.model.names.get(g.item(nodes[-1], 0), "")
-        ops = tuple(n.op.name for n in nodes)
+        ops = tuple(n.op.title for n in nodes)
         return [Part(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0.0, 0.0)]
     return _kernels(exe, lane.step, median, most)
 
@@ -147,7 +147,7 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
         memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
         if first:  # a call that reads nothing writes zeros around its result
             how += ": its border" if len(program.calls[n].given) == 1 else ": its first step"
-        shown = tuple(x.op.name for x in nodes) or (result.name,)
+        shown = tuple(x.op.title for x in nodes) or (result.name,)
         name = "" if value is None else names.get(value, "")
         out.append(
             Part(

@@ -22,11 +22,13 @@ Got = Mapping[str, ort.Value]  # results of a run, by name
 class Session:
     """A model in the worker: loaded at its first use, and again if the worker died meanwhile.
 
-    A context manager that frees it. path: None for a model that there is not.
+    A context manager that frees it. path: None for a model that there is not; level: of
+    onnxruntime's graph optimizations.
     """
 
     path: Path | None
     threads: int
+    level: str = "all"
     _held: ort.Loaded | ort.Failed | None = None
 
     def __enter__(self) -> Session:
@@ -43,7 +45,7 @@ class Session:
             )
         stale = isinstance(self._held, ort.Loaded) and self._held.start != ort.shared().starts
         if self._held is None or stale:
-            self._held = ort.shared().load(self.path, threads=self.threads)
+            self._held = ort.shared().load(self.path, threads=self.threads, level=self.level)
         return self._held
 
     @property

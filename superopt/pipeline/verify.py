@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +16,17 @@ from superopt.check.inputs import Feeds
 from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
 from superopt.check.regions import opaque_nodes
 from superopt.ir.fold import fold
-from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import validate
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined
+from superopt.pipeline.load import load_model
 from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.proofs import Proofs, by_definition, with_chains
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session
+from superopt.pipeline.special_trials import sensitivities, tried
 from superopt.report.data import Event, OutputVerdict, Verdict
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
@@ -57,12 +57,16 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
     """
     end = time.monotonic() + question.limit
     question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
-    for source in (a, b):
-        validate(source)
-    one = import_model(a)
+    first = load_model(a)
+    one = first.model
     if a.sha256 == b.sha256:
         return _all_proved(one, "both are the same file")
-    two = import_model(b)
+    second = load_model(b)
+    verdict = _compared(one, second.model, question, end)
+    return replace(verdict, notes=(*verdict.notes, *first.notes, *second.notes))
+
+
+def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict:
     mismatch = interface(one, two)
     if mismatch:
         return Verdict("differs", mismatch, None)
@@ -96,7 +100,13 @@ def verify(a: Source, b: Source, question: Question) -> Verdict:
             lambda name: question.progress(Event("compare", f"output {name}, by rules", 0.9)),
             question.stop,
         )
-    return proof.verdict() if numeric is None else proof.tried(numeric)
+    verdict = proof.verdict() if numeric is None else proof.tried(numeric)
+    if verdict.decision != "proved":
+        return verdict
+    assert other is not None
+    question.progress(Event("compare", "NaN, infinities and ties", 0.95))
+    levels = sensitivities(fold(one.graph).graph, fold(other).graph)
+    return tried(one, two, levels, verdict, question.shapes, question.seed, end)
 
 
 DEFINITIONS = 0.6  # of the time, where other ways are tried, too

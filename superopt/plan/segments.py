@@ -60,7 +60,7 @@ def why_not(n: g.Node, sizes: Mapping[str, int], steps: int = STEPS) -> str:
     written = recurrent(n, steps) is not None
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
-        return f"{n.op.name}{where} has no tensor expression"
+        return f"{n.op.title}{where} has no tensor expression"
     gives = (t for t in n.types if t.dtype is not None or not written)  # some that nobody wants
     for t in (*(v.type for v in n.inputs if v is not None), *gives):
         if not computes(t.dtype):

@@ -1,0 +1,69 @@
+"""Inputs on which float arithmetic and comparisons do what real numbers do not.
+
+Finite sets mix ties, zeros of both signs, subnormal numbers, and addends so small beside others
+that a sum absorbs them. Non-finite sets put NaN and infinities among these, alone and as whole
+rows, since a row of -inf is what makes a Softmax NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from superopt.check.inputs import Feeds, concrete, limits, values
+from superopt.ir import graph as g
+from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
+
+LARGE = 100.0  # absorbs an addend of LARGE * eps / 8
+TIED = 4  # every so many sets all inputs of one type are drawn alike
+ROW = 0.3  # of the rows are one non-finite number
+ELEMENT = 0.2  # of the other elements are non-finite
+
+
+def special_feeds(
+    graph: g.Graph, sizes: Mapping[str, int], seed: int, count: int, *, finite: bool
+) -> Iterator[Feeds]:
+    """`count` sets of special inputs at `sizes`. finite: without NaN and infinities.
+
+    Raises TypeError for an input that is no tensor, KeyError for a size without a value.
+    """
+    kind = "special finite" if finite else "non-finite"
+    for number in range(count):
+        arrays: dict[str, np.ndarray] = {}
+        for k, i in enumerate(graph.inputs):
+            t = concrete(i.type, sizes)
+            stream = 0 if number % TIED == TIED - 1 else k
+            rng = np.random.default_rng((seed, int(finite), number, stream))
+            if t.dtype is not None and t.dtype.is_float:
+                arrays[i.name] = _floats(t, number, finite, rng)
+            else:
+                arrays[i.name] = values(t, "normal", limits(graph, i, sizes), rng)
+        yield Feeds(f"{kind}, set {number}", arrays, sizes)
+
+
+def _floats(t: TensorType, number: int, finite: bool, rng: np.random.Generator) -> np.ndarray:
+    assert t.dtype is not None
+    assert t.shape is not None
+    kind = to_numpy(t.dtype)
+    shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    array = rng.choice(_palette(kind), shape).astype(kind)
+    if finite or t.dtype.bits < 16:  # smaller floats have no infinities
+        return array
+    corners = np.array([np.nan, np.inf, -np.inf])
+    if number < len(corners):
+        return np.full(shape, corners[number]).astype(kind)
+    rows = rng.random((*shape[:-1], 1) if shape else ()) < ROW
+    array = np.where(rng.random(shape) < ELEMENT, rng.choice(corners, shape), array)
+    row = rng.choice(corners, (*shape[:-1], 1) if shape else ())
+    return np.where(rows, row, array).astype(kind)
+
+
+def _palette(kind: np.dtype) -> np.ndarray:
+    if kind.kind != "f":  # of ml_dtypes
+        return np.array([0.0, -0.0, 1.0, -1.0, 2.0, 0.5])
+    info = np.finfo(kind)
+    absorbed = LARGE * float(info.eps) / 8
+    some = [1.0, 2.0, 0.5, LARGE, absorbed, float(info.smallest_subnormal)]
+    return np.array([0.0, -0.0, *some, *(-x for x in some)])

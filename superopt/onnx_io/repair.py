@@ -1,0 +1,76 @@
+"""The form that the importer reads, of models that ONNX's checker refuses and onnxruntime loads.
+
+Each repair states what onnxruntime does with such a model, so that the repaired model computes what
+onnxruntime computes for the given one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import onnx
+
+from superopt.onnx_io.protos import bodies
+from superopt.onnx_io.sort import sort_nodes
+from superopt.onnx_io.source import Source
+
+
+class Repair(NamedTuple):
+    """note: what changed, for the user; apply: changes a model in place, and returns whether it
+    did."""
+
+    note: str
+    apply: Callable[[onnx.ModelProto], bool]
+
+
+def repaired(source: Source) -> tuple[Source, tuple[str, ...]]:
+    """The model after all repairs, and the note of each that changed something.
+
+    The source keeps its file: what is copied or run is the model as it was given.
+    """
+    model = source.skeleton.proto()
+    notes = tuple(repair.note for repair in REPAIRS if repair.apply(model))
+    return (source.read_as(model) if notes else source), notes
+
+
+def _keep_last_initializers(model: onnx.ModelProto) -> bool:
+    """onnxruntime takes the last of several initializers of one name."""
+    changed = False
+    for place in bodies(model):
+        if isinstance(place.body, onnx.FunctionProto):
+            continue
+        last = {t.name: n for n, t in enumerate(place.body.initializer)}
+        for n in reversed(range(len(place.body.initializer))):
+            if last[place.body.initializer[n].name] != n:
+                del place.body.initializer[n]
+                changed = True
+    return changed
+
+
+def _use_default_domain(model: onnx.ModelProto) -> bool:
+    """onnxruntime reads the domain "ai.onnx" as ""."""
+    nodes = [n for place in bodies(model) for n in place.body.node if n.domain == "ai.onnx"]
+    for n in nodes:
+        n.domain = ""
+    for owner in (model, *model.functions) if nodes else ():
+        taken = {o.domain for o in owner.opset_import}
+        for o in owner.opset_import:
+            if o.domain == "ai.onnx" and "" not in taken:
+                o.domain = ""
+    return bool(nodes)
+
+
+def _drop_training_info(model: onnx.ModelProto) -> bool:
+    """onnxruntime's inference does not read it."""
+    changed = bool(model.training_info)
+    del model.training_info[:]
+    return changed
+
+
+REPAIRS = (
+    Repair("nodes were sorted", sort_nodes),
+    Repair("of initializers that share a name the last is read", _keep_last_initializers),
+    Repair('the domain "ai.onnx" is read as the default one', _use_default_domain),
+    Repair("its training information is left out of a rewritten model", _drop_training_info),
+)

@@ -1,0 +1,285 @@
+"""A proof over the real numbers, tried on NaN, infinities, ties and absorbed addends.
+
+A proof takes floats as real numbers. It says nothing of IsNaN, and rounding may decide a comparison
+otherwise than it does. So what reaches such operators is tried before it is called proved.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from superopt import ort
+from superopt.check.compare import TOLERANCE, root_mean_square
+from superopt.check.inputs import Feeds
+from superopt.check.numeric import Unrunnable, values_at
+from superopt.check.special import special_feeds
+from superopt.ir import graph as g
+from superopt.onnx_io.model import Model
+from superopt.pipeline import shapes
+from superopt.pipeline.original import original_file
+from superopt.pipeline.runtime import Got, Session
+from superopt.report.data import OutputVerdict, Verdict
+from superopt.report.words import count
+from superopt.te.domain import Reals
+from superopt.te.dtype import BOOL, from_numpy
+
+SETS = 16  # of finite inputs, and of inputs with NaN and infinities
+LARGE_SETS = 4  # of each, where an input has more than LARGE_ELEMENTS
+LARGE_ELEMENTS = 1 << 18
+SHOWN_ELEMENTS = 8  # of each input of a witness
+LEAST_SECONDS = 2.0  # for the trials, however little time is left
+
+
+class Sensitivity(IntEnum):
+    """What an output's proof leaves open about floats.
+
+    CHOICES: a choice among computed floats, which a tie or rounding may decide; COMPARISONS: a
+    comparison of floats, which rounding and NaN decide; TESTS: a test for NaN or infinity.
+    """
+
+    NONE = 0
+    CHOICES = 1
+    COMPARISONS = 2
+    TESTS = 3
+
+
+TESTS = frozenset({"IsNaN", "IsInf"})
+COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+CHOICES = frozenset({"Where", "Max", "Min", "Clip"})
+
+
+def sensitivities(a: g.Graph, b: g.Graph) -> tuple[Sensitivity, ...]:
+    """Of each output of two graphs over the same inputs; NONE where both have the same value."""
+    return tuple(
+        Sensitivity.NONE if x is y else _sensitivity(x, y)
+        for x, y in zip(a.outputs, b.outputs, strict=True)
+    )
+
+
+def _sensitivity(x: g.Value, y: g.Value) -> Sensitivity:
+    """The strongest among the nodes that only one of two values needs, and among the tests and
+    comparisons whose answers such nodes read."""
+    both = [g.nodes([v]) for v in (x, y)]
+    shared = set(both[0]) & set(both[1])
+    answers: dict[g.Node, Sensitivity] = {}  # of boolean values
+    found = Sensitivity.NONE
+    for n in dict.fromkeys((*both[0], *both[1])):
+        producers = [g.producer(v) for v in n.inputs if v is not None]
+        read = [answers.get(p, Sensitivity.NONE) for p in producers if p is not None]
+        level = max((_of_node(n), *read))
+        if n.types[0].dtype == BOOL:
+            answers[n] = level
+        if n not in shared:
+            found = max(found, level)
+    return found
+
+
+def _of_node(n: g.Node) -> Sensitivity:
+    operands = [v for v in n.inputs if v is not None]
+    floats = any(v.type.dtype is not None and v.type.dtype.is_float for v in operands)
+    if not floats:
+        return Sensitivity.NONE
+    if n.op.name in TESTS:
+        return Sensitivity.TESTS
+    if n.op.name in COMPARISONS:
+        same = len({_without_identity(v) for v in operands}) == 1
+        return (
+            Sensitivity.TESTS
+            if same or any(map(_is_not_finite, operands))
+            else (Sensitivity.COMPARISONS)
+        )
+    return Sensitivity.CHOICES if n.op.name in CHOICES else Sensitivity.NONE
+
+
+def _without_identity(v: g.Value) -> g.Value:
+    while isinstance(v, g.Node) and v.op.name == "Identity" and v.inputs[0] is not None:
+        v = v.inputs[0]
+    return v
+
+
+def _is_not_finite(v: g.Value) -> bool:
+    """True for a constant that holds NaN or an infinity."""
+    if not isinstance(v, g.Constant) or v.type.dtype is None or not v.type.dtype.is_float:
+        return False
+    return not np.isfinite(v.load().astype(np.float64)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    output: str
+    why: str
+    feed: Feeds
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """How many sets both models ran on, and the first difference."""
+
+    sets: int
+    difference: _Difference | None = None
+
+
+def tried(
+    one: Model,
+    two: Model,
+    levels: Sequence[Sensitivity],
+    verdict: Verdict,
+    given: Mapping[str, int],
+    seed: int,
+    end: float,
+) -> Verdict:
+    """A verdict `proved` after trials on special inputs, as far as the outputs' `levels` ask.
+
+    `differs` where a trial shows a difference. `agrees` where models that test for NaN or infinity
+    agree in all trials, `unknown` where there were none; else the verdict that was given.
+    given: values of symbolic sizes; end: of `time.monotonic()`.
+    """
+    if not any(levels):
+        return verdict
+    found = _trials(one, two, levels, given, seed, max(end, time.monotonic() + LEAST_SECONDS))
+    if found.difference is not None:
+        return _refuted(found.difference, verdict)
+    said = (
+        f"equal on {count(found.sets, 'set')} of inputs with NaN, infinities, ties and absorbed"
+        " addends"
+    )
+    if not found.sets:
+        said = "no inputs with NaN or infinities could be tried"
+    if Sensitivity.TESTS not in levels:
+        return replace(verdict, notes=(*verdict.notes, said))
+    reason = (
+        "proved over the real numbers only, and the models test for NaN or infinity, of which that"
+        f" says nothing; {said}"
+    )
+    outputs = tuple(
+        replace(o, decision="unknown", reason=reason) if level is Sensitivity.TESTS else o
+        for o, level in zip(verdict.outputs, levels, strict=True)
+    )
+    return Verdict(
+        "agrees" if found.sets else "unknown", reason, verdict.check, verdict.notes, outputs
+    )
+
+
+def _refuted(d: _Difference, verdict: Verdict) -> Verdict:
+    reason = f"output {d.output}: {d.why} (inputs: {d.feed.kind}: {_witness(d.feed)})"
+    outputs = tuple(
+        OutputVerdict(o.name, "refuted", f"{d.why}; over real numbers equal")
+        if o.name == d.output
+        else o
+        for o in verdict.outputs
+    )
+    return replace(verdict, decision="differs", reason=reason, outputs=outputs)
+
+
+def _witness(feed: Feeds) -> str:
+    """The inputs of a set; of large ones the first elements."""
+    shown = []
+    for name, array in feed.arrays.items():
+        flat = array.reshape(-1)
+        some = ", ".join(f"{x:.6g}" if flat.dtype.kind == "f" else str(x)
+                         for x in flat[:SHOWN_ELEMENTS])  # fmt: skip
+        more = ", ..." if flat.size > SHOWN_ELEMENTS else ""
+        shown.append(f"{name} = [{some}{more}] of shape {list(array.shape)}")
+    return "; ".join(shown)
+
+
+def _trials(
+    one: Model,
+    two: Model,
+    levels: Sequence[Sensitivity],
+    given: Mapping[str, int],
+    seed: int,
+    end: float,
+) -> _Trials:
+    names = [v.name or "" for v in one.source.model.graph.outputs]
+    with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
+        files = [original_file(m.source, Path(folder, k)) for m, k in ((one, "a"), (two, "b"))]
+        with Session(files[0], 1, "disable") as first, Session(files[1], 1, "disable") as second:
+            done = 0
+            for feed in _feeds(one, max(levels), given, seed):
+                if done and time.monotonic() > end:
+                    break
+                a, b = (_values(m, s, feed) for m, s in ((one, first), (two, second)))
+                if a is None:
+                    continue
+                done += 1
+                for name, level in zip(names, levels, strict=True):
+                    why = _difference(level, a.get(name), {} if b is None else b, name)
+                    if why:
+                        return _Trials(done, _Difference(name, why, feed))
+    return _Trials(done)
+
+
+def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) -> Iterator[Feeds]:
+    """At the representative sizes, and at others in case the models do not run there."""
+    sizes = shapes.representative(one, given)
+    tries = [sizes] if given or not one.sizes else [sizes, *shapes.others(sizes)]
+    for at in tries:
+        try:
+            large = max(
+                (prod(a.shape) for f in special_feeds(one.graph, at, seed, 1, finite=True)
+                 for a in f.arrays.values()), default=0
+            )  # fmt: skip
+            sets = LARGE_SETS if large > LARGE_ELEMENTS else SETS
+            yield from special_feeds(one.graph, at, seed, sets, finite=True)
+            if level >= Sensitivity.COMPARISONS:
+                yield from special_feeds(one.graph, at, seed, sets, finite=False)
+        except (TypeError, KeyError, MemoryError):
+            return
+
+
+def _values(model: Model, session: Session, feed: Feeds) -> Got | None:
+    """What a model gives: in onnxruntime, else by our own evaluation; None where it fails."""
+    if not session.refused:
+        got = session.run(feed)
+        return None if isinstance(got, ort.Failed) else got
+    try:
+        found = values_at(model.graph, feed, {}, Reals())
+    except (Unrunnable, MemoryError):
+        return None
+    names = [v.name or "" for v in model.source.model.graph.outputs]
+    return {n: a for n, a in zip(names, found, strict=True) if a is not None}
+
+
+def _difference(level: Sensitivity, x: object, found: Got, name: str) -> str:
+    """Why the second model's output is not the first one's, `x`; empty where it is."""
+    y = found.get(name)
+    if level is Sensitivity.NONE or not isinstance(x, np.ndarray):
+        return ""
+    if not isinstance(y, np.ndarray):
+        return "the second model fails there"
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return f"{y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
+    wrong = _wrong(level, x, y)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{y[at]} instead of {x[at]} at {list(at)}"
+
+
+def _wrong(level: Sensitivity, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Where two results differ.
+
+    NaN and infinities stand for what is not defined over real numbers, and count only in models
+    that test for them. Integers and booleans are always defined.
+    """
+    kind = from_numpy(x.dtype)
+    if not kind.is_float:
+        unequal = np.asarray(x != y)
+        return unequal if level >= Sensitivity.COMPARISONS else np.zeros(unequal.shape, bool)
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    rtol, part = TOLERANCE.get(kind, (0.1, 0.1))
+    rms = root_mean_square(a[finite])
+    with np.errstate(invalid="ignore"):
+        far = finite & (np.abs(a - b) > rtol * np.abs(a) + part * rms)
+        other = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    return far | other if level is Sensitivity.TESTS else far
