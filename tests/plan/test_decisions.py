@@ -21,7 +21,7 @@ KINDS = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-SHAPE = (6, 40)
+SHAPE = (200, 40)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def big(x: Array) -> np.generic:
 
 BIG = "f = Constant<value_float={big}>() c = Cast<to={n}>(f) "
 SMALL = "f = Constant<value_float=3.0>() c = Cast<to={n}>(f) "
-# Where one rounding less leads to another result for some of 240 pairs of random numbers.
+# Where one rounding less leads to another result for some of 8000 pairs of random numbers.
 CASES = {
     "floor": Case("t = Add(a, b) u = Mul(t, a) y = Floor(u)", lambda a, b: np.floor((a + b) * a)),
     "ceil": Case("t = Add(a, b) u = Mul(t, a) y = Ceil(u)", lambda a, b: np.ceil((a + b) * a)),
@@ -94,7 +94,7 @@ CASES = {
     "thresholded": Case("t = Div(a, b) u = Mul(t, b) v = Sub(u, a)"
                         " w = ThresholdedRelu<alpha=0.0>(v) y = Sign(w)",
                         lambda a, b: np.sign(np.maximum(a / b * b - a, a.dtype.type(0)))),
-    "moved": Case("t = Mul(a, b) i = Transpose(t) k = Constant<value_ints=[40, 6]>()"
+    "moved": Case("t = Mul(a, b) i = Transpose(t) k = Constant<value_ints=[40, 200]>()"
                   " j = Reshape(i, k) u = Mul(j, j) v = Transpose(u) y = Floor(v)",
                   lambda a, b: np.floor((a * b) * (a * b))),
     "joined": Case("t = Mul(a, b) i = Concat<axis=0>(t, b) u = Mul(i, i) y = Floor(u)",
