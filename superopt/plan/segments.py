@@ -9,10 +9,10 @@ from math import prod
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
+from superopt.ir.decisions import decisive_values
 from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
-from superopt.plan.decisions import decisive_values
 from superopt.plan.fourier import pays
 from superopt.plan.recurrent import STEPS, recurrent
 from superopt.te import index as ix

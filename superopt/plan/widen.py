@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from superopt.ir import graph as g
+from superopt.ir.decisions import NARROW, decisive_values, is_narrow, moves
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.plan.decisions import NARROW, decisive_values, is_narrow, moves
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import TensorType
 
@@ -27,7 +27,7 @@ def widened(graph: g.Graph, decided: Collection[int] = ()) -> g.Graph:
     """
     if not any(is_narrow(t) for n in g.nodes(graph) for t in n.types):
         return graph
-    rounded = decisive_values(graph, [graph.outputs[k] for k in decided])
+    decisive = decisive_values(graph, [graph.outputs[k] for k in decided])
     done: dict[g.Value, g.Value] = {}
 
     def of(v: g.Value) -> g.Value:
@@ -38,7 +38,12 @@ def widened(graph: g.Graph, decided: Collection[int] = ()) -> g.Graph:
     for n in g.nodes(graph):
         inputs = tuple(None if v is None else of(v) for v in n.inputs)
         for v, made in zip(g.results(n), _computed(n, inputs), strict=True):
-            exact = v not in rounded or moves(n) or _narrow_source(made) is not None
+            exact = (
+                v not in decisive
+                or not is_narrow(v.type)
+                or moves(n)
+                or _narrow_source(made) is not None
+            )
             done[v] = made if exact else _cast(_as_declared(made, v), F32)
     outputs = [_as_declared(of(v), v) for v in graph.outputs]
     return g.Graph(graph.inputs, tuple(outputs))

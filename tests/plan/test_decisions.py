@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 import superopt
+from superopt.ir.decisions import decisive_values
+from superopt.ir.graph import Node
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
-from superopt.plan.decisions import decisive_values
 from superopt.plan.segments import segments
 
 Array = np.ndarray
@@ -160,7 +161,7 @@ def _decisive(nodes: str) -> set[str]:
     """The operators whose results are rounded."""
     m = model(Case(nodes, lambda a, b: a), "float16")
     graph = import_model(read(m)).graph
-    return {v.op.name for v in decisive_values(graph) if hasattr(v, "op")}
+    return {v.op.name for v in decisive_values(graph) if isinstance(v, Node)}
 
 
 @pytest.mark.parametrize(

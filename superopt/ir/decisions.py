@@ -1,18 +1,19 @@
-"""The fp16 and bf16 values of a graph that are rounded to their type before they are read.
+"""The fp16 and bf16 values of a graph that fp16 and bf16 arithmetic has to give: those that decide.
 
-Models of fp16 and bf16 are computed in float32, and their outputs are rounded (widen.py). Where an
-operator has a step or a jump, one rounding more or less can change the result altogether, so there
-the model's own arithmetic counts:
+Models of these types are computed in float32 and their outputs are rounded (plan/widen.py), and
+constants are computed in float64 (fold.py). Where an operator has a step or a jump, one rounding
+more or less can change the result altogether, so there the model's own arithmetic counts:
 
     Floor(Mul(Add(a, b), c))    the results of Add and Mul are rounded
     Sub(Add(s, 2048), 2048)     so is the result of Add: what it swallowed is gone
     Relu(Add(a, b))             nothing is rounded
 
-The rule: each operand of a deciding operator is rounded, and so is each value from which it is
-computed element by element, back to inputs, constants and operators that combine several elements
-(products of matrices, convolutions, means, Softmax), whose results are rounded, too. The deciding
-operators are those of `DECIDING`, Cast to an integer or a bool, operators without a tensor
-expression, and a sum or difference whose operands have a term in common that cancels.
+The rule: each operand of a deciding operator is rounded to its type, and so is each value from
+which it is computed element by element, back to inputs, constants and operators that combine
+several elements (products of matrices, convolutions, means, Softmax), whose results are rounded,
+too. The deciding operators are those of `DECIDING`, Cast to an integer or a bool, operators
+without a tensor expression, and a sum or difference whose operands have a term in common that
+cancels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
 from superopt.te.dtype import BF16, F16
 from superopt.te.expr import TensorType
 
