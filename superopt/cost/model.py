@@ -15,7 +15,7 @@ from superopt.cost.fusion import fused_away
 from superopt.cost.roofline import NODE_US, nbytes, roofline
 from superopt.cost.signature import Signature, signature
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
 
 WEIGHT_BYTES = 1 << 16  # smaller ones stay in the cache
 WEIGHT_BYTES_PER_US = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from superopt.ir import graph as g
+from superopt.ir.constancy import is_constant, is_sized
+from superopt.ir.decisions import decides, decisive_values
 from superopt.ir.evaluate import node_results
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64, STRING, to_numpy
@@ -18,50 +20,6 @@ SLACK = 4096  # and as many bytes more, so that tiny models fold at all
 ROOM = 1 << 26  # an intermediate result may take this much, or as much as all results together
 LARGE = 1 << 20  # bytes from which on a copy of a constant is worth not making
 _LARGEST = 1 << 62
-
-# Results jump where operands hardly change: operands are rounded as at run time before these.
-_STEPS = frozenset(
-    ["Cast", "CastLike", "BitCast", "Floor", "Ceil", "Round", "Sign", "Mod", "QuantizeLinear"]
-)
-
-
-def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
-    """Is `v` computed from constants only, through operators with tensor expressions?
-
-    `memo` keeps the answers by node; a node that it says False of is never looked into.
-    """
-    top = g.producer(v)
-    if top is None:
-        return isinstance(v, g.Constant)
-    stack = [top]
-    while stack:
-        n = stack[-1]
-        if n in memo:
-            stack.pop()
-            continue
-        pending: list[g.Node] = []
-        verdict = not n.op.opaque and all(map(_sized, n.types))
-        for i in n.inputs if verdict else ():
-            if i is None or isinstance(i, g.Constant):
-                continue
-            p = g.producer(i)
-            known = False if p is None else memo.get(p)
-            if known is None:
-                assert p is not None
-                pending.append(p)
-            elif not known:
-                verdict = False
-                break
-        if verdict and pending:
-            stack.extend(pending)
-            continue
-        memo[n] = verdict
-        stack.pop()
-    return memo[top]
-
-
-def _sized(t: TensorType) -> bool:
-    return t.dtype is not None and t.shape is not None and all(isinstance(d, int) for d in t.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +40,7 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False
     bytes of the original's. lazily: of a large constant that only lies otherwise no copy is made.
     The largest results are left as nodes, and so is what fails (it may
     never be reached at run time). Floats are computed in float64 and rounded once, except before
-    operators whose results jump, such as Floor and Cast.
+    operators whose results jump, and fp16 and bf16 that decide (decisions.py).
     """
     order = g.nodes(graph)
     before = _weight(g.constants(graph))
@@ -94,11 +52,12 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False
         if max(allowed, ROOM) < most < _LARGEST and is_constant(g.item(n, 0), memo):
             left[n] = f"{n} would take {most} bytes"
             memo[n] = False
+    decisive = decisive_values(graph)
     change: dict[g.Value, g.Value] = {}
     while True:
         roots = _within(graph, order, left, allowed)
         count = len(left)
-        for v, found in _values([v for v in roots if v not in change], left, lazily):
+        for v, found in _values([v for v in roots if v not in change], left, decisive, lazily):
             change[v] = found
         if len(left) == count:
             break
@@ -111,7 +70,7 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False
 
 def _nbytes(t: TensorType) -> int:
     """Bytes of a value; for one of unknown size, and strings, more than any limit."""
-    if not _sized(t) or t.dtype == STRING:
+    if not is_sized(t) or t.dtype == STRING:
         return _LARGEST
     count = 1
     for d in t.shape or ():
@@ -177,7 +136,7 @@ def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
 
 
 def _values(
-    roots: Sequence[g.Value], left: dict[g.Node, str], lazily: bool
+    roots: Sequence[g.Value], left: dict[g.Node, str], decisive: Set[g.Value], lazily: bool
 ) -> Iterator[tuple[g.Value, g.Constant]]:
     """Each root as a constant; a node that fails is added to `left` and its roots are left out.
 
@@ -193,7 +152,7 @@ def _values(
     for n in order:
         if all(p in held for p in _producers(n)):
             try:
-                held[n] = _results(n, held)
+                held[n] = _results(n, held, decisive)
             except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as e:
                 left[n] = f"{n}: {e}"
         for p in _producers(n):
@@ -226,7 +185,9 @@ def _producers(n: g.Node) -> list[g.Node]:
     return [p for v in n.inputs if v is not None and (p := g.producer(v)) is not None]
 
 
-def _results(n: g.Node, held: dict[g.Node, list[np.ndarray]]) -> list[np.ndarray]:
+def _results(
+    n: g.Node, held: dict[g.Node, list[np.ndarray]], decisive: Set[g.Value]
+) -> list[np.ndarray]:
     arrays: list[np.ndarray | None] = []
     for v in n.inputs:
         if v is None:
@@ -241,7 +202,8 @@ def _results(n: g.Node, held: dict[g.Node, list[np.ndarray]]) -> list[np.ndarray
     moved = "data" in n.op.laws and all(
         a is None or t is None or _is_native(a, t) for a, t in zip(arrays, types, strict=True)
     )
-    if moved or _jumps(n):
+    pointwise = "elementwise" in n.op.laws and not decisive.isdisjoint(g.results(n))
+    if moved or pointwise or _jumps(n):
         arrays = [
             a if a is None or t is None else _rounded(a, t)
             for a, t in zip(arrays, types, strict=True)
@@ -257,10 +219,10 @@ def _results(n: g.Node, held: dict[g.Node, list[np.ndarray]]) -> list[np.ndarray
 
 
 def _jumps(n: g.Node) -> bool:
-    if n.op.name in _STEPS:
-        return True
+    """True if the operands are rounded to their types first, as they are at run time."""
     floats = any(v is not None and v.type.dtype and v.type.dtype.is_float for v in n.inputs)
-    return floats and any(t.dtype is not None and not t.dtype.is_float for t in n.types)
+    integers = any(t.dtype is not None and not t.dtype.is_float for t in n.types)
+    return n.op.name in ("Cast", "CastLike") or decides(n) or (floats and integers)
 
 
 def _is_native(array: np.ndarray, t: TensorType) -> bool:

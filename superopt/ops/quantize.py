@@ -14,10 +14,13 @@ from superopt.te.node import Expr
 
 
 def _saturated(e: Expr, to: DType) -> Expr:
-    """A whole number in float32 or float64, limited to the range of the integer type `to`."""
+    """A whole number in float32 or float64, limited to the range of the integer type `to`.
+
+    NaN becomes the least element of the range, as in ONNX Runtime and ONNX's reference.
+    """
     low = -(1 << (to.bits - 1)) if to.kind == "i" else 0
     high = (1 << (to.bits - (to.kind == "i"))) - 1
-    return cast(apply("min", apply("max", e, low), high), to)
+    return cast(select(compare("lt", low, e), apply("min", e, high), low), to)
 
 
 def _granular(x: Tensor, given: Tensor, axis: int, block: int, i: tuple[Expr, ...]) -> Expr:
@@ -150,7 +153,11 @@ def dequantize_linear(
 
 @op("DynamicQuantizeLinear", example="f32[2,3]", since=11)
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`x` in 8 bits, with the scale and zero point by which its range, 0 included, fills them."""
+    """`x` in 8 bits, with the scale and zero point by which its range, 0 included, fills them.
+
+    The scale of a range of zero is 1, as in ONNX Runtime: by ONNX's formula it is 0, and the
+    quotients 0 / 0 have no value that can be quantized.
+    """
     expect("DynamicQuantizeLinear", "f", x)
     axes = tuple(range(x.rank))
     top = compute((), lambda: apply("max", over("max", x, axes, (), lambda *k: x[k]), 0))
@@ -158,13 +165,15 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     def of_range() -> Expr:
         width = top[()] - bottom[()]
-        return select(compare("eq", width, 0), const(1, x.dtype), width) / 255
+        return select(compare("eq", width, 0), const(1, x.dtype), width / 255)
 
     scale = compute((), of_range)
-    zero = compute(
-        (),
-        lambda: apply("round", apply("min", apply("max", -(bottom[()] / scale[()]), 0), 255)),
-    )
+
+    def zero_point() -> Expr:
+        shift = -(bottom[()] / scale[()])  # NaN where the range, or its least element, is infinite
+        return apply("round", select(compare("lt", shift, 255), apply("max", shift, 0), 255))
+
+    zero = compute((), zero_point)
     y = compute(
         x.shape,
         lambda *i: _saturated(apply("round", x[i] / scale[()]) + zero[()], U8),

@@ -16,6 +16,8 @@ import numpy as np
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import positive
 from superopt.ops.layout import known
+from superopt.ops.precision import narrowed, wider
+from superopt.ops.scalar import interpolate
 from superopt.ops.sizes import floor_div, integers, sizes
 from superopt.te import index as ix
 from superopt.te.dtype import INDEX
@@ -153,7 +155,8 @@ def _weights(r: Expr, mode: str, a: float) -> list[Expr]:
 def _interpolated(
     x: Tensor, axis: int, line: Line, size: Dim, mode: str, a: float, exclude: bool
 ) -> Tensor:
-    """`x` with `axis` resized to `size` by a weighted sum of its elements around each place."""
+    """`x`, of float32 or float64, with `axis` resized to `size` by a weighted sum of the elements
+    around each place."""
     extent = x.shape[axis]
     divisor = const(line.divisor, INDEX)
     taps = range(2) if mode == "linear" else range(-1, 3)
@@ -183,13 +186,11 @@ def _interpolated(
     ]
 
     def element(*i: Expr) -> Expr:
-        out: Expr | None = None
-        for t, table in zip(taps, tables, strict=True):
+        values = []
+        for t in taps:
             place = _clamped(ix.as_index(before(i[axis]) + t), extent)
-            term = x[(*i[:axis], place, *i[axis + 1 :])] * table[i[axis]]
-            out = term if out is None else out + term
-        assert out is not None
-        return out
+            values.append(x[(*i[:axis], place, *i[axis + 1 :])])
+        return interpolate(values, [table[i[axis]] for table in tables])
 
     return compute((*x.shape[:axis], size, *x.shape[axis + 1 :]), element, name=mode)
 
@@ -306,7 +307,11 @@ def resize(
     scales: Numbers | None = None,
     sizes: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """`x` interpolated, axis by axis, to `scales` times its size or to `sizes`."""
+    """`x` interpolated, axis by axis, to `scales` times its size or to `sizes`.
+
+    fp16 and bf16 are interpolated in float32 and rounded once. Between equal elements lies that
+    element, to the bit.
+    """
     what = f"Resize of {x.type}"
     if mode != "nearest" and not x.dtype.is_float:
         raise InferError(f"{what}: {mode} of integers")
@@ -314,7 +319,7 @@ def resize(
     targets = _targets(what, x.shape, chosen, scales, sizes, keep_aspect_ratio_policy)
     if targets and all(size == x.shape[axis] for axis, _, size in targets):
         raise InferError(f"{what}: to the same sizes by a scale, where runtimes differ")
-    out = x
+    out = x if mode == "nearest" or not targets else wider(x)
     for axis, scale, size in targets:
         coordinates = coordinate_transformation_mode
         line = _coordinates(what, coordinates, scale, x.shape[axis], size)
@@ -328,7 +333,7 @@ def resize(
             out = _interpolated(
                 out, axis, line, size, mode, float(cubic_coeff_a), bool(exclude_outside)
             )
-    return out if out is not x else compute(x.shape, lambda *i: x[i])
+    return narrowed(out, x.dtype) if targets else compute(x.shape, lambda *i: x[i])
 
 
 def _upsample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

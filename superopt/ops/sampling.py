@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from itertools import product as combinations
+from operator import mul
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known
-from superopt.ops.scalar import expect, flags, widened
+from superopt.ops.scalar import expect, flags, interpolate, wide, widened
 from superopt.ops.sizes import sizes
 from superopt.te import index as ix
 from superopt.te.dtype import I64, DType
@@ -127,7 +129,11 @@ def grid_sample(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Tensor:
-    """`x` interpolated at the places of `grid`, (x, y) or (x, y, z) from -1 to 1."""
+    """`x` interpolated at the places of `grid`, (x, y) or (x, y, z) from -1 to 1.
+
+    fp16 and bf16 are interpolated in float32 and rounded once. Between equal elements lies that
+    element, to the bit; a tap that padding_mode "zeros" leaves out is an element of 0.
+    """
     rank = x.rank - 2
     what = f"GridSample of {x.type} at {grid.type}"
     expect("GridSample", "f", x, grid)
@@ -136,6 +142,7 @@ def grid_sample(
     if mode == "cubic" and rank != 2:
         raise InferError(f"{what}: cubic in {rank} dimensions")
     align = bool(align_corners)
+    kind = wide(x.dtype)
     space = x.shape[2:]
     if padding_mode == "reflection" and align and 1 in space:
         raise InferError(f"{what}: one element has no sides to reflect at")
@@ -148,18 +155,16 @@ def grid_sample(
     def element(b: Expr, c: Expr, *o: Expr) -> Expr:
         at = [p[(b, *o)] for p in places]
         taps = [
-            _axis_taps(mode, p, n, padding_mode, align, x.dtype)
+            _axis_taps(mode, p, n, padding_mode, align, kind)
             for p, n in zip(at, space, strict=True)
         ]
-        out: Expr | None = None
+        values, weights = [], []
         for chosen in combinations(*taps):
             guard = both(*(there for there, _, _ in chosen))
-            value = select(guard, x[(b, c, *(i for _, i, _ in chosen))], const(0, x.dtype))
-            for _, _, weight in chosen:
-                value = value if weight is None else value * weight
-            out = value if out is None else out + value
-        assert out is not None
-        return out
+            value = x[(b, c, *(i for _, i, _ in chosen))]
+            values.append(cast(select(guard, value, const(0, x.dtype)), kind))
+            weights.append(reduce(mul, (w for _, _, w in chosen)))
+        return cast(interpolate(values, weights), x.dtype)
 
     return compute((*x.shape[:2], *grid.shape[1:-1]), element)
 
@@ -183,10 +188,10 @@ def _place(
 
 def _axis_taps(
     mode: str, place: Expr, n: Dim, padding: str, align: bool, dtype: DType
-) -> list[tuple[Expr | bool, Expr, Expr | None]]:
+) -> list[tuple[Expr | bool, Expr, Expr]]:
     """(is there an element, which, its weight) for each tap around a place."""
     if mode == "nearest":
-        return [(*_tap(cast(place, I64), n, padding, align), None)]
+        return [(*_tap(cast(place, I64), n, padding, align), const(1, dtype))]
     floor = apply("floor", place)
     whole = cast(floor, I64)
     return [

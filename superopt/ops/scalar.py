@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
 from superopt.te.dtype import BF16, F16, F32, DType
-from superopt.te.expr import Tensor, cast, const
+from superopt.te.expr import Tensor, both, cast, compare, const, select
 from superopt.te.node import Const, Expr
 
 
@@ -57,6 +61,17 @@ def wide(dtype: DType) -> DType:
 def widened(e: Expr) -> Expr:
     """`e` in the precision of sums."""
     return cast(e, wide(e.dtype))
+
+
+def interpolate(values: Sequence[Expr], weights: Sequence[Expr]) -> Expr:
+    """The sum of `values` times `weights`, which add up to 1; of equal values, that value.
+
+    Rounded weights do not add up to exactly 1, so that the sum alone may be off by some units in
+    the last place. values, weights: at least one, all of one float type.
+    """
+    total = reduce(add, (v * w for v, w in zip(values, weights, strict=True)))
+    first, *others = values
+    return select(both(*(compare("eq", first, v) for v in others)), first, total)
 
 
 def expect(what: str, kinds: str, *xs: Tensor | None) -> None:

@@ -87,6 +87,14 @@ def _top(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return attrs | {"k": (scalar(attrs["k"], "k"),)}  # as ONNX has it
 
 
+def _exceeds(a: Expr, b: Expr) -> Expr:
+    """a > b in the order in which NaN is greater than all numbers, and equal to itself."""
+    if not a.dtype.is_float:
+        return compare("lt", b, a)
+    numbers = apply("not", compare("le", a, b))  # or one of them is NaN
+    return apply("and", numbers, apply("not", apply("isnan", b, dtype=BOOL)))
+
+
 @op(
     "TopK",
     example=("f32[2,5,4] k=(3,) axis=1", "i32[2,6] k=(2,) largest=0"),
@@ -96,8 +104,13 @@ def _top(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 def top_k(
     x: Tensor, *, k: tuple[Dim], axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """The k first elements along `axis`, the greatest first or the least, and where they are; of
-    equal ones the first comes first. An element's place is how many there are before it."""
+    """The k first elements along `axis`, the greatest first or the least, and their indices.
+
+    NaN counts as greater than all numbers; of equal elements the one of the lower index comes
+    first. The rank of an element is the number of elements that come before it.
+
+    Raises InferError where `axis` has less than k elements.
+    """
     expect("TopK", "uif", x)
     n, (count,) = x.shape[axis], k
     if not at_most(count, n):
@@ -109,9 +122,10 @@ def top_k(
     def place(*i: Expr) -> Expr:
         def before(j: Expr) -> Expr:
             own, other = x[i], x[at(i, j)]
-            beyond = other > own if largest else other < own
-            equal = both(compare("eq", own, other), j < i[axis])
-            return select(apply("or", beyond, equal, dtype=BOOL), const(1, I32), 0)
+            high, low = (other, own) if largest else (own, other)
+            tie = apply("not", _exceeds(low, high))
+            first = apply("or", _exceeds(high, low), both(tie, j < i[axis]), dtype=BOOL)
+            return select(first, const(1, I32), 0)
 
         return reduction("sum", n, before)
 

@@ -191,8 +191,8 @@ class Compiler:
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         may, on, how = self.allowed, self.machine, self.chosen
-        given = simplified(graph_of(s), may.float_class, self.threads), sizes, on.width, how
-        return program(*given, may.tiles, on.unit, may.partial, on.registers)
+        graph = simplified(graph_of(s), may.float_class, self.threads, decided=s.decided)
+        return program(graph, sizes, on.width, how, may.tiles, on.unit, may.partial, on.registers)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

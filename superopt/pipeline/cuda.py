@@ -247,7 +247,7 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products of one operand are one there (plan/joint.py), which is less to launch than rows
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
-        graph = simplified(graph_of(s), self.float_class, 1, processor=False)
+        graph = simplified(graph_of(s), self.float_class, 1, False, s.decided)
         kind, dots = PRECISIONS[self.precision]
         drops = TF32 if dots == "tf32" else 0
         fuses = on_gpu if self.float_class >= ONLINE else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial.program import Program

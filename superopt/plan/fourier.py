@@ -14,7 +14,7 @@ from math import log2, prod
 import numpy as np
 
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 from superopt.te import index as ix

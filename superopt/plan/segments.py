@@ -9,7 +9,8 @@ from math import prod
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
 from superopt.ir import graph as g
-from superopt.ir.fold import is_constant
+from superopt.ir.constancy import is_constant
+from superopt.ir.decisions import decisive_values
 from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import pays
@@ -40,12 +41,14 @@ ONCE = 1 << 27  # comparisons that are made ahead of time: a second
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Nodes that run one after the other: as kernels, or else in onnxruntime. inputs: values that
-    are computed elsewhere, or given; outputs: those that others need."""
+    are computed elsewhere, or given; outputs: those that others need; decided: the numbers of the
+    outputs that the whole graph rounds because they decide (decisions.py)."""
 
     nodes: tuple[g.Node, ...]
     native: bool
     inputs: tuple[g.Value, ...]
     outputs: tuple[g.Value, ...]
+    decided: tuple[int, ...] = ()
 
 
 def computes(dtype: DType | None) -> bool:
@@ -180,7 +183,8 @@ def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
         if group:
             groups.append((kind, group))
         kind = not kind
-    return [_bounded(graph, kind, group) for kind, group in groups]
+    decisive = decisive_values(graph) if len(groups) > 1 else set()
+    return [_bounded(graph, kind, group, decisive) for kind, group in groups]
 
 
 def worthwhile(
@@ -217,7 +221,9 @@ def _producer(v: g.Value | None) -> g.Node | None:
     return None if v is None else g.producer(v)
 
 
-def _bounded(graph: g.Graph, native: bool, group: list[g.Node]) -> Segment:
+def _bounded(
+    graph: g.Graph, native: bool, group: list[g.Node], decisive: Collection[g.Value]
+) -> Segment:
     own = set(group)
     given = [
         v for n in group for v in n.inputs
@@ -228,7 +234,8 @@ def _bounded(graph: g.Graph, native: bool, group: list[g.Node]) -> Segment:
         if n not in own:
             wanted |= {v for v in n.inputs if v is not None}
     out = [v for n in group for v in g.results(n) if v in wanted]
-    return Segment(tuple(group), native, tuple(dict.fromkeys(given)), tuple(out))
+    decided = tuple(k for k, v in enumerate(out) if v in decisive)
+    return Segment(tuple(group), native, tuple(dict.fromkeys(given)), tuple(out), decided)
 
 
 def graph_of(s: Segment) -> g.Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from superopt.ir import graph as g
 from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
@@ -33,15 +35,23 @@ ALWAYS = {
 
 
 def simplified(
-    graph: g.Graph, float_class: str = "E2", threads: int = 1, processor: bool = True
+    graph: g.Graph,
+    float_class: str = "E2",
+    threads: int = 1,
+    processor: bool = True,
+    decided: Collection[int] = (),
 ) -> g.Graph:
     """Recurrent nodes as their steps, small floats computed as float32, constants computed, Fourier
     transforms as products, pictures with channels first, the rules ALWAYS applied wherever they
     match, if they change floats no more than the class says, transposed convolutions of one place
     as products, those of long strides as convolutions; and, on a processor, also those of short
-    ones where that pays, and rows of one matrix multiplied with it at once."""
+    ones where that pays, and rows of one matrix multiplied with it at once.
+
+    decided: the numbers of the outputs by which operators outside of the graph decide; these are
+    rounded as decisions.py says.
+    """
     graph = unrolled(graph, threads, gates=not processor)
-    graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
+    graph = fold(widened(graph, decided) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():
         for rule in load_file(file):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph as g
-from superopt.ir.fold import GROWTH, SLACK, fold, is_constant
+from superopt.ir.constancy import is_constant
+from superopt.ir.fold import GROWTH, SLACK, fold
 from superopt.ir.op import Attr, Op, Payload
 from superopt.ops import OPS
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I4, I8, I32, I64, U8, DType, to_numpy
@@ -272,3 +273,14 @@ def test_shared_results_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> No
     ys = tuple(op("Add", X, op(name, shared)) for name in ("Neg", "Abs", "Sqrt"))
     fold(g.Graph((X,), ys))
     assert len(calls) == len(set(calls)) == 4
+
+
+def test_halves_that_decide_are_rounded_at_each_step() -> None:
+    """(2048 + 0.75) - 2048 is 0 in float16: the sum has lost what is less than 1."""
+    big = const(2048, dtype=F16)
+    assert value_of(op("Sub", op("Add", big, const(0.75, dtype=F16)), big)).tolist() == [0.0]
+    tenth, ten = const(0.1, dtype=F16), const(10, dtype=F16)
+    product = op("Mul", op("Mul", tenth, ten), ten)
+    wanted = np.floor(np.float16(0.1) * np.float16(10) * np.float16(10))
+    assert wanted != np.floor(np.float64(np.float16(0.1)) * 100)
+    assert value_of(op("Floor", product)).tolist() == [wanted]

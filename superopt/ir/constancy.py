@@ -1,0 +1,47 @@
+"""Which values are computed from constants only."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from superopt.ir import graph as g
+from superopt.te.expr import TensorType
+
+
+def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
+    """Is `v` computed from constants only, through operators with tensor expressions?
+
+    `memo` keeps the answers by node; a node that it says False of is never looked into.
+    """
+    top = g.producer(v)
+    if top is None:
+        return isinstance(v, g.Constant)
+    stack = [top]
+    while stack:
+        n = stack[-1]
+        if n in memo:
+            stack.pop()
+            continue
+        pending: list[g.Node] = []
+        verdict = not n.op.opaque and all(map(is_sized, n.types))
+        for i in n.inputs if verdict else ():
+            if i is None or isinstance(i, g.Constant):
+                continue
+            p = g.producer(i)
+            known = False if p is None else memo.get(p)
+            if known is None:
+                assert p is not None
+                pending.append(p)
+            elif not known:
+                verdict = False
+                break
+        if verdict and pending:
+            stack.extend(pending)
+            continue
+        memo[n] = verdict
+        stack.pop()
+    return memo[top]
+
+
+def is_sized(t: TensorType) -> bool:
+    return t.dtype is not None and t.shape is not None and all(isinstance(d, int) for d in t.shape)

@@ -1,0 +1,117 @@
+"""NaN, infinities, signed zeros and ties: the table of docs/exceptional_values.md, tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.ir.fold import fold
+from superopt.ir.op import expression
+from superopt.ir.substitute import substituted
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
+from superopt.te.dtype import to_numpy
+from superopt.te.naive import Scalar, elements
+from tests.ops.exceptional import (
+    FLOATS,
+    KINDS,
+    RULES,
+    Array,
+    Rule,
+    check,
+    feeds,
+    model,
+    outputs,
+    table,
+)
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _each_rule(*kinds: str) -> pytest.MarkDecorator:
+    """A test for each rule and each of these element types that it has."""
+    pairs = [
+        pytest.param(rule, kind, id=f"{rule.operators}-{kind}")
+        for rule in RULES
+        for kind in kinds
+        if outputs(rule, kind)
+    ]
+    return pytest.mark.parametrize(("rule", "kind"), pairs)
+
+
+def _graph(rule: Rule, kind: str, few: bool = False) -> tuple[g.Graph, list[str]]:
+    graph = import_model(read(model(rule, kind, few))).graph
+    return graph, [o.name for o in outputs(rule, kind, few)]
+
+
+@_each_rule(*KINDS)
+def test_by_numpy(rule: Rule, kind: str) -> None:
+    graph, names = _graph(rule, kind)
+    with np.errstate(all="ignore"):
+        got = evaluate(graph, feeds(kind))
+    check(rule, kind, dict(zip(names, got, strict=True)))
+
+
+@_each_rule(*KINDS)
+def test_folded(rule: Rule, kind: str) -> None:
+    graph, names = _graph(rule, kind)
+    given = feeds(kind)
+    change: dict[g.Value, g.Value] = {i: g.constant(given[i.name]) for i in graph.inputs}
+    known, _ = substituted(graph, change, inside=False)
+    done = fold(known, limit_bytes=1 << 24).graph
+    assert all(isinstance(v, g.Constant) for v in done.outputs)
+    got = [v.load() for v in done.outputs if isinstance(v, g.Constant)]
+    check(rule, kind, dict(zip(names, got, strict=True)))
+
+
+def _naive(graph: g.Graph, given: Mapping[str, Array]) -> list[Array]:
+    known: dict[g.Value, Array] = {i: given[i.name] for i in graph.inputs}
+
+    def of(v: g.Value) -> Array:
+        return v.load() if isinstance(v, g.Constant) else known[v]
+
+    for n in g.nodes(graph):
+        types = tuple(None if v is None else v.type for v in n.inputs)
+        read_ = {f"a{k}": _reader(of(v)) for k, v in enumerate(n.inputs) if v is not None}
+        for v, t in zip(g.results(n), expression(n.op, types, n.attrs), strict=True):
+            known[v] = elements(t, read_).astype(to_numpy(t.dtype))
+    return [of(v) for v in graph.outputs]
+
+
+def _reader(array: Array) -> Callable[[tuple[int, ...]], Scalar]:
+    held = array.astype(object)  # of Python's numbers
+    return lambda i: held[i]
+
+
+@_each_rule("float", "int64")
+def test_element_by_element(rule: Rule, kind: str) -> None:
+    """In Python's numbers, of which integers have no signs of zeros."""
+    graph, names = _graph(rule, kind, few=True)
+    got = _naive(graph, feeds(kind, few=True))
+    check(rule, kind, dict(zip(names, got, strict=True)), zeros=False, few=True)
+
+
+@_each_rule(*KINDS)
+def test_compiled(rule: Rule, kind: str) -> None:
+    _check_compiled(rule, kind, "E2")
+
+
+@_each_rule(*FLOATS)
+def test_compiled_with_each_operator_rounded(rule: Rule, kind: str) -> None:
+    _check_compiled(rule, kind, "E1")
+
+
+def _check_compiled(rule: Rule, kind: str, float_class: str) -> None:
+    exe = superopt.compile(model(rule, kind), float_class=float_class)
+    assert not exe.fallen({})
+    check(rule, kind, exe.run(feeds(kind)))
+
+
+def test_the_page_has_this_table() -> None:
+    assert table() in (DOCS / "exceptional_values.md").read_text()

@@ -1,0 +1,21 @@
+"""fp16 values that decide are rounded to their type first: on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.plan.test_cuda import interpreted
+from tests.plan.test_decisions import CASES, check, drawn, model
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_gpus(name: str) -> None:
+    case, (a, b) = CASES[name], drawn("float16")
+    exe = cuda.compile(read(model(case, "float16")))
+    assert not exe.fallen({})
+    check(exe.run({"a": a, "b": b})["y"], case, "float16")

@@ -1,0 +1,28 @@
+"""NaN, infinities, signed zeros and ties on a GPU: the table of docs/exceptional_values.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from superopt.onnx_io.source import read
+from superopt.pipeline import cuda
+from tests.ops.exceptional import RULES, Rule, check, feeds, model, outputs
+from tests.plan.test_cuda import interpreted
+
+pytestmark = pytest.mark.gpu
+__all__ = ["interpreted"]  # a fixture of this module, too
+PAIRS = [
+    pytest.param(rule, kind, id=f"{rule.operators}-{kind}")
+    for rule in RULES
+    for kind in ("float", "float16", "int64")
+    if outputs(rule, kind)
+]
+
+
+@pytest.mark.parametrize(("rule", "kind"), PAIRS)
+def test_on_gpus(rule: Rule, kind: str) -> None:
+    exe = cuda.compile(read(model(rule, kind)))
+    given = feeds(kind)
+    got = exe.run(given)
+    assert not exe.fallen({})
+    check(rule, kind, dict(got))
