@@ -64,12 +64,12 @@ def result_types(n: oir.Node, version: int, operands: Sequence[g.Value | None]) 
 def described(source: Source) -> frozenset[str]:
     """The values that the file's lists of value_info name, those of subgraphs included."""
     return frozenset(
-        info.name for place in bodies(source.skeleton.proto()) for info in place.body.value_info
+        info.name for place in bodies(source.skeleton.message) for info in place.body.value_info
     )
 
 
 def _infer(source: Source) -> dict[str, Declared]:
-    model = source.skeleton.proto()
+    model = source.skeleton.message
     with suppress(Exception):  # what inference cannot do is unknown, not an error
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
