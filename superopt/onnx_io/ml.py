@@ -16,6 +16,7 @@ from superopt.ir import graph as g
 from superopt.ir.op import InferError
 from superopt.onnx_io.ml_build import integer, integers, strings
 from superopt.onnx_io.ml_dense import DENSE, Expand, Operands
+from superopt.onnx_io.ml_trees import TREES
 from superopt.onnx_io.symbols import FileDim
 from superopt.onnx_io.types import dtype_of
 from superopt.te.dtype import F32, F64, I64, STRING, DType
@@ -24,7 +25,7 @@ from superopt.te.expr import TensorType
 DOMAIN = "ai.onnx.ml"
 Dims = tuple[FileDim, ...] | None
 Known = tuple[DType | None, Dims]
-EXPANSIONS: Mapping[str, Expand] = DENSE
+EXPANSIONS: Mapping[str, Expand] = {**DENSE, **TREES}
 
 
 def expanded(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
@@ -36,7 +37,7 @@ def expanded(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]
     found = EXPANSIONS.get(n.op_type)
     if found is None:
         raise InferError(f"domain {DOMAIN} (opset {version})")
-    return found(n, operands)
+    return found(n, operands, version)
 
 
 def ml_types(n: oir.Node, operands: Operands) -> list[Known]:

@@ -107,9 +107,12 @@ def like(value: float, x: g.Value) -> g.Constant:
     return constant(value, x.type.dtype)
 
 
-def transformed(scores: g.Value, how: str) -> g.Value:
-    """Rows of scores after `post_transform`, as onnxruntime computes it."""
+def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
+    """Rows of scores after `post_transform`, as onnxruntime computes it; alone: of a regressor of
+    one target, which knows PROBIT only."""
     match how:
+        case _ if alone and how != "PROBIT":
+            return scores
         case "LOGISTIC":
             return apply("Sigmoid", scores)
         case "SOFTMAX":
@@ -160,3 +163,18 @@ def labels(n: oir.Node, integers_name: str) -> np.ndarray:
     if not found.size:
         raise InferError("it has no labels")
     return found
+
+
+def above(score: g.Value, threshold: float, names: np.ndarray) -> g.Value:
+    """The second label where the score (of one column) is above the threshold, else the first."""
+    hit = apply("Squeeze", apply("Less", like(threshold, score), score), axes=(1,))
+    return apply("Where", hit, constant(names[1], I64), constant(names[0], I64))
+
+
+def two_scores(score: g.Value, how: str) -> g.Value:
+    """Of two classes, from the second one's (one column), as onnxruntime computes it."""
+    if how == "LOGISTIC":
+        first, second = apply("Sigmoid", apply("Neg", score)), apply("Sigmoid", score)
+    else:
+        first, second = apply("Sub", like(1, score), score), score
+    return apply("Concat", first, second, axis=1)

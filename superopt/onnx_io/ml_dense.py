@@ -11,6 +11,7 @@ from superopt.ir import graph as g
 from superopt.ir.op import InferError
 from superopt.onnx_io.ml_build import (
     POST_TRANSFORMS,
+    above,
     apply,
     best,
     cast,
@@ -26,12 +27,13 @@ from superopt.onnx_io.ml_build import (
     numeric,
     strings,
     transformed,
+    two_scores,
     word,
 )
 from superopt.te.dtype import BOOL, F32, F64, I32, I64
 
 Operands = Sequence[g.Value | None]
-Expand = Callable[[oir.Node, Operands], Sequence[g.Value]]
+Expand = Callable[[oir.Node, Operands, int], Sequence[g.Value]]  # the last: ai.onnx.ml's opset
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
@@ -42,7 +44,7 @@ def _per_feature(values: np.ndarray, x: g.Value, what: str) -> np.ndarray:
     return values
 
 
-def scaler(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def scaler(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """(x - offset) * scale; doubles are rounded at the end."""
     x = numeric(operands[0])
     offset, scale = (_per_feature(floats(n, k), x, k) for k in ("offset", "scale"))
@@ -53,7 +55,7 @@ def scaler(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     return (cast(y, F32),)
 
 
-def normalizer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def normalizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """Rows divided by their norm; those whose norm is 0 stay as they are. MAX is the greatest
     element, of any sign; L2 is taken of squares, so that its signs are put back."""
     x = cast(numeric(operands[0]), F32)
@@ -74,7 +76,7 @@ def normalizer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     return (apply("Where", apply("Equal", norm, zero), x, y),)
 
 
-def imputer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def imputer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """`imputed` in the place of each element that is `replaced`, which may be NaN."""
     x = numeric(operands[0])
     kind = x.type.dtype
@@ -89,16 +91,15 @@ def imputer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     return (apply("Where", hit, constant(values, kind), x),)
 
 
-def binarizer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def binarizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """1 above the threshold, else 0."""
     x = numeric(operands[0], ranks=range(1, 9))
     kind = x.type.dtype
     assert kind is not None
-    above = apply("Less", like(number(n, "threshold", 0.0), x), x)
-    return (cast(above, kind),)
+    return (cast(apply("Less", like(number(n, "threshold", 0.0), x), x), kind),)
 
 
-def array_feature_extractor(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def array_feature_extractor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """Elements of the last axis, at these indices; a vector is a matrix of one row."""
     x, at = numeric(operands[0], ranks=range(1, 9)), operands[1]
     if at is None or at.type.shape is None or at.type.dtype is not I64:
@@ -109,11 +110,12 @@ def array_feature_extractor(n: oir.Node, operands: Operands) -> Sequence[g.Value
     return (y if rank > 1 else apply("Unsqueeze", y, axes=(0,)),)
 
 
-def linear_regressor(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def linear_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """x coefficients^T + intercepts."""
-    x = matrix(numeric(operands[0]))
-    y = _linear(n, x, integer(n, "targets", 1))
-    return (transformed(y, word(n, "post_transform", "NONE", POST_TRANSFORMS)),)
+    x, targets = matrix(numeric(operands[0])), integer(n, "targets", 1)
+    y = _linear(n, x, targets)
+    how = word(n, "post_transform", "NONE", POST_TRANSFORMS)
+    return (transformed(y, how, alone=targets == 1),)
 
 
 def _linear(n: oir.Node, x: g.Value, rows: int) -> g.Value:
@@ -127,9 +129,8 @@ def _linear(n: oir.Node, x: g.Value, rows: int) -> g.Value:
     return apply("Gemm", x, c, *bias, transB=1)
 
 
-def linear_classifier(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
-    """Labels of the greatest scores, and the scores. One score for two labels says how likely the
-    second one is: then the first one's is 1 less it, whatever post_transform says but PROBIT."""
+def linear_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """Labels of the greatest scores, and the scores; one score for two labels is the second one's."""
     x, names = matrix(numeric(operands[0])), labels(n, "classlabels_ints")
     how = word(n, "post_transform", "NONE", POST_TRANSFORMS)
     count = floats(n, "intercepts").size
@@ -139,16 +140,9 @@ def linear_classifier(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
             raise InferError(f"{names.size} labels for {count} scores")
         chosen = apply("Gather", constant(names, I64), best(scores), axis=0)
         return chosen, transformed(scores, how)
-    if names.size != 2 or how != "NONE":
+    if names.size != 2 or how == "PROBIT":
         raise InferError(f"one score for {names.size} labels, with post_transform {how}")
-    chosen = _positive(scores, 0.0, names)
-    return chosen, apply("Concat", apply("Sub", like(1, scores), scores), scores, axis=1)
-
-
-def _positive(score: g.Value, threshold: float, names: np.ndarray) -> g.Value:
-    """The second label where the score (of one column) is above the threshold, else the first."""
-    above = apply("Squeeze", apply("Less", like(threshold, score), score), axes=(1,))
-    return apply("Where", above, constant(names[1], I64), constant(names[0], I64))
+    return above(scores, 0.0, names), two_scores(scores, how)
 
 
 def _kernel(n: oir.Node, x: g.Value, vectors: np.ndarray, how: str) -> g.Value:
@@ -166,7 +160,7 @@ def _kernel(n: oir.Node, x: g.Value, vectors: np.ndarray, how: str) -> g.Value:
     return apply("Tanh", y) if how == "SIGMOID" else apply("Pow", y, like(degree, x))
 
 
-def svm_regressor(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def svm_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """A sum of kernels with support vectors, or of features where there are none."""
     x = matrix(numeric(operands[0], types=(F32,)))
     coefficients, rho = floats(n, "coefficients"), floats(n, "rho")[:1]
@@ -191,7 +185,7 @@ def _vectors(n: oir.Node, x: g.Value, count: int) -> np.ndarray:
     return found.reshape(count, -1)
 
 
-def svm_classifier(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def svm_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """Without support vectors a score for each class; with them one for each pair of classes, which
     votes for one of both."""
     if floats(n, "prob_a").size:
@@ -228,8 +222,9 @@ def svm_classifier(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     return apply("Gather", constant(names, I64), chosen, axis=0), transformed(scores, how)
 
 
-def label_encoder(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
-    """A table from numbers to numbers; what it does not have is the default. Keys may be NaN."""
+def label_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """A table from numbers to numbers; what it does not have is the default. A key that is NaN
+    stands for NaN from opset 4 on, for nothing before."""
     keys, values, default = _table(n)
     if keys.dtype == object or values.dtype == object:
         raise InferError("a table of strings")
@@ -241,26 +236,24 @@ def label_encoder(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     kind = x.type.dtype
     assert kind is not None
     column = apply("Unsqueeze", x, axes=(len(x.type.shape or ()),))
-    # The last of equal keys counts, as in a map that is filled from the first one on.
-    last = {_key(k): i for i, k in enumerate(keys.tolist())}
-    order = sorted(last.values())
-    some, held = keys[order], constant(keys[order], kind)
+    order: dict[object, int] = {}  # the first of equal keys
+    for i, k in enumerate(keys.tolist()):
+        order.setdefault("NaN" if k != k else k, i)
+    kept = list(order.values())
+    some = keys[kept]
+    held = constant(some, kind)
     hit = apply("Equal", column, held)
-    if kind.is_float and np.isnan(some.astype(np.float64)).any():
+    if version >= 4 and kind.is_float and np.isnan(some.astype(np.float64)).any():
         both = apply("And", apply("IsNaN", column), constant(np.isnan(some), BOOL))
         hit = apply("Or", hit, both)
-    places = constant(np.arange(1, len(order) + 1), I32)
+    places = constant(np.arange(1, len(kept) + 1), I32)
     found = apply("Where", hit, places, constant(0, I32))
     place = apply("ReduceMax", found, axes=(len(x.type.shape or ()),), keepdims=0)
-    table = np.concatenate([np.asarray([default], values.dtype), values[order]])
+    table = np.concatenate([np.asarray([default], values.dtype), values[kept]])
     return (apply("Gather", g.constant(table), place, axis=0),)
 
 
 MOST_KEYS = 64
-
-
-def _key(k: object) -> object:
-    return "NaN" if k != k else k
 
 
 def _table(n: oir.Node) -> tuple[np.ndarray, np.ndarray, object]:
@@ -288,7 +281,7 @@ def _table(n: oir.Node) -> tuple[np.ndarray, np.ndarray, object]:
     return keys, values, default
 
 
-def one_hot_encoder(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def one_hot_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """1 at the place of the category that each element is, after it was cut to an integer; 0
     elsewhere, where unknown categories are allowed."""
     x, known = numeric(operands[0], ranks=(1, 2)), integers(n, "cats_int64s")
@@ -302,7 +295,7 @@ def one_hot_encoder(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
     return (cast(apply("Equal", column, constant(known, I64)), F32),)
 
 
-def feature_vectorizer(n: oir.Node, operands: Operands) -> Sequence[g.Value]:
+def feature_vectorizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
     """The operands' features side by side."""
     sizes = integers(n, "inputdimensions")
     some = [matrix(numeric(x)) for x in operands]

@@ -28,7 +28,10 @@ def model(
 ) -> onnx.ModelProto:
     names = [f"x{k}" for k in range(len(xs))]
     results = ["y", "z"][:outputs]
-    node = helper.make_node(op, names, results, domain=ML, **attributes)
+    node = helper.make_node(op, names, results, domain=ML)
+    for key, value in attributes.items():
+        kind = onnx.AttributeProto.FLOATS if value == [] else None
+        node.attribute.append(helper.make_attribute(key, value, attr_type=kind))
     graph = helper.make_graph(
         [node],
         "one",
@@ -109,7 +112,6 @@ CASES: list[tuple[str, list[np.ndarray], int, dict[str, object]]] = [
     ("Imputer", [WHOLE], 1, {"imputed_value_int64s": [7], "replaced_value_int64": -1}),
     ("Imputer", [WHOLE], 1, {"imputed_value_int64s": [7, 8, 9, 6], "replaced_value_int64": 2}),
     ("Binarizer", [ROWS], 1, {"threshold": 0.25}),
-    ("Binarizer", [HOLES], 1, {}),
     ("Binarizer", [SIGNS], 1, {"threshold": 0.0}),
     ("ArrayFeatureExtractor", [ROWS, np.array([2, 0, 2])], 1, {}),
     ("ArrayFeatureExtractor", [WHOLE, np.array([3])], 1, {}),
@@ -120,7 +122,11 @@ CASES: list[tuple[str, list[np.ndarray], int, dict[str, object]]] = [
     *[("LinearClassifier", [ROWS], 2, classes(3, post_transform=p)) for p in POST],
     ("LinearClassifier", [WHOLE], 2, classes(3)),
     ("LinearClassifier", [SIGNS], 2, classes(2, post_transform="SOFTMAX")),
-    ("LinearClassifier", [ROWS], 2, classes(1)),
+    *[("LinearClassifier", [ROWS], 2, classes(1, post_transform=p)) for p in POST],
+    *[("LinearRegressor", [ROWS], 1, linear(k, targets=k, post_transform=p))
+      for k in (1, 3) for p in POST],
+    *[("LinearRegressor", [ROWS / 50], 1, {"coefficients": [0.5] * 4 * k, "targets": k,
+       "intercepts": [0.4] * k, "post_transform": "PROBIT"}) for k in (1, 3)],
     *[("SVMRegressor", [ROWS], 1, svm(k)) for k in KERNELS],
     ("SVMRegressor", [ROWS], 1, svm("RBF", one_class=1)),
     ("SVMRegressor", [ROWS], 1, svm("LINEAR", 0, coefficients=some(4), support_vectors=[])),
@@ -136,7 +142,9 @@ ENCODERS: list[tuple[int, np.ndarray, dict[str, object]]] = [
     (2, WHOLE, {"keys_int64s": [0, 1, -2], "values_int64s": [9, 8, 7], "default_int64": -5}),
     (2, WHOLE, {"keys_int64s": [0, 1, 2], "values_floats": some(3), "default_float": 0.5}),
     (2, SIGNS, {"keys_floats": [0.0, -1.0, 3.0], "values_floats": some(3)}),
-    (2, HOLES, {"keys_floats": [float("nan"), float(ROWS[0, 0])], "values_int64s": [1, 2]}),
+    *[(v, HOLES, {"keys_floats": [float("nan"), float(ROWS[0, 0])], "values_int64s": [1, 2]})
+      for v in (2, 4)],
+    (2, WHOLE, {"keys_int64s": [0, 1, 0], "values_int64s": [9, 8, 7]}),
     (4, WHOLE, {"keys_int64s": [0, 1], "values_int64s": [1, 0]}),
     (4, SIGNS.astype(np.float64), {
         "keys_tensor": helper.make_tensor("k", TensorProto.DOUBLE, [2], [0.0, -1.0]),

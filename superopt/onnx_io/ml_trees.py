@@ -1,0 +1,457 @@
+"""Tree ensembles of ai.onnx.ml as tables of nodes, and as graphs that walk them.
+
+A node goes to its first child where lower <= x[feature] <= threshold: with intervals of floats that
+is any of the modes (x < t is x <= the float before t), with the children exchanged where a mode
+holds outside of the interval. In the table of a leaf the threshold is what the leaf adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.ir.op import InferError
+from superopt.onnx_io.ml_build import (
+    POST_TRANSFORMS,
+    above,
+    apply,
+    best,
+    cast,
+    constant,
+    features,
+    floats,
+    integer,
+    integers,
+    labels,
+    like,
+    matrix,
+    numeric,
+    strings,
+    transformed,
+    word,
+)
+from superopt.onnx_io.ml_dense import Expand, Operands
+from superopt.te.dtype import F32, F64, I32, I64
+
+AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
+# Modes by their numbers in opset 5.
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+MEMBER, LEAF = 6, 7
+_OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval the mode holds
+_STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
+_POINT = np.array([False, False, False, False, True, True])  # it is one float
+MOST_STEPS = 64
+PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Nodes of all trees, and what leaves add.
+
+    feature, threshold, split (of leaves False): one for each node; children: [nodes, 2], of nodes,
+    the first where the node's condition holds; mode: its number; missing: NaN goes to the first
+    child; roots: of trees; leaf, target, weight: for each weight its node and result.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    split: np.ndarray
+    children: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    roots: np.ndarray
+    leaf: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+def _wrong(why: str) -> InferError:
+    return InferError(f"a tree ensemble with {why}")
+
+
+def by_ids(n: oir.Node, of: str) -> Forest:
+    """The forest of TreeEnsembleRegressor (of: "target") or TreeEnsembleClassifier ("class")."""
+    trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
+    count = trees.size
+    names = strings(n, "nodes_modes")
+    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF}
+    if not count or any(name not in known for name in set(names)):
+        raise _wrong("no nodes, or of modes that are not known")
+    mode = np.array([known[name] for name in names], np.int64)
+    threshold, feature = floats(n, "nodes_values"), integers(n, "nodes_featureids")
+    sides = [integers(n, f"nodes_{k}nodeids") for k in ("true", "false")]
+    if any(a.size != count for a in (ids, mode, threshold, feature, *sides)):
+        raise _wrong("lists of nodes that are not of one length")
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = np.resize(missing, count) != 0 if missing.size == count else np.zeros(count, bool)
+    table = _Places(trees, ids)
+    split = mode != LEAF
+    children = np.stack([np.where(split, s, ids) for s in sides], 1)
+    held = [integers(n, f"{of}_{k}") for k in ("treeids", "nodeids", "ids")]
+    weight = floats(n, f"{of}_weights")
+    if any(a.size != weight.size for a in held):
+        raise _wrong("lists of weights that are not of one length")
+    first = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
+    if np.unique(trees[first]).size != first.size:
+        raise _wrong("trees whose nodes are not in one place")
+    return Forest(
+        feature, threshold, split,
+        np.stack([table.of(trees, children[:, k]) for k in range(2)], 1),
+        np.where(split, mode, 0), missing, first, table.of(held[0], held[1]), held[2], weight,
+    )  # fmt: skip
+
+
+class _Places:
+    """Where the node of a tree is among all nodes."""
+
+    def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
+        if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
+            raise _wrong("numbers of nodes that are negative, or far too large")
+        self.wide = int(ids.max()) + 1
+        keys = trees * self.wide + ids
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        if (self.keys[1:] == self.keys[:-1]).any():
+            raise _wrong("two nodes of one number")
+
+    def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        wanted = trees * self.wide + ids
+        at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.wide).any():
+            raise _wrong("a node that is not there")
+        out: np.ndarray = self.order[at]
+        return out
+
+
+def by_places(n: oir.Node) -> Forest:
+    """The forest of TreeEnsemble, whose inner nodes and leaves are numbered apart."""
+    mode = _tensor(n, "nodes_modes").astype(np.int64)
+    threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
+    feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
+    roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = missing != 0 if missing.size else np.zeros(inner, bool)
+    some = [integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")]
+    if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
+        raise _wrong("lists of nodes that are not of one length")
+    sides = []
+    for at, leaf in (some[:2], some[2:]):
+        if (at < 0).any() or (at >= np.where(leaf != 0, leaves, inner)).any():
+            raise _wrong("a node that is not there")
+        sides.append(np.where(leaf != 0, at + inner, at))
+    ends = np.arange(inner, inner + leaves)
+    children = np.concatenate([np.stack(sides, 1), np.stack([ends, ends], 1)])
+
+    def padded(a: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, np.zeros(leaves, a.dtype)])
+
+    # A tree of one leaf is a node both of whose children are that leaf.
+    forest = Forest(
+        padded(feature), padded(threshold), padded(np.ones(inner, bool)), children, padded(mode),
+        padded(missing), roots, ends, target, weight,
+    )  # fmt: skip
+    return _without_sets(forest, _tensor(n, "membership_values"))
+
+
+def _tensor(n: oir.Node, name: str) -> np.ndarray:
+    found = n.attributes.get(name)
+    return np.zeros(0) if found is None else np.asarray(found.as_tensor().numpy()).reshape(-1)
+
+
+def _without_sets(f: Forest, values: np.ndarray) -> Forest:
+    """Nodes that ask whether a feature is in a set as chains of nodes that compare with one value;
+    the sets are in the order of the nodes, and end with NaN."""
+    asks = np.flatnonzero(f.split & (f.mode == MEMBER))
+    ends = np.flatnonzero(np.isnan(values))
+    if asks.size != ends.size:
+        raise _wrong(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
+    if not asks.size:
+        return f
+    feature, threshold, split = list(f.feature), list(f.threshold), list(f.split)
+    children, mode, missing = f.children.tolist(), list(f.mode), list(f.missing)
+    for node, begin, end in zip(asks, [0, *(ends[:-1] + 1)], ends, strict=True):
+        some = values[begin:end]
+        if not some.size:
+            raise _wrong("an empty set")
+        yes, no = children[node]
+        at = int(node)
+        for k, value in enumerate(some):
+            mode[at], threshold[at] = MODES.index("BRANCH_EQ"), value
+            if k == len(some) - 1:
+                children[at] = [yes, no]
+                break
+            following = len(feature)
+            children[at] = [yes, following]
+            feature.append(feature[at])
+            threshold.append(value)
+            split.append(True)
+            mode.append(0)
+            missing.append(missing[at])
+            children.append([yes, no])
+            at = following
+    return replace(
+        f, feature=np.array(feature), threshold=np.array(threshold, f.threshold.dtype),
+        split=np.array(split), children=np.array(children), mode=np.array(mode),
+        missing=np.array(missing),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A forest as TreeLeaves takes it, with nodes in the order of their trees and levels; places:
+    where each node of the forest is."""
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    children: np.ndarray
+    roots: np.ndarray
+    lower: np.ndarray | None
+    missing: bool
+    depth: int
+    places: np.ndarray
+
+
+def table(f: Forest, columns: int, dtype: np.dtype) -> Table:
+    """Raises InferError for features that rows do not have, and for trees that are no trees."""
+    inner = f.split
+    if ((f.feature < 0) | (f.feature >= columns))[inner].any():
+        raise _wrong(f"features that rows of {columns} do not have")
+    order, depth = _levels(f)
+    strict, outside = inner & _STRICT[f.mode], inner & _OUTSIDE[f.mode]
+    point = inner & _POINT[f.mode]
+    threshold = f.threshold.astype(dtype)
+    before = np.nextafter(threshold, dtype.type(-np.inf))
+    before = np.where(threshold == -np.inf, dtype.type(np.nan), before)
+    threshold = np.where(strict, before, threshold)
+    lower = np.where(point, threshold, dtype.type(-np.inf))
+    # NaN is in no interval: it goes to the second child, unless the node says otherwise.
+    first = np.where(outside[:, None], f.children[:, ::-1], f.children)
+    absent = inner & (f.missing != outside)
+    places = np.full(f.split.size, -1)
+    places[order] = np.arange(order.size)
+    feature = np.where(absent, -1 - f.feature, np.where(inner, f.feature, 0))
+    return Table(
+        feature[order].astype(np.int32), threshold[order],
+        places[first[order]].astype(np.int32), places[f.roots].astype(np.int32),
+        lower[order] if point.any() else None, bool(absent.any()), depth, places,
+    )  # fmt: skip
+
+
+def _levels(f: Forest) -> tuple[np.ndarray, int]:
+    """The nodes that trees reach, by tree and level, and how many steps lead to the last one."""
+    tree = np.full(f.split.size, -1)
+    level = np.zeros(f.split.size, np.int64)
+    some, own, depth = f.roots, np.arange(f.roots.size), 0
+    while True:
+        tree[some], level[some] = own, depth
+        inner = f.split[some]
+        if not inner.any():
+            break
+        depth += 1
+        if depth > MOST_STEPS:
+            raise _wrong(f"more than {MOST_STEPS} steps to some leaf")
+        below, own = f.children[some[inner]].reshape(-1), np.repeat(own[inner], 2)
+        some, kept = np.unique(below, return_index=True)
+        own = own[kept]
+    reached = np.flatnonzero(tree >= 0)
+    return reached[np.lexsort((reached, level[reached], tree[reached]))], depth
+
+
+def summed(
+    f: Forest, x: g.Value, results: int, how: str, base: np.ndarray
+) -> tuple[g.Value, np.ndarray]:
+    """What the trees give for each row and result, with `base` added, in the element type of x; and
+    of which results some tree always gives something."""
+    kind = x.type.dtype
+    assert kind is not None
+    dtype = np.dtype(np.float64 if kind is F64 else np.float32)
+    if ((f.target < 0) | (f.target >= results)).any():
+        raise _wrong(f"weights of results that are not among {results}")
+    trees = f.roots.size
+    t = table(f, features(x), dtype)
+    weight = f.weight.astype(dtype)
+    given = _always(f, t, results)
+    if how in ("MIN", "MAX") and not given.all():
+        raise _wrong(f"{how} of results that some rows may not have")
+    dense = np.zeros((t.feature.size, results), dtype)
+    at = t.places[f.leaf], f.target
+    if (at[0] < 0).any() or f.split[f.leaf].any():
+        raise _wrong("weights of nodes that are no leaves")
+    if how in ("MIN", "MAX"):
+        dense[...] = np.inf if how == "MIN" else -np.inf
+        (np.minimum if how == "MIN" else np.maximum).at(dense, at, weight)
+    else:
+        np.add.at(dense, at, weight)
+    if results == 1:
+        leaves = _walk(t, x, t.roots)
+        y = _gathered(leaves, _in_leaves(t, f, dense[:, 0]), kind)
+        y = _reduced(y, how, 1)
+        y = apply("Unsqueeze", y, axes=(1,))
+    elif (order := _apart(f, t, results)) is not None and how in ("SUM", "AVERAGE"):
+        t, order = _with_empty(t, order)
+        leaves = _walk(t, x, t.roots[order.reshape(-1)])
+        own = np.concatenate([dense.sum(1), np.zeros(1, dtype)])[: t.feature.size]
+        y = _gathered(leaves, own, kind)
+        y = apply("Reshape", y, shape=(-1, *order.shape))
+        y = _reduced(y, how, 2)
+    else:
+        leaves = _walk(t, x, t.roots)
+        y = apply("Gather", constant(dense, kind), leaves, axis=0)
+        y = _reduced(y, how, 1)
+    if how == "AVERAGE":
+        y = apply("Div", y, like(trees, y))
+    if base.size:
+        y = apply("Add", y, constant(base, kind))
+    return y, given
+
+
+def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
+    name = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(how, "ReduceSum")
+    return apply(name, y, axes=(axis,), keepdims=0)
+
+
+def _in_leaves(t: Table, f: Forest, dense: np.ndarray) -> np.ndarray:
+    """What leaves give, where they have thresholds; the table's own array then."""
+    own = t.children[:, 0] == np.arange(t.feature.size)
+    t.threshold[own] = dense[own]
+    return t.threshold
+
+
+def _walk(t: Table, x: g.Value, roots: np.ndarray) -> g.Value:
+    kind = x.type.dtype
+    assert kind is not None
+    lower = () if t.lower is None else (constant(t.lower, kind),)
+    return apply(
+        "TreeLeaves", x, constant(t.feature, I32), constant(t.threshold, kind),
+        constant(t.children, I32), constant(roots, I32), *lower,
+        depth=t.depth, missing=int(t.missing),
+    )  # fmt: skip
+
+
+def _gathered(leaves: g.Value, values: np.ndarray, kind: object) -> g.Value:
+    return apply("Gather", g.constant(values), leaves, axis=0)
+
+
+def _always(f: Forest, t: Table, results: int) -> np.ndarray:
+    """The results to which all leaves of some tree give something."""
+    tree = np.repeat(-1, t.feature.size)
+    starts = np.sort(t.roots)
+    tree = np.searchsorted(starts, np.arange(t.feature.size), side="right") - 1
+    leaves = t.children[:, 0] == np.arange(t.feature.size)
+    count = np.bincount(tree[leaves], minlength=starts.size)
+    pairs = np.unique(np.stack([t.places[f.leaf], f.target], 1), axis=0)
+    found = np.zeros((starts.size, results), np.int64)
+    np.add.at(found, (tree[pairs[:, 0]], pairs[:, 1]), 1)
+    out: np.ndarray = (found == count[:, None]).any(0)
+    return out
+
+
+def _apart(f: Forest, t: Table, results: int) -> np.ndarray | None:
+    """The trees of each result, [results, trees], -1 for none, where each gives to one only and
+    they are about as many; else None."""
+    tree = np.searchsorted(np.sort(t.roots), t.places[f.leaf], side="right") - 1
+    pairs = np.unique(np.stack([tree, f.target], 1), axis=0)
+    if np.unique(pairs[:, 0]).size != pairs.shape[0] or pairs.shape[0] != t.roots.size:
+        return None
+    ranks = np.argsort(np.argsort(t.roots))  # of the tree at each place of the roots
+    target = pairs[:, 1][ranks]
+    some = [np.flatnonzero(target == k) for k in range(results)]
+    most = max(s.size for s in some)
+    if most * results > PADDED * t.roots.size + 8:
+        return None
+    return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
+
+
+def _with_empty(t: Table, order: np.ndarray) -> tuple[Table, np.ndarray]:
+    """With a tree of one leaf that gives nothing, where some result has fewer trees."""
+    if (order >= 0).all():
+        return t, order
+    last = t.feature.size
+
+    def more(a: np.ndarray, value: float) -> np.ndarray:
+        return np.concatenate([a, np.full((1, *a.shape[1:]), value, a.dtype)])
+
+    made = replace(
+        t, feature=more(t.feature, 0), threshold=more(t.threshold, 0),
+        children=more(t.children, last), roots=more(t.roots, last),
+        lower=None if t.lower is None else more(t.lower, 0),
+    )  # fmt: skip
+    return made, np.where(order < 0, made.roots.size - 1, order)
+
+
+def _rows(operand: g.Value | None) -> g.Value:
+    """Doubles stay doubles; integers are compared as floats."""
+    x = numeric(operand)
+    return matrix(x, F64 if x.type.dtype is F64 else F32)
+
+
+def _base(n: oir.Node, results: int) -> np.ndarray:
+    base = floats(n, "base_values")
+    if base.size not in (0, results):
+        raise _wrong(f"{base.size} base values for {results} results")
+    return base
+
+
+def regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsembleRegressor."""
+    x, count = _rows(operands[0]), integer(n, "n_targets", 1)
+    how = word(n, "aggregate_function", "SUM", AGGREGATES)
+    y, _ = summed(by_ids(n, "target"), x, count, how, _base(n, count))
+    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
+    return (transformed(cast(y, F32), post, alone=count == 1),)
+
+
+def ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsemble, of opset 5."""
+    x, count = numeric(operands[0], types=(F32, F64), ranks=(2,)), integer(n, "n_targets", 1)
+    how = ("AVERAGE", "SUM", "MIN", "MAX")[integer(n, "aggregate_function", 1)]
+    post = POST_TRANSFORMS_BY_NUMBER[integer(n, "post_transform", 0)]
+    y, _ = summed(by_places(n), x, count, how, np.zeros(0))
+    return (transformed(y, post, alone=count == 1),)
+
+
+POST_TRANSFORMS_BY_NUMBER = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsembleClassifier."""
+    x, names = _rows(operands[0]), labels(n, "classlabels_int64s")
+    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
+    f, count = by_ids(n, "class"), names.size
+    if count == 2 and np.unique(f.target).size == 1:
+        return _binary(n, x, f, names, post)
+    y, given = summed(f, x, count, "SUM", _base(n, count))
+    if count < 3 or not given.all():
+        raise _wrong(f"{count} classes, of which some may get no score")
+    chosen = apply("Gather", constant(names, I64), best(y), axis=0)
+    return chosen, cast(transformed(y, post), F32)
+
+
+def _binary(
+    n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str
+) -> Sequence[g.Value]:
+    """Two classes of which one has scores."""
+    base = floats(n, "base_values")
+    if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
+        raise _wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")
+    score, _ = summed(f, x, 1, "SUM", base)
+    positive = bool((f.weight >= 0).all())
+    chosen = above(score, 0.5 if positive else 0.0, names)
+    if positive:
+        second, first = score, apply("Sub", like(1, score), score)
+    elif post == "LOGISTIC":
+        second, first = apply("Sigmoid", score), apply("Sigmoid", apply("Neg", score))
+    else:
+        second, first = score, apply("Neg", score)
+    return chosen, cast(apply("Concat", first, second, axis=1), F32)
+
+
+TREES: Mapping[str, Expand] = {
+    "TreeEnsemble": ensemble,
+    "TreeEnsembleClassifier": classifier,
+    "TreeEnsembleRegressor": regressor,
+}
