@@ -175,13 +175,16 @@ def _atom(w: Writer, a: Expr, p: Place) -> Value:
 
 def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
     """An element as an index: negative ones from the end; what is out of range is at its end."""
+    signed = i.dtype.kind != "u" or i.dtype.bits >= INDEX.bits
     i = cast(w.t, i, INDEX)
     i, bound = even(w, [i, bound])
+    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
+    if not signed:
+        return applied(w.t, "min", [i, last], INDEX)
     zero = number(0, INDEX, i.lanes)
     low = w.t.make(f"icmp slt {i}, {zero.text}", BOOL, i.lanes)
     moved = w.t.make(f"add {i}, {bound.text}", INDEX, i.lanes)
     i = w.t.make(f"select {low}, {moved}, {i}", INDEX, i.lanes)
-    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
     return applied(w.t, "max", [applied(w.t, "min", [i, last], INDEX), zero], INDEX)
 
 
@@ -272,8 +275,31 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
     told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
     found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
-        return _at(w, buffer, index_value(w, where, p), p.guard)
+        places = index_value(w, where, p)
+        if near and _looked_up(where) and buffer.dtype.bits in (32, 64):
+            return _gathered(w, buffer, places)
+        return _at(w, buffer, places, p.guard)
     return _picked(w, buffer, *found, p)
+
+
+def _looked_up(e: Expr) -> bool:
+    """True if an index is an element of a tensor, so that lanes read from anywhere."""
+    return any(isinstance(a, Index) for atoms in ix.polynomial(e) for a in atoms)
+
+
+def _gathered(w: Writer, buffer: Tensor, places: Value) -> Value:
+    """The elements at these places, by one instruction where the processor has it."""
+    t, kind, lanes = w.t, buffer.dtype, places.lanes
+    if not lanes:
+        return _at(w, buffer, places, None)
+    at, shape = f"%{t.fresh()}", f"<{lanes} x {stored(kind)}>"
+    t.line(f"{at} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {places}")
+    name = f"llvm.masked.gather.v{lanes}{suffix(kind)}.v{lanes}p0"
+    t.declared.add(f"declare {shape} @{name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {shape})")
+    mask = ", ".join(["i1 true"] * lanes)
+    size = kind.bits // 8
+    text = f"call {shape} @{name}(<{lanes} x ptr> {at}, i32 {size}, <{lanes} x i1> <{mask}>, {shape} poison)"
+    return unpacked(t, text, kind, lanes)
 
 
 def _picked(

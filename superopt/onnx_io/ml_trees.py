@@ -35,7 +35,7 @@ from superopt.onnx_io.ml_build import (
     word,
 )
 from superopt.onnx_io.ml_dense import Expand, Operands
-from superopt.te.dtype import F32, F64, I32, I64
+from superopt.te.dtype import F32, F64, I64, U32
 
 AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
 # Modes by their numbers in opset 5.
@@ -45,6 +45,7 @@ _OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval 
 _STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
 _POINT = np.array([False, False, False, False, True, True])  # it is one float
 MOST_STEPS = 64
+BLOCK = 16  # trees that a kernel walks side by side, at most
 PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
 
 
@@ -202,8 +203,8 @@ def _without_sets(f: Forest, values: np.ndarray) -> Forest:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A forest as TreeLeaves takes it, with nodes in the order of their trees and levels; places:
-    where each node of the forest is."""
+    """A forest as TreeWeights takes it, with nodes in the order of their trees and levels; places:
+    where each node of the forest is; missing: features are doubled, for NaN."""
 
     feature: np.ndarray
     threshold: np.ndarray
@@ -233,10 +234,11 @@ def table(f: Forest, columns: int, dtype: np.dtype) -> Table:
     absent = inner & (f.missing != outside)
     places = np.full(f.split.size, -1)
     places[order] = np.arange(order.size)
-    feature = np.where(absent, -1 - f.feature, np.where(inner, f.feature, 0))
+    feature = np.where(inner, f.feature, 0)
+    feature = 2 * feature + absent if absent.any() else feature
     return Table(
-        feature[order].astype(np.int32), threshold[order],
-        places[first[order]].astype(np.int32), places[f.roots].astype(np.int32),
+        feature[order].astype(np.uint32), threshold[order],
+        places[first[order]].astype(np.uint32), places[f.roots].astype(np.uint32),
         lower[order] if point.any() else None, bool(absent.any()), depth, places,
     )  # fmt: skip
 
@@ -286,22 +288,21 @@ def summed(
         (np.minimum if how == "MIN" else np.maximum).at(dense, at, weight)
     else:
         np.add.at(dense, at, weight)
-    if results == 1:
-        leaves = _walk(t, x, t.roots)
-        y = _gathered(leaves, _in_leaves(t, f, dense[:, 0]), kind)
-        y = _reduced(y, how, 1)
-        y = apply("Unsqueeze", y, axes=(1,))
-    elif (order := _apart(f, t, results)) is not None and how in ("SUM", "AVERAGE"):
-        t, order = _with_empty(t, order)
-        leaves = _walk(t, x, t.roots[order.reshape(-1)])
-        own = np.concatenate([dense.sum(1), np.zeros(1, dtype)])[: t.feature.size]
-        y = _gathered(leaves, own, kind)
+    t = _with_empty(t)
+    neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
+    dense = np.concatenate([dense, np.full((1, results), neutral, dtype)])
+    order = _apart(f, t, results) if results > 1 and how in ("SUM", "AVERAGE") else None
+    order = np.arange(trees)[None] if results == 1 else order
+    if order is not None:
+        order = _whole(order, trees)
+        own = dense.max(1) if how == "MAX" else dense.min(1) if how == "MIN" else dense.sum(1)
+        leaf = t.children[:, 0] == np.arange(t.feature.size)
+        t.threshold[leaf] = own[leaf]
+        y = _walk(t, x, order.reshape(-1), t.threshold)
         y = apply("Reshape", y, shape=(-1, *order.shape))
         y = _reduced(y, how, 2)
     else:
-        leaves = _walk(t, x, t.roots)
-        y = apply("Gather", constant(dense, kind), leaves, axis=0)
-        y = _reduced(y, how, 1)
+        y = _reduced(_walk(t, x, _whole(np.arange(trees)[None], trees)[0], dense), how, 1)
     if how == "AVERAGE":
         y = apply("Div", y, like(trees, y))
     if base.size:
@@ -314,26 +315,16 @@ def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
     return apply(name, y, axes=(axis,), keepdims=0)
 
 
-def _in_leaves(t: Table, f: Forest, dense: np.ndarray) -> np.ndarray:
-    """What leaves give, where they have thresholds; the table's own array then."""
-    own = t.children[:, 0] == np.arange(t.feature.size)
-    t.threshold[own] = dense[own]
-    return t.threshold
-
-
-def _walk(t: Table, x: g.Value, roots: np.ndarray) -> g.Value:
+def _walk(t: Table, x: g.Value, trees: np.ndarray, weights: np.ndarray) -> g.Value:
+    """The weights of the leaves that rows reach in these trees."""
     kind = x.type.dtype
     assert kind is not None
     lower = () if t.lower is None else (constant(t.lower, kind),)
     return apply(
-        "TreeLeaves", x, constant(t.feature, I32), constant(t.threshold, kind),
-        constant(t.children, I32), constant(roots, I32), *lower,
+        "TreeWeights", x, constant(t.feature, U32), constant(t.threshold, kind),
+        constant(t.children, U32), constant(t.roots[trees], U32), constant(weights, kind), *lower,
         depth=t.depth, missing=int(t.missing),
     )  # fmt: skip
-
-
-def _gathered(leaves: g.Value, values: np.ndarray, kind: object) -> g.Value:
-    return apply("Gather", g.constant(values), leaves, axis=0)
 
 
 def _always(f: Forest, t: Table, results: int) -> np.ndarray:
@@ -353,34 +344,39 @@ def _always(f: Forest, t: Table, results: int) -> np.ndarray:
 def _apart(f: Forest, t: Table, results: int) -> np.ndarray | None:
     """The trees of each result, [results, trees], -1 for none, where each gives to one only and
     they are about as many; else None."""
-    tree = np.searchsorted(np.sort(t.roots), t.places[f.leaf], side="right") - 1
+    roots = t.roots[: f.roots.size]
+    tree = np.searchsorted(np.sort(roots), t.places[f.leaf], side="right") - 1
     pairs = np.unique(np.stack([tree, f.target], 1), axis=0)
-    if np.unique(pairs[:, 0]).size != pairs.shape[0] or pairs.shape[0] != t.roots.size:
+    if np.unique(pairs[:, 0]).size != pairs.shape[0] or pairs.shape[0] != roots.size:
         return None
-    ranks = np.argsort(np.argsort(t.roots))  # of the tree at each place of the roots
+    ranks = np.argsort(np.argsort(roots))  # of the tree at each place of the roots
     target = pairs[:, 1][ranks]
     some = [np.flatnonzero(target == k) for k in range(results)]
     most = max(s.size for s in some)
-    if most * results > PADDED * t.roots.size + 8:
+    if most * results > PADDED * roots.size + 8:
         return None
     return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
 
 
-def _with_empty(t: Table, order: np.ndarray) -> tuple[Table, np.ndarray]:
-    """With a tree of one leaf that gives nothing, where some result has fewer trees."""
-    if (order >= 0).all():
-        return t, order
+def _with_empty(t: Table) -> Table:
+    """With one more tree, of one leaf."""
     last = t.feature.size
 
     def more(a: np.ndarray, value: float) -> np.ndarray:
         return np.concatenate([a, np.full((1, *a.shape[1:]), value, a.dtype)])
 
-    made = replace(
+    return replace(
         t, feature=more(t.feature, 0), threshold=more(t.threshold, 0),
         children=more(t.children, last), roots=more(t.roots, last),
         lower=None if t.lower is None else more(t.lower, 0),
     )  # fmt: skip
-    return made, np.where(order < 0, made.roots.size - 1, order)
+
+
+def _whole(order: np.ndarray, empty: int) -> np.ndarray:
+    """Trees of each result, -1 for none, in whole blocks of them (`empty` fills these)."""
+    short = -order.shape[1] % BLOCK if order.shape[1] > BLOCK else 0
+    out = np.pad(order, ((0, 0), (0, short)), constant_values=-1)
+    return np.where(out < 0, empty, out)
 
 
 def _rows(operand: g.Value | None) -> g.Value:

@@ -1,0 +1,68 @@
+"""Walks: tensors that are computed from each other by indices that are elements of the last one.
+
+    node1[n, t] = child[node0[n, t], ...]        the same for all steps of some trees t
+    node2[n, t] = child[node1[n, t], ...]   =>   (lanes) before they are summed up
+    y[n] = sum(value[node2[n, t]] for t)
+
+Steps of a vector of trees are in registers, and as many loads wait for memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from superopt.kernels.schedule import (
+    ComputeAt,
+    Parallel,
+    Reorder,
+    Schedule,
+    Split,
+    Vectorize,
+)
+from superopt.kernels.transform import reduction
+from superopt.te.expr import Tensor
+from superopt.te.node import Axis, Index, Load
+from superopt.te.walk import axes_of, loads, parts, stages
+
+TREES = 16  # side by side
+
+
+def is_step(t: Tensor, of: Tensor) -> bool:
+    """True if elements of `of` at the same place are indices of what `t` reads."""
+    return t.body is not None and t.shape == of.shape and any(
+        isinstance(e, Index) and isinstance(e.element, Load) and e.element.tensor is of
+        and e.element.index == t.axes
+        for e in parts(t.body)
+    )  # fmt: skip
+
+
+def walks(t: Tensor) -> bool:
+    """True if it reads the last step of a walk, whose steps are its stages."""
+    some = stages([t])
+    return len(some) > 2 and all(is_step(b, a) for a, b in zip(some, some[1:-1], strict=False))
+
+
+def scheduled(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
+    """Of a sum over trees, and of the steps, which are computed for some trees at a time: once for
+    all results to which a leaf gives something."""
+    found, steps = reduction(t), stages([t])[:-1]
+    assert found is not None
+    (read,) = {x for x in loads(found.body) if x.tensor is steps[-1]}
+    moving = set[Axis]().union(*map(axes_of, read.index))
+    outer = [a.name for a in t.axes if a in moving]
+    inner = [a.name for a in t.axes if a not in moving and a.size > 1]
+    ones = [a.name for a in t.axes if a not in moving and a.size == 1]
+    axis = found.axes[-1]
+    rest = [a.name for a in found.axes[:-1]]
+    lanes = max(k for k in range(1, min(trees, axis.size) + 1) if axis.size % k == 0)
+    split = [Split(axis.name, lanes)] if lanes < axis.size else []
+    block, lane = (f"{axis.name}.o", f"{axis.name}.i") if split else ("", axis.name)
+    order = [*outer, *ones, *rest, *([block] if block else []), lane, *inner]
+    last = inner[-1] if inner else lane
+    at = block or (rest or ones or outer)[-1]
+    out: dict[Tensor, Schedule] = {
+        s: (ComputeAt(t.name, at), Vectorize(s.axes[-1].name)) for s in steps
+    }
+    shared = [Parallel(a) for a in outer[:1]]
+    out[t] = (*split, Reorder(tuple(order)), Vectorize(last), *shared)
+    return out
