@@ -24,7 +24,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Index, Load
 from superopt.te.walk import axes_of, loads, parts, stages
 
-TREES = 16  # side by side
+TREES = 64  # side by side, at most: four vectors of 16 hide how long each load takes
 
 
 def is_step(t: Tensor, of: Tensor) -> bool:
@@ -42,6 +42,12 @@ def walks(t: Tensor) -> bool:
     return len(some) > 2 and all(is_step(b, a) for a, b in zip(some, some[1:-1], strict=False))
 
 
+def side_by_side(count: int, most: int = TREES) -> int:
+    """How many of so many trees are walked at a time: whole vectors where some divide."""
+    whole = [k for k in (64, 48, 32, 16, 8) if k <= most and count % k == 0]
+    return whole[0] if whole else max(k for k in range(1, most + 1) if count % k == 0)
+
+
 def scheduled(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
     """Of a sum over trees, and of the steps, which are computed for some trees at a time: once for
     all results to which a leaf gives something."""
@@ -54,7 +60,7 @@ def scheduled(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
     ones = [a.name for a in t.axes if a not in moving and a.size == 1]
     axis = found.axes[-1]
     rest = [a.name for a in found.axes[:-1]]
-    lanes = max(k for k in range(1, min(trees, axis.size) + 1) if axis.size % k == 0)
+    lanes = side_by_side(axis.size, trees)
     split = [Split(axis.name, lanes)] if lanes < axis.size else []
     block, lane = (f"{axis.name}.o", f"{axis.name}.i") if split else ("", axis.name)
     order = [*outer, *ones, *rest, *([block] if block else []), lane, *inner]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from superopt.ir.op import InferError, op
 from superopt.te.dtype import BOOL, F32, F64, U32
-from superopt.te.expr import Tensor, apply, compare, compute, gather, select
+from superopt.te.expr import Tensor, apply, compare, compute, const, gather, select
 from superopt.te.node import Expr
 
 
@@ -56,7 +56,8 @@ def tree_weights(
                 odd = compare("ne", apply("bitand", code, 1), 0)
                 nan = apply("and", apply("isnan", value, dtype=BOOL), odd, dtype=BOOL)
                 low = apply("or", low, nan, dtype=BOOL)
-            return select(low, children[k, 0], children[k, 1])
+            side = gather(select(low, const(0, U32), const(1, U32)), 2)
+            return children[k, side]
 
         return compute(shape, element, name="node")
 
