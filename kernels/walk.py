@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from superopt.kernels.schedule import (
     ComputeAt,
     Parallel,
+    Primitive,
     Reorder,
     Schedule,
     Split,
@@ -25,6 +26,9 @@ from superopt.te.node import Axis, Index, Load
 from superopt.te.walk import axes_of, loads, parts, stages
 
 TREES = 64  # side by side, at most: four vectors of 16 hide how long each load takes
+
+
+ROWS = 32  # of a chunk, which is one thread's
 
 
 def is_step(t: Tensor, of: Tensor) -> bool:
@@ -55,20 +59,23 @@ def scheduled(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
     assert found is not None
     (read,) = {x for x in loads(found.body) if x.tensor is steps[-1]}
     moving = set[Axis]().union(*map(axes_of, read.index))
-    outer = [a.name for a in t.axes if a in moving]
+    outer = [a for a in t.axes if a in moving]
     inner = [a.name for a in t.axes if a not in moving and a.size > 1]
     ones = [a.name for a in t.axes if a not in moving and a.size == 1]
     axis = found.axes[-1]
     rest = [a.name for a in found.axes[:-1]]
     lanes = side_by_side(axis.size, trees)
-    split = [Split(axis.name, lanes)] if lanes < axis.size else []
-    block, lane = (f"{axis.name}.o", f"{axis.name}.i") if split else ("", axis.name)
-    order = [*outer, *ones, *rest, *([block] if block else []), lane, *inner]
-    last = inner[-1] if inner else lane
-    at = block or (rest or ones or outer)[-1]
+    split: list[Primitive] = [Split(axis.name, lanes)] if lanes < axis.size else []
+    block, lane = ([f"{axis.name}.o"], f"{axis.name}.i") if split else ([], axis.name)
+    row, *others = outer
+    if row.size > ROWS:
+        split.append(Split(row.name, ROWS))
+    chunk, each = ([f"{row.name}.o"], f"{row.name}.i") if row.size > ROWS else ([], row.name)
+    # The nodes of some trees stay in the cache for as many rows as there are.
+    order = [*chunk, *(a.name for a in others), *ones, *rest, *block, each, lane, *inner]
     out: dict[Tensor, Schedule] = {
-        s: (ComputeAt(t.name, at), Vectorize(s.axes[-1].name)) for s in steps
+        s: (ComputeAt(t.name, each), Vectorize(s.axes[-1].name)) for s in steps
     }
-    shared = [Parallel(a) for a in outer[:1]]
-    out[t] = (*split, Reorder(tuple(order)), Vectorize(last), *shared)
+    shared = [Parallel(a) for a in chunk]
+    out[t] = (*split, Reorder(tuple(order)), Vectorize(inner[-1] if inner else lane), *shared)
     return out

@@ -47,6 +47,10 @@ _POINT = np.array([False, False, False, False, True, True])  # it is one float
 MOST_STEPS = 64
 # Trees that a kernel walks side by side, and what each takes then (Emerald Rapids, 16 lanes).
 BLOCKS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
+# Bytes of a node in tables of complete trees, and where children are named; where the former are
+# not much larger in all, walks are shorter: there are fewer loads in each step.
+COMPLETE_BYTES, LINKED_BYTES, COMPLETE_ROOM = 12, 16, 2
+MOST_LEVELS = 12  # of complete trees
 PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
 
 
@@ -203,65 +207,65 @@ def _without_sets(f: Forest, values: np.ndarray) -> Forest:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A forest as TreeWeights takes it, with nodes in the order of their trees and levels; places:
-    where each node of the forest is; missing: features are doubled, for NaN."""
+class Nodes:
+    """What each node of a forest asks, as TreeWeights takes it; children: the first one is where
+    its answer is yes; lower: None where no node asks for one value; missing: features are doubled,
+    for NaN."""
 
     feature: np.ndarray
     threshold: np.ndarray
-    children: np.ndarray
-    roots: np.ndarray
     lower: np.ndarray | None
+    children: np.ndarray
     missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """tree, level: of each node, -1 of one that no tree reaches; depth: steps to the last leaf."""
+
+    tree: np.ndarray
+    level: np.ndarray
     depth: int
-    places: np.ndarray
 
 
-def table(f: Forest, columns: int, dtype: np.dtype) -> Table:
-    """Raises InferError for features that rows do not have, and for trees that are no trees."""
+def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
+    """Raises InferError for features that rows of `columns` do not have."""
     inner = f.split
     if ((f.feature < 0) | (f.feature >= columns))[inner].any():
         raise _wrong(f"features that rows of {columns} do not have")
-    order, depth = _levels(f)
     strict, outside = inner & _STRICT[f.mode], inner & _OUTSIDE[f.mode]
     point = inner & _POINT[f.mode]
     threshold = f.threshold.astype(dtype)
     before = np.nextafter(threshold, dtype.type(-np.inf))
     before = np.where(threshold == -np.inf, dtype.type(np.nan), before)
     threshold = np.where(strict, before, threshold)
-    lower = np.where(point, threshold, dtype.type(-np.inf))
     # NaN is in no interval: it goes to the second child, unless the node says otherwise.
-    first = np.where(outside[:, None], f.children[:, ::-1], f.children)
     absent = inner & (f.missing != outside)
-    places = np.full(f.split.size, -1)
-    places[order] = np.arange(order.size)
     feature = np.where(inner, f.feature, 0)
-    feature = 2 * feature + absent if absent.any() else feature
-    return Table(
-        feature[order].astype(np.uint32), threshold[order],
-        places[first[order]].astype(np.uint32), places[f.roots].astype(np.uint32),
-        lower[order] if point.any() else None, bool(absent.any()), depth, places,
-    )  # fmt: skip
+    return Nodes(
+        (2 * feature + absent if absent.any() else feature).astype(np.uint32),
+        threshold,
+        np.where(point, threshold, dtype.type(-np.inf)) if point.any() else None,
+        np.where(outside[:, None], f.children[:, ::-1], f.children),
+        bool(absent.any()),
+    )
 
 
-def _levels(f: Forest) -> tuple[np.ndarray, int]:
-    """The nodes that trees reach, by tree and level, and how many steps lead to the last one."""
-    tree = np.full(f.split.size, -1)
-    level = np.zeros(f.split.size, np.int64)
+def levels(f: Forest) -> Levels:
+    """Raises InferError for what is no tree, or too deep."""
+    tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
     some, own, depth = f.roots, np.arange(f.roots.size), 0
     while True:
         tree[some], level[some] = own, depth
         inner = f.split[some]
         if not inner.any():
-            break
+            return Levels(tree, level, depth)
         depth += 1
         if depth > MOST_STEPS:
             raise _wrong(f"more than {MOST_STEPS} steps to some leaf")
         below, own = f.children[some[inner]].reshape(-1), np.repeat(own[inner], 2)
         some, kept = np.unique(below, return_index=True)
         own = own[kept]
-    reached = np.flatnonzero(tree >= 0)
-    return reached[np.lexsort((reached, level[reached], tree[reached]))], depth
 
 
 def summed(
@@ -274,38 +278,25 @@ def summed(
     dtype = np.dtype(np.float64 if kind is F64 else np.float32)
     if ((f.target < 0) | (f.target >= results)).any():
         raise _wrong(f"weights of results that are not among {results}")
-    trees = f.roots.size
-    t = table(f, features(x), dtype)
-    weight = f.weight.astype(dtype)
-    given = _always(f, t, results)
+    if f.split[f.leaf].any():
+        raise _wrong("weights of nodes that are no leaves")
+    nodes, at = asked(f, features(x), dtype), levels(f)
+    given = _always(f, at, results)
     if how in ("MIN", "MAX") and not given.all():
         raise _wrong(f"{how} of results that some rows may not have")
-    dense = np.zeros((t.feature.size, results), dtype)
-    at = t.places[f.leaf], f.target
-    if (at[0] < 0).any() or f.split[f.leaf].any():
-        raise _wrong("weights of nodes that are no leaves")
-    if how in ("MIN", "MAX"):
-        dense[...] = np.inf if how == "MIN" else -np.inf
-        (np.minimum if how == "MIN" else np.maximum).at(dense, at, weight)
-    else:
-        np.add.at(dense, at, weight)
-    t = _with_empty(t)
     neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
-    dense = np.concatenate([dense, np.full((1, results), neutral, dtype)])
-    order = _apart(f, t, results) if results > 1 and how in ("SUM", "AVERAGE") else None
-    order = np.arange(trees)[None] if results == 1 else order
-    if order is not None:
-        order = _whole(order, trees)
-        own = dense.max(1) if how == "MAX" else dense.min(1) if how == "MIN" else dense.sum(1)
-        leaf = t.children[:, 0] == np.arange(t.feature.size)
-        t.threshold[leaf] = own[leaf]
-        y = _walk(t, x, order.reshape(-1), t.threshold)
-        y = apply("Reshape", y, shape=(-1, *order.shape))
-        y = _reduced(y, how, 2)
+    weights = np.full((f.split.size, results), neutral, dtype)
+    fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
+    fold.at(weights, (f.leaf, f.target), f.weight.astype(dtype))
+    trees = _in_blocks(_trees(f, at, results if how in ("SUM", "AVERAGE") else 1))
+    if trees.shape[0] == results:  # each tree gives to one
+        own = weights.max(1) if how == "MAX" else weights.min(1) if how == "MIN" else weights.sum(1)
+        y = _walk(f, nodes, at, x, trees.reshape(-1), own, neutral)
+        y = _reduced(apply("Reshape", y, shape=(-1, *trees.shape)), how, 2)
     else:
-        y = _reduced(_walk(t, x, _whole(np.arange(trees)[None], trees)[0], dense), how, 1)
+        y = _reduced(_walk(f, nodes, at, x, trees[0], weights, neutral), how, 1)
     if how == "AVERAGE":
-        y = apply("Div", y, like(trees, y))
+        y = apply("Div", y, like(f.roots.size, y))
     if base.size:
         y = apply("Add", y, constant(base, kind))
     return y, given
@@ -316,70 +307,102 @@ def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
     return apply(name, y, axes=(axis,), keepdims=0)
 
 
-def _walk(t: Table, x: g.Value, trees: np.ndarray, weights: np.ndarray) -> g.Value:
-    """The weights of the leaves that rows reach in these trees."""
-    kind = x.type.dtype
-    assert kind is not None
-    lower = () if t.lower is None else (constant(t.lower, kind),)
-    return apply(
-        "TreeWeights", x, constant(t.feature, U32), constant(t.threshold, kind),
-        constant(t.children, U32), constant(t.roots[trees], U32), constant(weights, kind), *lower,
-        depth=t.depth, missing=int(t.missing),
-    )  # fmt: skip
-
-
-def _always(f: Forest, t: Table, results: int) -> np.ndarray:
+def _always(f: Forest, at: Levels, results: int) -> np.ndarray:
     """The results to which all leaves of some tree give something."""
-    tree = np.repeat(-1, t.feature.size)
-    starts = np.sort(t.roots)
-    tree = np.searchsorted(starts, np.arange(t.feature.size), side="right") - 1
-    leaves = t.children[:, 0] == np.arange(t.feature.size)
-    count = np.bincount(tree[leaves], minlength=starts.size)
-    pairs = np.unique(np.stack([t.places[f.leaf], f.target], 1), axis=0)
-    found = np.zeros((starts.size, results), np.int64)
-    np.add.at(found, (tree[pairs[:, 0]], pairs[:, 1]), 1)
+    leaves = ~f.split & (at.tree >= 0)
+    count = np.bincount(at.tree[leaves], minlength=f.roots.size)
+    pairs = np.unique(np.stack([f.leaf, f.target], 1), axis=0)
+    pairs = pairs[at.tree[pairs[:, 0]] >= 0]
+    found = np.zeros((f.roots.size, results), np.int64)
+    np.add.at(found, (at.tree[pairs[:, 0]], pairs[:, 1]), 1)
     out: np.ndarray = (found == count[:, None]).any(0)
     return out
 
 
-def _apart(f: Forest, t: Table, results: int) -> np.ndarray | None:
+def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
     """The trees of each result, [results, trees], -1 for none, where each gives to one only and
-    they are about as many; else None."""
-    roots = t.roots[: f.roots.size]
-    tree = np.searchsorted(np.sort(roots), t.places[f.leaf], side="right") - 1
-    pairs = np.unique(np.stack([tree, f.target], 1), axis=0)
-    if np.unique(pairs[:, 0]).size != pairs.shape[0] or pairs.shape[0] != roots.size:
-        return None
-    ranks = np.argsort(np.argsort(roots))  # of the tree at each place of the roots
-    target = pairs[:, 1][ranks]
-    some = [np.flatnonzero(target == k) for k in range(results)]
+    they are about as many; else all of them, [1, trees]."""
+    every = np.arange(f.roots.size)[None]
+    if results == 1:
+        return every
+    pairs = np.unique(np.stack([at.tree[f.leaf], f.target], 1), axis=0)
+    pairs = pairs[pairs[:, 0] >= 0]
+    if np.unique(pairs[:, 0]).size != pairs.shape[0]:
+        return every
+    some = [pairs[pairs[:, 1] == k, 0] for k in range(results)]
     most = max(s.size for s in some)
-    if most * results > PADDED * roots.size + 8:
-        return None
+    if most * results > PADDED * f.roots.size + 8:
+        return every
     return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
 
 
-def _with_empty(t: Table) -> Table:
-    """With one more tree, of one leaf."""
-    last = t.feature.size
+def _in_blocks(trees: np.ndarray) -> np.ndarray:
+    """With more that are none, in whole blocks of trees that are walked side by side."""
+    count = trees.shape[1]
+    block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
+    whole = -(-count // block) * block if count > 16 else 1 << (count - 1).bit_length()
+    return np.pad(trees, ((0, 0), (0, whole - count)), constant_values=-1)
 
-    def more(a: np.ndarray, value: float) -> np.ndarray:
-        return np.concatenate([a, np.full((1, *a.shape[1:]), value, a.dtype)])
 
-    return replace(
-        t, feature=more(t.feature, 0), threshold=more(t.threshold, 0),
-        children=more(t.children, last), roots=more(t.roots, last),
-        lower=None if t.lower is None else more(t.lower, 0),
+def _walk(
+    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, weights: np.ndarray,
+    neutral: float,
+) -> g.Value:  # fmt: skip
+    """The weights of the leaves that rows reach in these trees; `neutral` in trees that are none."""
+    kind = x.type.dtype
+    assert kind is not None
+    more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
+    weights = np.concatenate([weights, more])  # the last node is that of no tree
+    last = f.split.size
+    complete = trees.size * COMPLETE_BYTES << at.depth
+    if at.depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * LINKED_BYTES * last:
+        order, leaves = _completed(f, nodes, at, trees)
+        children, roots = (), ()
+        shown = weights[leaves]
+    else:
+        reached = np.flatnonzero(at.tree >= 0)
+        order = reached[np.lexsort((reached, at.level[reached], at.tree[reached]))]
+        order = np.concatenate([order, [last]])
+        places = np.full(last + 1, -1)
+        places[order] = np.arange(order.size)
+        own = np.where(f.split[:, None], nodes.children, np.arange(last)[:, None])
+        own = np.concatenate([own, [[last, last]]])
+        children = (constant(places[own[order]], U32),)
+        firsts = np.concatenate([f.roots, [last]])
+        roots = (constant(places[firsts[np.where(trees < 0, -1, trees)]], U32),)
+        shown = weights[order]
+
+    def table(a: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, np.zeros(1, a.dtype)])[order]
+
+    threshold = table(nodes.threshold)
+    if children and weights.ndim == 1:  # leaves have theirs where inner nodes have thresholds
+        leaf = ~np.concatenate([f.split, [False]])[order]
+        threshold[leaf] = shown[leaf]
+        shown = threshold
+    lower = None if nodes.lower is None else constant(table(nodes.lower), kind)
+    return apply(
+        "TreeWeights", x, constant(table(nodes.feature), U32), constant(threshold, kind),
+        constant(shown, kind), *(children or (None,)), *(roots or (None,)), lower,
+        depth=at.depth, missing=int(nodes.missing),
     )  # fmt: skip
 
 
-def _whole(order: np.ndarray, empty: int) -> np.ndarray:
-    """Trees of each result, -1 for none, in whole blocks of them (`empty` fills these)."""
-    count = order.shape[1]
-    block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
-    whole = -(-count // block) * block if count > 16 else 1 << (count - 1).bit_length()
-    out = np.pad(order, ((0, 0), (0, whole - count)), constant_values=-1)
-    return np.where(out < 0, empty, out)
+def _completed(
+    f: Forest, nodes: Nodes, at: Levels, trees: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Trees all of whose leaves are at the last level: the forest's node at each place of a heap,
+    [trees, 2 ** depth], whose root is at 1; and its leaves, likewise."""
+    last = f.split.size
+    split = np.concatenate([f.split, [False]])
+    children = np.concatenate([nodes.children, [[last, last]]])
+    heap = np.full((trees.size, 1 << at.depth), last)
+    level = np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)][:, None]
+    for d in range(at.depth):
+        heap[:, 1 << d : 2 << d] = level
+        below = np.where(split[level][..., None], children[level], level[..., None])
+        level = below.reshape(trees.size, -1)
+    return heap, level
 
 
 def _rows(operand: g.Value | None) -> g.Value:
