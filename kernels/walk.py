@@ -41,9 +41,13 @@ def is_step(t: Tensor, of: Tensor) -> bool:
 
 
 def walks(t: Tensor) -> bool:
-    """True if it reads the last step of a walk, whose steps are its stages."""
+    """True if it sums up what the last step of a walk leads to, whose steps are its stages."""
     some = stages([t])
-    return len(some) > 2 and all(is_step(b, a) for a, b in zip(some, some[1:-1], strict=False))
+    return (
+        reduction(t) is not None
+        and len(some) > 2
+        and all(is_step(b, a) for a, b in zip(some, some[1:-1], strict=False))
+    )
 
 
 def side_by_side(count: int, most: int = TREES) -> int:

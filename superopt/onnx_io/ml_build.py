@@ -76,12 +76,16 @@ def cast(x: g.Value, dtype: DType) -> g.Value:
     return x if x.type.dtype is dtype else apply("Cast", x, to=dtype)
 
 
-def numeric(x: g.Value | None, *, types: Sequence[DType] = NUMBERS, ranks: Sequence[int] = (1, 2)) -> g.Value:
+def numeric(
+    x: g.Value | None, *, types: Sequence[DType] = NUMBERS, ranks: Sequence[int] = (1, 2)
+) -> g.Value:
     """An operand of one of these element types and ranks; InferError for another one."""
     if x is None or x.type.dtype not in types or x.type.shape is None:
         raise InferError(f"an operand of type {None if x is None else x.type}")
     if len(x.type.shape) not in ranks:
-        raise InferError(f"an operand of {len(x.type.shape)} axes, not {' or '.join(map(str, ranks))}")
+        raise InferError(
+            f"an operand of {len(x.type.shape)} axes, not {' or '.join(map(str, ranks))}"
+        )
     return x
 
 

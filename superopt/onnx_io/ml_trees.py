@@ -32,6 +32,7 @@ from superopt.onnx_io.ml_build import (
     numeric,
     strings,
     transformed,
+    two_scores,
     word,
 )
 from superopt.onnx_io.ml_dense import Expand, Operands
@@ -141,7 +142,9 @@ def by_places(n: oir.Node) -> Forest:
     roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
     missing = integers(n, "nodes_missing_value_tracks_true")
     missing = missing != 0 if missing.size else np.zeros(inner, bool)
-    some = [integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")]
+    some = [
+        integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
+    ]
     if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
         raise _wrong("lists of nodes that are not of one length")
     sides = []
@@ -239,8 +242,9 @@ def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
     before = np.nextafter(threshold, dtype.type(-np.inf))
     before = np.where(threshold == -np.inf, dtype.type(np.nan), before)
     threshold = np.where(strict, before, threshold)
-    # NaN is in no interval: it goes to the second child, unless the node says otherwise.
-    absent = inner & (f.missing != outside)
+    # NaN is in no interval: it goes to the second child, unless the node says otherwise; it differs
+    # from every number.
+    absent = inner & (f.missing != outside) & (f.mode != MODES.index("BRANCH_NEQ"))
     feature = np.where(inner, f.feature, 0)
     return Nodes(
         (2 * feature + absent if absent.any() else feature).astype(np.uint32),
@@ -340,7 +344,7 @@ def _in_blocks(trees: np.ndarray) -> np.ndarray:
     """With more that are none, in whole blocks of trees that are walked side by side."""
     count = trees.shape[1]
     block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
-    whole = -(-count // block) * block if count > 16 else 1 << (count - 1).bit_length()
+    whole = -(-count // block) * block if count > 16 else max(2, 1 << (count - 1).bit_length())
     return np.pad(trees, ((0, 0), (0, whole - count)), constant_values=-1)
 
 
@@ -453,9 +457,7 @@ def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Valu
     return chosen, cast(transformed(y, post), F32)
 
 
-def _binary(
-    n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str
-) -> Sequence[g.Value]:
+def _binary(n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[g.Value]:
     """Two classes of which one has scores."""
     base = floats(n, "base_values")
     if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
@@ -463,13 +465,9 @@ def _binary(
     score, _ = summed(f, x, 1, "SUM", base)
     positive = bool((f.weight >= 0).all())
     chosen = above(score, 0.5 if positive else 0.0, names)
-    if positive:
-        second, first = score, apply("Sub", like(1, score), score)
-    elif post == "LOGISTIC":
-        second, first = apply("Sigmoid", score), apply("Sigmoid", apply("Neg", score))
-    else:
-        second, first = score, apply("Neg", score)
-    return chosen, cast(apply("Concat", first, second, axis=1), F32)
+    if positive or post == "LOGISTIC":
+        return chosen, cast(two_scores(score, post), F32)
+    return chosen, cast(apply("Concat", apply("Neg", score), score, axis=1), F32)
 
 
 TREES: Mapping[str, Expand] = {

@@ -111,11 +111,7 @@ def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[byt
             return None
         (field,) = stored
         packed = {4: {_FLOAT}, 10: {_DOUBLE}}.get(field.number, {dtype[0]})
-        if (
-            field.wire != _BYTES
-            or field.end - field.start < at_least
-            or dtype[0] not in packed
-        ):
+        if field.wire != _BYTES or field.end - field.start < at_least or dtype[0] not in packed:
             return None
         stub = external_fields({"location": f"{STUB}{len(spans)}"})
         spans.append(Span(field.start, field.end - field.start))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from superopt.kernels.transform import reduction
 from superopt.kernels.walk import is_step
 from superopt.plan.rows import Group, fused
 from superopt.te.expr import Tensor
@@ -32,7 +33,9 @@ def walked(
             readers.setdefault(x.tensor, set()).add(t)
     out = dict(current)
     for t in current:
-        if t not in steps and (last := _last(current[t], steps)) is not None:
+        if t in steps or reduction(current[t]) is None:
+            continue
+        if (last := _last(current[t], steps)) is not None:
             stages = _chain(last, current, readers, t, stay, steps)
             if stages is not None:
                 out[t] = fused(Group(t, t.rank, stages), current[t])
