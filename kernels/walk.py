@@ -10,6 +10,7 @@ Steps of a vector of trees are in registers, and as many loads wait for memory a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from superopt.kernels.schedule import (
     ComputeAt,
@@ -46,7 +47,7 @@ def walks(t: Tensor) -> bool:
     return (
         reduction(t) is not None
         and len(some) > 2
-        and all(is_step(b, a) for a, b in zip(some, some[1:-1], strict=False))
+        and all(is_step(b, a) for a, b in pairwise(some[:-1]))
     )
 
 

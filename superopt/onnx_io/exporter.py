@@ -147,7 +147,7 @@ def collapsed(model: Model, graph: g.Graph, target: Target) -> tuple[g.Graph, Ta
         new[old] = made
         for table in (names, declared):
             if old in table:
-                table.setdefault(made, table[old])  # type: ignore[index,arg-type]
+                table.setdefault(made, table[old])  # type: ignore[arg-type]
 
     for n in g.nodes(graph):
         made = n

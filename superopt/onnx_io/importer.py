@@ -186,8 +186,8 @@ def _expand(state: _State, n: oir.Node, position: int) -> None:
             state.names.setdefault(held, v.name)
             state.declared.setdefault(held, v)
     for k, inner in enumerate(nodes):
-        for v in g.results(inner):
-            state.names.setdefault(v, f"{_label(n)}/{k}.{inner.op.name}")
+        for value in g.results(inner):
+            state.names.setdefault(value, f"{_label(n)}/{k}.{inner.op.name}")
 
 
 def _constant(state: _State, n: oir.Node, position: int) -> bool:

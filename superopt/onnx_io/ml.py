@@ -19,7 +19,7 @@ from superopt.onnx_io.ml_dense import DENSE, Expand, Operands
 from superopt.onnx_io.ml_trees import TREES
 from superopt.onnx_io.symbols import FileDim
 from superopt.onnx_io.types import dtype_of
-from superopt.te.dtype import F32, F64, I64, STRING, DType
+from superopt.te.dtype import F32, I64, STRING, DType
 from superopt.te.expr import TensorType
 
 DOMAIN = "ai.onnx.ml"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as oir
-from onnx import numpy_helper
 
 from superopt.ir import graph as g
 from superopt.ir.op import Attr, InferError

@@ -130,7 +130,7 @@ def _linear(n: oir.Node, x: g.Value, rows: int) -> g.Value:
 
 
 def linear_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """Labels of the greatest scores, and the scores; one score for two labels is the second one's."""
+    """Labels of the greatest scores, and the scores; one score for two labels is the second's."""
     x, names = matrix(numeric(operands[0])), labels(n, "classlabels_ints")
     how = word(n, "post_transform", "NONE", POST_TRANSFORMS)
     count = floats(n, "intercepts").size
@@ -228,7 +228,7 @@ def label_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g.V
     keys, values, default = _table(n)
     if keys.dtype == object or values.dtype == object:
         raise InferError("a table of strings")
-    x = numeric(operands[0], ranks=range(0, 9))
+    x = numeric(operands[0], ranks=range(9))
     if keys.size != values.size or not keys.size:
         raise InferError(f"{keys.size} keys and {values.size} values")
     if keys.size > MOST_KEYS:

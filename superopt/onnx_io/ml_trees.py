@@ -352,7 +352,7 @@ def _walk(
     f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, weights: np.ndarray,
     neutral: float,
 ) -> g.Value:  # fmt: skip
-    """The weights of the leaves that rows reach in these trees; `neutral` in trees that are none."""
+    """The weights of the leaves that rows reach in these trees; `neutral` where one is none."""
     kind = x.type.dtype
     assert kind is not None
     more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
@@ -361,7 +361,7 @@ def _walk(
     complete = trees.size * COMPLETE_BYTES << at.depth
     if at.depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * LINKED_BYTES * last:
         order, leaves = _completed(f, nodes, at, trees)
-        children, roots = (), ()
+        links: tuple[g.Value | None, g.Value | None] = (None, None)
         shown = weights[leaves]
     else:
         reached = np.flatnonzero(at.tree >= 0)
@@ -371,23 +371,25 @@ def _walk(
         places[order] = np.arange(order.size)
         own = np.where(f.split[:, None], nodes.children, np.arange(last)[:, None])
         own = np.concatenate([own, [[last, last]]])
-        children = (constant(places[own[order]], U32),)
-        firsts = np.concatenate([f.roots, [last]])
-        roots = (constant(places[firsts[np.where(trees < 0, -1, trees)]], U32),)
+        first = places[np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)]]
+        links = constant(places[own[order]], U32), constant(first, U32)
         shown = weights[order]
 
     def table(a: np.ndarray) -> np.ndarray:
-        return np.concatenate([a, np.zeros(1, a.dtype)])[order]
+        out: np.ndarray = np.concatenate([a, np.zeros(1, a.dtype)])[order]
+        return out
 
     threshold = table(nodes.threshold)
-    if children and weights.ndim == 1:  # leaves have theirs where inner nodes have thresholds
+    if (
+        links[0] is not None and weights.ndim == 1
+    ):  # leaves have theirs where inner nodes have thresholds
         leaf = ~np.concatenate([f.split, [False]])[order]
         threshold[leaf] = shown[leaf]
         shown = threshold
     lower = None if nodes.lower is None else constant(table(nodes.lower), kind)
     return apply(
         "TreeWeights", x, constant(table(nodes.feature), U32), constant(threshold, kind),
-        constant(shown, kind), *(children or (None,)), *(roots or (None,)), lower,
+        constant(shown, kind), *links, lower,
         depth=at.depth, missing=int(nodes.missing),
     )  # fmt: skip
 

@@ -84,10 +84,15 @@ def list_attribute(n: ir.Node, name: str) -> onnx.AttributeProto | None:
     Its entries are those of `floats`, `ints` or `strings`, without a Python object for each.
     """
     packed = n.attributes.get(_LIST + name)
+    out = onnx.AttributeProto()
     if packed is not None:
-        return onnx.AttributeProto.FromString(base64.b64decode(packed.as_string()))
+        out.ParseFromString(base64.b64decode(packed.as_string()))
+        return out
     found = n.attributes.get(name)
-    return None if found is None else ir.to_proto(found)
+    if found is None:
+        return None
+    out.CopyFrom(ir.to_proto(found))
+    return out
 
 
 def _stow_initializers(graph: onnx.GraphProto) -> None:

@@ -26,8 +26,8 @@ _DEEPEST = 100  # protobuf's own limit on nested messages
 _STORED_IN = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
 _OTHER_STORAGE = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
 _FLOAT, _DOUBLE = 1, 11
-# Consecutive entries of AttributeProto's floats (7, fixed32), ints (8, varint) and strings (9, of up
-# to 127 bytes), which proto2 writes with a tag each. The possessive `*+` keeps no state per entry.
+# Consecutive entries of AttributeProto's floats (7, fixed32), ints (8, varint) and strings (9, of
+# up to 127 bytes), each with its tag, as proto2 writes them. `*+` keeps no state for each entry.
 _SHORT_STRING = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(0x80))
 _LIST_ENTRIES: Final = re.compile(
     rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT_STRING + rb"))*+", re.DOTALL

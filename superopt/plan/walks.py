@@ -63,7 +63,8 @@ def _chain(
         if t in stay or readers[t] != {reader}:
             return None
         chain.append(t)
-        before = {x.tensor for x in loads(current[t].body) if x.tensor in steps}
+        body = current[t].body
+        before = {x.tensor for x in loads(body) if x.tensor in steps} if body is not None else set()
         if not before:
             break
         reader, t = t, before.pop()

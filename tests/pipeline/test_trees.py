@@ -126,12 +126,9 @@ def test_doubles_keep_their_precision() -> None:
     attributes = forest(np.random.default_rng(3), 20, 4, FEATURES)
     values = np.array(attributes.pop("nodes_values"), np.float64) + 1e-12
     weights = np.array(attributes.pop("target_weights"), np.float64)
-    own = {
-        **attributes, "n_targets": 1,
-        "nodes_values_as_tensor": helper.make_tensor("v", TensorProto.DOUBLE, [len(values)], values),
-        "target_weights_as_tensor": helper.make_tensor(
-            "w", TensorProto.DOUBLE, [len(weights)], weights),
-    }  # fmt: skip
+    own = {**attributes, "n_targets": 1}
+    for name, some in (("nodes_values", values), ("target_weights", weights)):
+        own[f"{name}_as_tensor"] = helper.make_tensor(name, TensorProto.DOUBLE, [len(some)], some)
     made = model("TreeEnsembleRegressor", own, FEATURES, outputs=[("FLOAT", 1)], dtype=11)
     x = np.random.default_rng(0).choice(values, (50, FEATURES))
     compared(made, x)
@@ -166,9 +163,15 @@ def test_two_classes_of_which_one_has_scores(
 
 
 def ensemble(
-    rng: np.random.Generator, trees: int, depth: int, dtype: int, targets: int = 1, **more: object
+    rng: np.random.Generator,
+    trees: int,
+    depth: int,
+    dtype: int,
+    targets: int = 1,
+    sets_too: bool = False,
+    **more: object,
 ) -> onnx.ModelProto:
-    """A TreeEnsemble of opset 5, some of whose nodes ask whether a feature is in a set."""
+    """A TreeEnsemble of opset 5; sets_too: some nodes ask whether a feature is in a set."""
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     splits: list[float] = []
     modes: list[int] = []
@@ -178,10 +181,10 @@ def ensemble(
 
     def grow(level: int) -> int:
         node = len(modes)
-        modes.append(int(rng.integers(0, 7)))
+        modes.append(int(rng.integers(0, 6 + sets_too)))
         splits.append(float(np.round(rng.standard_normal() * 2) / 2))
         if modes[-1] == 6:
-            sets.extend([*rng.choice([-1.5, -1, -0.5, 0, 0.5, 1], 3, replace=False), np.nan])
+            sets.extend([*rng.choice([-1, 0, 1, 2, 7], 3, replace=False), np.nan])
         feature.append(int(rng.integers(0, FEATURES)))
         missing.append(int(rng.integers(0, 2)))
         for side in sides:
@@ -222,6 +225,30 @@ def ensemble(
 def test_opset_5(dtype: int, seed: int) -> None:
     made = ensemble(np.random.default_rng(seed), 15, 5, dtype)
     compared(made, rows(12, seed, helper.tensor_dtype_to_np_dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
+@pytest.mark.parametrize("seed", range(3))
+def test_sets(dtype: int, seed: int) -> None:
+    """Of whole numbers, to which onnxruntime rounds what it looks for in a set."""
+    made = ensemble(np.random.default_rng(seed), 15, 4, dtype, sets_too=True)
+    x = np.random.default_rng(seed).integers(-1, 8, (12, FEATURES))
+    compared(made, x.astype(helper.tensor_dtype_to_np_dtype(dtype)))
+
+
+def test_a_set_has_only_its_own_numbers() -> None:
+    """0.5 is in no set of whole numbers: what is between two of them is not rounded."""
+    made = ensemble(np.random.default_rng(7), 1, 2, TensorProto.FLOAT, sets_too=True)
+    exe, own = superopt.compile(made, threads=1), np.zeros((1, FEATURES), np.float32)
+    attributes = {a.name: a for a in made.graph.node[0].attribute}
+    assert list(onnx.numpy_helper.to_array(attributes["nodes_modes"].t)) == [6]
+    for at in (0.0, 0.5, 1.0, 2.0, 6.5, 7.0, -1.0):
+        own[:] = at
+        found = onnx.numpy_helper.to_array(attributes["membership_values"].t)
+        weights = onnx.numpy_helper.to_array(attributes["leaf_weights"].t)
+        side = "true" if at in found else "false"
+        leaf = attributes[f"nodes_{side}nodeids"].ints[0]
+        assert exe.run({"x": own})["y0"][0, 0] == weights[leaf], at
 
 
 @pytest.mark.parametrize("aggregate", range(4))
