@@ -30,8 +30,8 @@ from superopt.kernels.vector_math import (
 )
 from superopt.te import affine
 from superopt.te import index as ix
-from superopt.te.dtype import BOOL, F32, F64, INDEX
-from superopt.te.expr import Tensor
+from superopt.te.dtype import BOOL, F32, F64, INDEX, U32
+from superopt.te.expr import Tensor, const
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
@@ -178,13 +178,17 @@ def _atom(w: Writer, a: Expr, p: Place) -> Value:
 
 def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
     """An element as an index: negative ones from the end; what is out of range is at its end."""
+    if i.dtype == U32 and i.lanes and bound.text.isdecimal():
+        # In 32 bits, which is what an instruction takes that reads from many places.
+        last = number(int(bound.text) - 1, U32, i.lanes)
+        return cast(w.t, applied(w.t, "min", [i, last], U32), INDEX)
     i = cast(w.t, i, INDEX)
     i, bound = even(w, [i, bound])
+    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
     zero = number(0, INDEX, i.lanes)
     low = w.t.make(f"icmp slt {i}, {zero.text}", BOOL, i.lanes)
     moved = w.t.make(f"add {i}, {bound.text}", INDEX, i.lanes)
     i = w.t.make(f"select {low}, {moved}, {i}", INDEX, i.lanes)
-    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
     return applied(w.t, "max", [applied(w.t, "min", [i, last], INDEX), zero], INDEX)
 
 
@@ -275,8 +279,42 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
     told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
     found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
+        if near and _looked_up(where) and buffer.dtype.bits in (32, 64):
+            return _gathered(w, buffer, where, p)
         return _at(w, buffer, index_value(w, where, p), p.guard)
     return _picked(w, buffer, *found, p)
+
+
+def _looked_up(e: Expr) -> bool:
+    """True if an index is an element of a tensor, so that lanes read from anywhere."""
+    return any(isinstance(a, Index) for atoms in ix.polynomial(e) for a in atoms)
+
+
+def _gathered(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:
+    """The elements at these places, by one instruction where the processor has it: what is the same
+    for all lanes goes into the pointer."""
+    t, kind = w.t, buffer.dtype
+    common, moving = index_value(w, const(0, INDEX), p), None
+    for atoms, c in ix.polynomial(where).items():
+        term = index_value(w, ix.from_polynomial({atoms: c}), p)
+        if not term.lanes:
+            common = t.make(f"add nsw {common}, {term.text}", INDEX, 0)
+        elif moving is None:
+            moving = term
+        else:
+            moving = t.make(f"add nsw {moving}, {term.text}", INDEX, term.lanes)
+    if moving is None:
+        return _at(w, buffer, common, None)
+    lanes, size = moving.lanes, kind.bits // 8
+    begin, at = f"%{t.fresh()}", f"%{t.fresh()}"
+    t.line(f"{begin} = getelementptr {stored(kind)}, ptr {w.pointers[buffer]}, {common}")
+    t.line(f"{at} = getelementptr {stored(kind)}, ptr {begin}, {moving}")
+    shape = f"<{lanes} x {stored(kind)}>"
+    name = f"llvm.masked.gather.v{lanes}{suffix(kind)}.v{lanes}p0"
+    t.declared.add(f"declare {shape} @{name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {shape})")
+    every = ", ".join(["i1 true"] * lanes)
+    given = f"<{lanes} x ptr> {at}, i32 {size}, <{lanes} x i1> <{every}>, {shape} poison"
+    return unpacked(t, f"call {shape} @{name}({given})", kind, lanes)
 
 
 def _picked(

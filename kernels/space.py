@@ -11,7 +11,7 @@ from superopt.kernels import attention as at
 from superopt.kernels import contraction as co
 from superopt.kernels import flat as fl
 from superopt.kernels import forms as fo
-from superopt.kernels import packing, rows
+from superopt.kernels import packing, rows, walk
 from superopt.kernels import reducing as re
 from superopt.kernels import strassen as st
 from superopt.kernels import winograd as wi
@@ -40,6 +40,8 @@ def best(p: Problem) -> Option:
     fused = _attention(p)
     if fused is not None:
         return _blocked(*next(at.options(fused)))
+    if walk.walks(p.tensor):
+        return Option.of("walk", trees=walk.TREES)
     if p.lead:
         return Option.of("rows", lanes=_of_rows(p))
     found = _product(p)
@@ -130,6 +132,9 @@ def _options(p: Problem) -> Iterator[Option]:
     if fused is not None:
         yield from (_blocked(*some) for some in at.options(fused))
         return
+    if walk.walks(p.tensor):
+        yield from (Option.of("walk", trees=n) for n in (8, 16, 32))
+        return
     if p.lead:
         yield from (Option.of("rows", lanes=n) for n in (LANES // 4, LANES // 2, LANES, 2 * LANES))
         return
@@ -216,6 +221,8 @@ def chosen(p: Problem, option: Option) -> Choice:
         case "rows" if p.lead:
             laid = rows.scheduled(p.tensor, p.lead, option["lanes"])
             return Choice(option, p.tensor, laid, settles=True)
+        case "walk" if walk.walks(p.tensor):
+            return Choice(option, p.tensor, walk.scheduled(p.tensor, option["trees"]))
         case "turning":
             turned = turning(p.tensor, p.layouts, option["lanes"])
             if turned is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as oir
 
@@ -42,6 +43,7 @@ def export_model(
     target = _target(model, graph)
     if extra:
         graph = g.Graph(graph.inputs, (*graph.outputs, *extra))
+    graph, target = collapsed(model, graph, target)
     by_name = {v.name: v for v in top.inputs}
     inputs = {i: copy_value(by_name[i.name]) for i in graph.inputs}
     said = [copy_value(v) for v in top.outputs]
@@ -129,6 +131,43 @@ def _target(model: Model, graph: g.Graph) -> Target:
         frozenset(theirs.graph.initializers),
         described(model.source),
     )
+
+
+def collapsed(model: Model, graph: g.Graph, target: Target) -> tuple[g.Graph, Target]:
+    """The graph with the file's own nodes where it has all results of one as several nodes, and
+    what is known of the nodes and values that this makes anew."""
+    of = {v: e for e in model.expansions for v in e.results}
+    if not of:
+        return graph, target
+    new: dict[g.Value, g.Value] = {}
+    names, declared = dict(target.names), dict(target.declared)
+    origins, doubles = dict(target.origins), dict(target.doubles)
+
+    def renamed(old: g.Value, made: g.Value) -> None:
+        new[old] = made
+        for table in (names, declared):
+            if old in table:
+                table.setdefault(made, table[old])  # type: ignore[arg-type]
+
+    for n in g.nodes(graph):
+        made = n
+        inputs = tuple(None if v is None else new.get(v, v) for v in n.inputs)
+        if inputs != n.inputs:
+            made = g.intern_node(n.op, inputs, n.attrs, n.types)
+            for some in (origins, doubles):
+                if n in some:
+                    some.setdefault(made, some[n])
+        for old, v in zip(g.results(n), g.results(made), strict=True):
+            if (e := of.get(old)) is not None:
+                given = tuple(None if x is None else new.get(x, x) for x in e.carrier.inputs)
+                carrier = g.intern_node(e.carrier.op, given, e.carrier.attrs, e.carrier.types)
+                origins.setdefault(carrier, origins[e.carrier])
+                renamed(old, g.item(carrier, e.results.index(old)))
+            elif v is not old:
+                renamed(old, v)
+    outputs = tuple(new.get(v, v) for v in graph.outputs)
+    known = replace(target, names=names, declared=declared, origins=origins, doubles=doubles)
+    return g.Graph(graph.inputs, outputs), known
 
 
 def _listed(made: oir.Value, said: oir.Value) -> oir.Value:

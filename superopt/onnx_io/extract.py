@@ -9,7 +9,7 @@ from onnx_ir.convenience import extract
 
 from superopt.onnx_io.importer import OVERRIDABLE_SINCE
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.stowed import unstow
+from superopt.onnx_io.stowed import proto_of
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
 
@@ -39,9 +39,7 @@ def extracted(
         functions=[f.clone() for f in theirs.functions.values()],
     )
     names = tuple(v.name for v in graph.inputs if v.name is not None)
-    proto = oir.to_proto(part)
-    unstow(proto)
-    return bytes(proto.SerializeToString()), names
+    return bytes(proto_of(part).SerializeToString()), names
 
 
 def _state(v: oir.Value, t: TensorType) -> None:

@@ -36,8 +36,10 @@ from superopt.onnx_io.follow import (
     sizes_of,
 )
 from superopt.onnx_io.infer import Declared, declared_types, result_types
+from superopt.onnx_io.ml import DOMAIN as ML
+from superopt.onnx_io.ml import expanded, ml_types
+from superopt.onnx_io.model import Expansion, Origin
 from superopt.onnx_io.model import Model as Model
-from superopt.onnx_io.model import Origin
 from superopt.onnx_io.older import Older, checked
 from superopt.onnx_io.schema import Schema, attribute_value, is_plain, is_redundant, meant
 from superopt.onnx_io.source import Source
@@ -72,6 +74,7 @@ class _State:
     opaque: list[tuple[str, str]] = field(default_factory=list)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
     born: dict[str, g.Node] = field(default_factory=dict)
+    expansions: list[Expansion] = field(default_factory=list)
 
 
 def import_model(source: Source) -> Model:
@@ -115,6 +118,7 @@ def import_model(source: Source) -> Model:
         state.sizes,
         state.born,
         state.symbols.names,
+        tuple(state.expansions),
     )
 
 
@@ -159,6 +163,9 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
     if n.op_type == "Constant" and n.domain == "" and _constant(state, n, position):
         return
     try:
+        if n.domain == ML:
+            _expand(state, n, position)
+            return
         made, bound = _plain(state, n)
     except (ValueError, TypeError, ArithmeticError) as e:  # InferError, or what no attribute can be
         made, bound = _opaque(state, n), {}
@@ -169,6 +176,29 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
         if not made.op.opaque and v.name:
             value = _computed(state, made, i)
         _define(state, v, value)
+
+
+def _expand(state: _State, n: oir.Node, position: int) -> None:
+    """Define the results of a node of ai.onnx.ml by nodes of ONNX's own.
+
+    Raises InferError that says why there are none.
+    """
+    operands = [None if v is None else state.values[v] for v in n.inputs]
+    results = tuple(expanded(n, operands, state.domains[ML]))[: len(n.outputs)]
+    made = Op(n.op_type, None, domain=n.domain)
+    carrier = g.opaque(made, operands, Payload(n, _label(n)), [v.type for v in results])
+    before = set(g.nodes([v for v in operands if v is not None]))
+    nodes = tuple(m for m in g.nodes(results) if m not in before)
+    state.expansions.append(Expansion(carrier, results, nodes))
+    state.origins.setdefault(carrier, Origin(n, {}, position))
+    for v, result, held in zip(n.outputs, results, g.results(carrier), strict=True):
+        _define(state, v, result)
+        if v.name:
+            state.names.setdefault(held, v.name)
+            state.declared.setdefault(held, v)
+    for k, inner in enumerate(nodes):
+        for value in g.results(inner):
+            state.names.setdefault(value, f"{_label(n)}/{k}.{inner.op.name}")
 
 
 def _constant(state: _State, n: oir.Node, position: int) -> bool:
@@ -330,6 +360,9 @@ def _opaque(state: _State, n: oir.Node) -> g.Node:
     if any(not _numbers(dims) for _, dims in told):
         own = result_types(n, state.domains.get(n.domain, 0), inputs)
         told = [b if _numbers(b[1]) else a for a, b in zip(told, own, strict=True)] if own else told
+    if n.domain == ML:
+        own_types = ml_types(n, inputs)
+        told = [(a or c, b or d) for (a, b), (c, d) in zip(told, own_types, strict=True)]
     for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))

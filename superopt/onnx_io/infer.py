@@ -64,14 +64,15 @@ def result_types(n: oir.Node, version: int, operands: Sequence[g.Value | None]) 
 def described(source: Source) -> frozenset[str]:
     """The values that the file's lists of value_info name, those of subgraphs included."""
     return frozenset(
-        info.name for place in bodies(source.skeleton.proto()) for info in place.body.value_info
+        info.name for place in bodies(source.skeleton.message) for info in place.body.value_info
     )
 
 
 def _infer(source: Source) -> dict[str, Declared]:
-    model = source.skeleton.proto()
+    model = source.skeleton.message
     for keep_declared in (True, False):
         if not keep_declared:  # they contradict the operators: onnxruntime believes these
+            model = source.skeleton.proto()
             _forget_declared(model)
         with suppress(Exception):  # what inference cannot do is unknown, not an error
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)

@@ -32,6 +32,19 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Expansion:
+    """A node of the file that the graph has as several nodes.
+
+    carrier: the node as an opaque one, on the same operands, which is written in their place;
+    results: the values that the graph has for its results; nodes: all that compute them.
+    """
+
+    carrier: g.Node
+    results: tuple[g.Value, ...]
+    nodes: tuple[g.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A graph and everything that ONNX keeps beside it, so that export restores it.
 
@@ -40,7 +53,8 @@ class Model:
     constant that is no initializer; overridable: inputs with a default value; declared: what the
     file says of each value; opaque: for nodes without tensor expression, (name, why); sizes:
     symbolic size to the (input, axis) where a caller binds it; born: symbolic size to the opaque
-    node whose results alone tell it; symbols: the file's name of each symbolic size to ours.
+    node whose results alone tell it; symbols: the file's name of each symbolic size to ours;
+    expansions: the file's nodes that the graph has as several, in the file's order.
     """
 
     source: Source
@@ -56,6 +70,15 @@ class Model:
     sizes: Mapping[str, tuple[str, int]]
     born: Mapping[str, g.Node]
     symbols: Mapping[str, str]
+    expansions: tuple[Expansion, ...] = ()
+
+    def units(self) -> dict[g.Node, frozenset[g.Node]]:
+        """The nodes that stand for one of the file's, each with all of these."""
+        out: dict[g.Node, frozenset[g.Node]] = {}
+        for e in self.expansions:
+            whole = frozenset(e.nodes).union(*(out.get(n, frozenset()) for n in e.nodes))
+            out |= dict.fromkeys(whole, whole)
+        return out
 
 
 def payload(n: g.Node) -> oir.Node:

@@ -41,6 +41,9 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
 def inferred(source: Source) -> Source | None:
     """The model with types and shapes of the outputs that it leaves out, as onnx infers them, or as
     inputs that they are; None where it does not."""
+    shared = source.skeleton.message
+    if all(v.type.tensor_type.HasField("shape") for v in shared.graph.output):
+        return None
     model = source.skeleton.proto()
     bare = [v for v in model.graph.output if not v.type.tensor_type.HasField("shape")]
     given = {v.name: v for v in model.graph.input}
@@ -51,14 +54,14 @@ def inferred(source: Source) -> Source | None:
         found = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.output}
         for value in bare:
             value.type.CopyFrom(found[value.name].type)
-        return source.instead(model) if bare else None
+        return source.instead(model)
     return None
 
 
 def scalars(source: Source) -> set[str]:
     """The outputs that have no axes, as onnx infers; none where it cannot."""
     with suppress(Exception):  # whatever it does not like
-        found = onnx.shape_inference.infer_shapes(source.skeleton.proto()).graph.output
+        found = onnx.shape_inference.infer_shapes(source.skeleton.message).graph.output
         types = {v.name: v.type.tensor_type for v in found}
         return {n for n, t in types.items() if t.HasField("shape") and not t.shape.dim}
     return set()

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import onnx_ir as oir
 
 from superopt.ir import graph as g
 from superopt.ir.op import Attrs, Op
 from superopt.onnx_io.exporter import ExportError, export_plain
-from superopt.onnx_io.stowed import unstow
+from superopt.onnx_io.stowed import proto_of
 from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import TensorType
 
@@ -74,9 +73,7 @@ def one_node_model(
         results += g.results(g.intern_node(op, tuple(values), attrs, tuple(outputs)))
     graph = g.Graph(tuple(inputs.values()), tuple(results))
     model = export_plain(graph, opset=opset, ir_version=ir_version)
-    proto = oir.to_proto(model)
-    unstow(proto)
-    return bytes(proto.SerializeToString())
+    return bytes(proto_of(model).SerializeToString())
 
 
 def _nbytes(t: TensorType) -> int:

@@ -6,6 +6,7 @@ form, checked in it and written from it; weights are neither parsed nor copied o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
@@ -32,11 +33,12 @@ STRIPPED: Final = frozenset(n for n, dtype in FIXED_SIZE.items() if dtype.bitwid
 Blob: TypeAlias = Region | ir.TensorProtocol
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Skeleton:
     """`data` is a ModelProto's bytes; its i-th stub stands for `blobs[i]`.
 
-    `files` are the external data files by location, those of small tensors included.
+    `files` are the external data files by location, those of small tensors included. Not slotted,
+    because `message` is made when it is first asked for.
     """
 
     data: bytes
@@ -45,6 +47,11 @@ class Skeleton:
 
     def proto(self) -> onnx.ModelProto:
         """A fresh ModelProto, with stubs."""
+        return parsed(self.data)
+
+    @cached_property
+    def message(self) -> onnx.ModelProto:
+        """The ModelProto, with stubs, to be read only: all who ask for it share it."""
         return parsed(self.data)
 
 

@@ -1,7 +1,9 @@
 """Parts of a model that onnx_ir has no form for, packed into parts that it carries.
 
 Map types (what classifiers of scikit-learn give), sparse initializers and sparse attributes become
-strings on the way in and themselves again on the way out; in between nobody looks into them.
+strings on the way in and themselves again on the way out; in between nobody looks into them. So do
+attributes that are long lists, of which onnx_ir makes a Python object per entry: `list_attribute`
+reads these.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ import base64
 from collections.abc import Iterator
 
 import onnx
+import onnx_ir as ir
 
 from superopt.onnx_io.protos import bodies
 
 _MARK = "superopt.packed:"  # begins a denotation, or the name of an attribute
 _INITIALIZER = f"{_MARK}initializer"
+_LIST = f"{_MARK}list:"  # begins the name of an attribute that is a long list
 _SPARSE, _STRING = onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.STRING
+# Lists of ai.onnx's own operators are short, and many functions read them (Constant's are tensors).
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+LONG_LIST = 1024  # entries
 
 
 def stow(model: onnx.ModelProto) -> None:
@@ -27,6 +34,13 @@ def stow(model: onnx.ModelProto) -> None:
                     packed = a.sparse_tensor.SerializeToString()
                     a.ClearField("sparse_tensor")
                     a.name, a.type, a.s = _MARK + a.name, _STRING, base64.b64encode(packed)
+                elif (
+                    n.domain not in _DEFAULT_DOMAINS
+                    and max(len(a.floats), len(a.ints), len(a.strings)) > LONG_LIST
+                ):
+                    name, packed = _LIST + a.name, a.SerializeToString()
+                    a.Clear()
+                    a.name, a.type, a.s = name, _STRING, base64.b64encode(packed)
         if isinstance(place.body, onnx.GraphProto):
             _stow_initializers(place.body)
     for kind in _types(model):
@@ -49,7 +63,9 @@ def unstow(model: onnx.ModelProto) -> None:
             _unstow_initializers(place.body)
         for n in place.body.node:
             for a in n.attribute:
-                if a.name.startswith(_MARK):
+                if a.name.startswith(_LIST):
+                    a.ParseFromString(base64.b64decode(a.s))
+                elif a.name.startswith(_MARK):
                     a.sparse_tensor.ParseFromString(base64.b64decode(a.s))
                     a.ClearField("s")
                     a.name, a.type = a.name.removeprefix(_MARK), _SPARSE
@@ -63,6 +79,30 @@ def packed_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
     tensor = onnx.SparseTensorProto()
     tensor.ParseFromString(base64.b64decode(text))
     return tensor
+
+
+def proto_of(model: ir.Model) -> onnx.ModelProto:
+    """The ModelProto of an onnx_ir model, with what `stow` packed unpacked."""
+    proto = ir.to_proto(model)
+    unstow(proto)
+    return proto
+
+
+def list_attribute(n: ir.Node, name: str) -> onnx.AttributeProto | None:
+    """The attribute of a node of another domain than ai.onnx, however it is kept; None if absent.
+
+    Its entries are those of `floats`, `ints` or `strings`, without a Python object for each.
+    """
+    packed = n.attributes.get(_LIST + name)
+    out = onnx.AttributeProto()
+    if packed is not None:
+        out.ParseFromString(base64.b64decode(packed.as_string()))
+        return out
+    found = n.attributes.get(name)
+    if found is None:
+        return None
+    out.CopyFrom(ir.to_proto(found))
+    return out
 
 
 def _stow_initializers(graph: onnx.GraphProto) -> None:

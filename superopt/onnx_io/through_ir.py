@@ -14,7 +14,7 @@ from superopt.onnx_io.external import region_in
 from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
 from superopt.onnx_io.protos import tensors
 from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
-from superopt.onnx_io.stowed import stow, unstow
+from superopt.onnx_io.stowed import proto_of, stow
 
 _TENSOR: Final = ir.AttributeType.TENSOR
 
@@ -43,8 +43,7 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
             if (new := _stub(seat.tensor, blobs, files, label)) is not None:
                 undo.append(seat)
                 seat.put(new)
-        proto = ir.to_proto(model)
-        unstow(proto)
+        proto = proto_of(model)
         _drop_repeated_metadata(proto)
         data = proto.SerializeToString()
     except ModelError:

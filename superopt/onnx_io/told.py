@@ -22,11 +22,12 @@ KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.D
 def told(source: Source) -> Source | None:
     """The model without onnxruntime's own operators; None where it has none, or one that is not
     told here."""
+    model = source.skeleton.message
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if not any(_own(n, opset) for n in model.graph.node):
+        return None
     model = source.skeleton.proto()
     graph = model.graph
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if not any(_own(n, opset) for n in graph.node):
-        return None
     kinds = any(w.data_type in KINDS for w in graph.initializer)
     kinds |= any(v.type.tensor_type.elem_type in KINDS for v in graph.input)
     shapes = {w.name: tuple(w.dims) for w in graph.initializer}
@@ -58,7 +59,7 @@ def told(source: Source) -> Source | None:
 def inlined(source: Source) -> Source | None:
     """A valid model with its local functions where they are called; None where it has none, or one
     of another opset than the model's."""
-    model = source.skeleton.proto()
+    model = source.skeleton.message
     if not model.functions:
         return None
     flat = onnx.inliner.inline_local_functions(model)

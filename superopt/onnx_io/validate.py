@@ -17,7 +17,7 @@ def validate(source: Source) -> None:
     know, data that does not agree with its shape, sizes that no machine can hold.
     """
     label = source.label
-    model = source.skeleton.proto()
+    model = source.skeleton.message
     check_versions(model, label)
     check_depth(model, label)
     nodes = check_size(model, label)
@@ -35,7 +35,7 @@ def harmless(source: Source) -> bool:
     """Is nothing wrong but what the model means: is it whole, of a bearable size, with names that
     lead somewhere, and a file where its data lies in others? A runtime may read such a model that
     ONNX's checker refuses."""
-    label, model = source.label, source.skeleton.proto()
+    label, model = source.label, source.skeleton.message
     try:
         check_versions(model, label)
         check_depth(model, label)

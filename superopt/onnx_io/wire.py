@@ -12,6 +12,7 @@ Both rewrite locally: what is not a large tensor stays byte for byte what it was
 unknown fields included, so a skeleton is valid exactly where its model is.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,6 +26,12 @@ _DEEPEST = 100  # protobuf's own limit on nested messages
 _STORED_IN = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
 _OTHER_STORAGE = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
 _FLOAT, _DOUBLE = 1, 11
+# Consecutive entries of AttributeProto's floats (7, fixed32), ints (8, varint) and strings (9, of
+# up to 127 bytes), each with its tag, as proto2 writes them. `*+` keeps no state for each entry.
+_SHORT_STRING = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(0x80))
+_LIST_ENTRIES: Final = re.compile(
+    rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT_STRING + rb"))*+", re.DOTALL
+)
 
 
 class Malformed(ValueError):
@@ -93,20 +100,19 @@ def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[byt
     spans: list[Span] = []
 
     def edit(start: int, end: int) -> list[Piece] | None:
-        fields = list(_fields(data, start, end))
+        fields = []
+        for field in _fields(data, start, end):
+            if field.number in _OTHER_STORAGE:  # perhaps as many fields as there are strings
+                return None  # unusual: left for protobuf and the checker to judge
+            fields.append(field)
         stored = [f for f in fields if f.number in _STORED_IN]
         dtype = [f.value for f in fields if f.number == 2]
         if len(stored) != 1 or len(dtype) != 1 or dtype[0] not in dtypes:
             return None
         (field,) = stored
         packed = {4: {_FLOAT}, 10: {_DOUBLE}}.get(field.number, {dtype[0]})
-        if (
-            field.wire != _BYTES
-            or field.end - field.start < at_least
-            or dtype[0] not in packed
-            or any(f.number in _OTHER_STORAGE for f in fields)
-        ):
-            return None  # unusual: left for protobuf and the checker to judge
+        if field.wire != _BYTES or field.end - field.start < at_least or dtype[0] not in packed:
+            return None
         stub = external_fields({"location": f"{STUB}{len(spans)}"})
         spans.append(Span(field.start, field.end - field.start))
         return [data[start : field.tag], data[field.end : end], stub]
@@ -171,7 +177,7 @@ def _rewrite(
     children = _CHILDREN[kind]
     fields: Iterator[_Field] = _fields(data, start, end)
     if kind is _Kind.ATTRIBUTE:
-        found = list(fields)
+        found = list(_attribute_fields(data, start, end))
         if sum(f.number == 5 for f in found) > 1:
             return None  # protobuf merges the two into one tensor: leave that to it
         fields = iter(found)
@@ -196,33 +202,56 @@ def _rewrite(
     return pieces
 
 
+def _attribute_fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+    """The fields of an AttributeProto, in order, without the entries of its lists of numbers and
+    short strings: a tree ensemble has millions of them."""
+    at = start
+    while at < end:
+        if data[at] in b"\x3d\x40\x4a":
+            run = _LIST_ENTRIES.match(data, at, end)
+            assert run is not None  # it matches nothing, too
+            if run.end() > at:
+                at = run.end()
+                continue
+        field = _read_field(data, at, end)
+        yield field
+        at = field.end
+
+
 def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
     """The fields of the message data[start:end], in order."""
     at = start
     while at < end:
-        tag = at
-        key, at = _read_varint(data, at, end)
-        number, wire = key >> 3, key & 7
-        if number == 0:
-            raise Malformed(f"a field at byte {tag} has number 0")
-        value = 0
-        begin = at
-        match wire:
-            case 0:
-                value, at = _read_varint(data, at, end)
-            case 1:
-                at += 8
-            case 2:
-                size, begin = _read_varint(data, at, end)
-                at = begin + size
-            case 5:
-                at += 4
-            case _:
-                raise Malformed(f"a field at byte {tag} has the unknown wire type {wire}")
-        if at > end:
-            needs, left = at - begin, max(0, end - begin)
-            raise Malformed(f"a field at byte {tag} needs {needs} bytes, {left} are left")
-        yield _Field(tag, number, wire, begin, at, value)
+        field = _read_field(data, at, end)
+        yield field
+        at = field.end
+
+
+def _read_field(data: memoryview, at: int, end: int) -> _Field:
+    """The field that begins at `at`; Malformed where it is none, or does not end before `end`."""
+    tag = at
+    key, at = _read_varint(data, at, end)
+    number, wire = key >> 3, key & 7
+    if number == 0:
+        raise Malformed(f"a field at byte {tag} has number 0")
+    value = 0
+    begin = at
+    match wire:
+        case 0:
+            value, at = _read_varint(data, at, end)
+        case 1:
+            at += 8
+        case 2:
+            size, begin = _read_varint(data, at, end)
+            at = begin + size
+        case 5:
+            at += 4
+        case _:
+            raise Malformed(f"a field at byte {tag} has the unknown wire type {wire}")
+    if at > end:
+        needs, left = at - begin, max(0, end - begin)
+        raise Malformed(f"a field at byte {tag} needs {needs} bytes, {left} are left")
+    return _Field(tag, number, wire, begin, at, value)
 
 
 def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:

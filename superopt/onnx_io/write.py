@@ -44,7 +44,7 @@ def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: So
         skeleton, _ = of_proto(model, like.folder, target.name)
     else:
         skeleton = of_model(model, target.name)
-    _check_versions(skeleton.proto(), like.skeleton.proto())
+    _check_versions(skeleton.message, like.skeleton.message)
     sizes = [blob_size(blob) for blob in skeleton.blobs]
     pieces = wire.restore(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
     with new_files() as new:
@@ -90,7 +90,7 @@ def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[
     """Write the large initializers to a data file; the pieces of the model that points to it."""
     initializers = {
         index
-        for place in bodies(skeleton.proto())
+        for place in bodies(skeleton.message)
         if isinstance(place.body, onnx.GraphProto)
         for tensor in place.body.initializer
         if (index := stub_index(tensor)) is not None

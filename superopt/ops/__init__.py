@@ -36,6 +36,7 @@ from superopt.ops import (
     search,
     signal,
     slicing,
+    trees,
 )
 
 _MODULES: tuple[ModuleType, ...] = (
@@ -68,6 +69,7 @@ _MODULES: tuple[ModuleType, ...] = (
     search,
     signal,
     slicing,
+    trees,
 )
 
 OPS: Mapping[str, Op] = MappingProxyType(

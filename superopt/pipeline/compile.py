@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,12 @@ class Compiler:
         write(saved_from(self.model.source, *how, exe.variants), path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
-        return worthwhile(self.model.graph, lambda n: not self.why_not(n, sizes), sizes)
+        native = partial(self.native_node, sizes=sizes)
+        return worthwhile(self.model.graph, native, sizes, self.model.units())
+
+    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
+        """True if a node runs as a kernel."""
+        return not self.why_not(n, sizes)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""

@@ -169,7 +169,8 @@ class Compiler:
     def steps(self, model: Model, sizes: Mapping[str, int]) -> tuple[Part | Foreign, ...]:
         while True:
             out: list[Part | Foreign] = []
-            for s in worthwhile(model.graph, lambda n: not self.why_not(n, sizes), sizes):
+            native = partial(self.native_node, sizes=sizes)
+            for s in worthwhile(model.graph, native, sizes, model.units()):
                 try:
                     out.append(self.part(s, sizes) if s.native else self.foreign(model, s, sizes))
                 except NO_KERNEL as e:
@@ -182,6 +183,10 @@ class Compiler:
         if self.session is None:
             return foreign(model, s, self.threads, sizes)
         return unread(model, s, self.session)
+
+    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
+        """True if a node runs as a kernel."""
+        return not self.why_not(n, sizes)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""

@@ -92,7 +92,7 @@ def _valid(source: Source) -> Source | None:
 def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
     """Of inputs and of outputs. Where the model tells no shape, onnxruntime says that there are no
     axes: that there are none is known then where onnx's own inference says so."""
-    graph = source.skeleton.proto().graph
+    graph = source.skeleton.message.graph
     ports = (*graph.input, *graph.output)
     told = {v.name for v in ports if v.type.tensor_type.HasField("shape")}
     if any(not p.shape and p.name not in told for p in session.outputs):

@@ -139,7 +139,7 @@ def _source(
             raise ValueError(f"{size} bytes at {at} are beyond the weights")
         blobs.append(Region(weights.backing, weights.offset + at, size))
     skeleton = Skeleton(bytes(graph.view()), tuple(blobs))
-    for tensor, name, _ in tensors(skeleton.proto()):
+    for tensor, name, _ in tensors(skeleton.message):
         index = stub_index(tensor)
         if index is not None and expected_size(tensor) != blobs[index].size:
             raise ValueError(f"{name} has {blobs[index].size} bytes")

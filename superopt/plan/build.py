@@ -48,6 +48,7 @@ from superopt.plan.tensors import Tensors
 from superopt.plan.turn import in_order_of_reading, panels
 from superopt.plan.twice import twice
 from superopt.plan.views import View, viewed
+from superopt.plan.walks import step_tensors, walked
 from superopt.plan.zeros import delicate
 from superopt.te import index as ix
 from superopt.te.expr import Tensor, TensorType
@@ -133,7 +134,9 @@ def program(
         tensors.add(n)
     outputs = outputs_of(graph, tensors)
     parts = {t: [x.tensor for x in p] for t, p in tensors.parts.items()}
-    pictures = apart(in_order(outputs, parts), tensors.copies, target.turns)
+    order = in_order(outputs, parts)
+    walk_steps = step_tensors(order) if target.turns else set()
+    pictures = apart(order, tensors.copies, target.turns) | walk_steps
     turning = partial(in_order_of_reading, constants=tensors.constants, registers=registers)
     current = inlined(outputs, pictures, parts, turning if target.turns else None)
     outputs, current = copied(outputs, current, tensors.parts)
@@ -180,6 +183,7 @@ def program(
         beside = {*lying, *leads}
         some = gates(current, needed, beside, tensors.parts, tensors.constants, half)
         current = gated(*some)
+    current = walked(current, walk_steps, needed)
     how = chosen or {}
     machine = width, how, tiles, unit, dilated, registers, target
     return _Builder(graph, tensors, outputs, current, leads, orders, lying, sums, *machine).build()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from superopt.cost.roofline import roofline
 from superopt.cost.signature import signature
@@ -188,14 +189,18 @@ def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
 
 
 def worthwhile(
-    graph: g.Graph, native: Callable[[g.Node], bool], sizes: Mapping[str, int]
+    graph: g.Graph,
+    native: Callable[[g.Node], bool],
+    sizes: Mapping[str, int],
+    units: Mapping[g.Node, Collection[g.Node]] = MappingProxyType({}),
 ) -> list[Segment]:
     """The same, but kernels between nodes that run in onnxruntime only where they have enough to do
-    that changing over pays: else these nodes run there, too."""
+    that changing over pays: else these nodes run there, too. units: the nodes that stand for one of
+    the file's: they run as kernels together, or not at all."""
     small: set[g.Node] = set()
 
     def large(n: g.Node) -> bool:
-        return n not in small and native(n)
+        return all(m not in small and native(m) for m in units.get(n, (n,)))
 
     while True:
         some = segments(graph, large)

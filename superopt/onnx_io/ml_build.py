@@ -1,0 +1,183 @@
+"""What the expansions of ai.onnx.ml's operators share: attributes as arrays, nodes, transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.ir.op import Attr, InferError
+from superopt.onnx_io.stowed import list_attribute
+from superopt.ops import OPS
+from superopt.te.dtype import F32, F64, I32, I64, DType, to_numpy
+
+NUMBERS = (F32, F64, I32, I64)  # the element types of ai.onnx.ml's inputs
+POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def floats(n: oir.Node, name: str) -> np.ndarray:
+    """A list of floats, or the tensor `<name>_as_tensor`; f32 or f64 of one axis, perhaps empty."""
+    tensor = n.attributes.get(f"{name}_as_tensor")
+    if tensor is not None:
+        return np.asarray(tensor.as_tensor().numpy()).reshape(-1)
+    found = list_attribute(n, name)
+    return np.array([] if found is None else found.floats, np.float32)
+
+
+def integers(n: oir.Node, name: str) -> np.ndarray:
+    """A list of integers, perhaps empty, as i64 of one axis."""
+    found = list_attribute(n, name)
+    return np.array([] if found is None else found.ints, np.int64)
+
+
+def strings(n: oir.Node, name: str) -> list[bytes]:
+    """A list of strings, perhaps empty."""
+    found = list_attribute(n, name)
+    return [] if found is None else list(found.strings)
+
+
+def integer(n: oir.Node, name: str, default: int) -> int:
+    """An integer, or its default."""
+    found = n.attributes.get(name)
+    return default if found is None else found.as_int()
+
+
+def number(n: oir.Node, name: str, default: float) -> float:
+    """A float, or its default."""
+    found = n.attributes.get(name)
+    return default if found is None else found.as_float()
+
+
+def word(n: oir.Node, name: str, default: str, among: Sequence[str]) -> str:
+    """A string, or its default; InferError where it is not one of `among`."""
+    found = n.attributes.get(name)
+    value = default if found is None else found.as_string()
+    if value not in among:
+        raise InferError(f"{name} {value!r} is not one of {', '.join(among)}")
+    return value
+
+
+def apply(name: str, *inputs: g.Value | None, **attrs: Attr) -> g.Value:
+    """The first result of a node of one of our operators."""
+    return g.item(g.node(OPS[name], inputs, **attrs), 0)
+
+
+def constant(values: object, dtype: DType) -> g.Constant:
+    """An array as a constant."""
+    return g.constant(np.asarray(values).astype(to_numpy(dtype)))
+
+
+def cast(x: g.Value, dtype: DType) -> g.Value:
+    """`x` as another element type."""
+    return x if x.type.dtype is dtype else apply("Cast", x, to=dtype)
+
+
+def numeric(
+    x: g.Value | None, *, types: Sequence[DType] = NUMBERS, ranks: Sequence[int] = (1, 2)
+) -> g.Value:
+    """An operand of one of these element types and ranks; InferError for another one."""
+    if x is None or x.type.dtype not in types or x.type.shape is None:
+        raise InferError(f"an operand of type {None if x is None else x.type}")
+    if len(x.type.shape) not in ranks:
+        raise InferError(
+            f"an operand of {len(x.type.shape)} axes, not {' or '.join(map(str, ranks))}"
+        )
+    return x
+
+
+def matrix(x: g.Value, dtype: DType = F32) -> g.Value:
+    """Rows of features; one row where there is one axis."""
+    shape = x.type.shape
+    assert shape is not None
+    x = cast(x, dtype)
+    return x if len(shape) == 2 else apply("Unsqueeze", x, axes=(0,))
+
+
+def features(x: g.Value) -> int:
+    """How many features a row has; InferError where that is not known."""
+    size = x.type.shape[-1] if x.type.shape else None
+    if not isinstance(size, int):
+        raise InferError(f"rows of {size} features, of which the number is not known")
+    return size
+
+
+def like(value: float, x: g.Value) -> g.Constant:
+    """A scalar of the element type of `x`."""
+    assert x.type.dtype is not None
+    return constant(value, x.type.dtype)
+
+
+def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
+    """Rows of scores after `post_transform`, as onnxruntime computes it; alone: of a regressor of
+    one target, which knows PROBIT only."""
+    match how:
+        case _ if alone and how != "PROBIT":
+            return scores
+        case "LOGISTIC":
+            return apply("Sigmoid", scores)
+        case "SOFTMAX":
+            return apply("Softmax", scores, axis=1)
+        case "SOFTMAX_ZERO":
+            return _softmax_zero(scores)
+        case "PROBIT":
+            return _probit(scores)
+    return scores
+
+
+def _softmax_zero(x: g.Value) -> g.Value:
+    """Softmax of what is not 0 (within 1e-7): what is 0 has no part in the sum, and stays 0."""
+    largest = apply("ReduceMax", x, axes=(1,), keepdims=1)
+    counts = apply("Less", like(1e-7, x), apply("Abs", x))
+    power = apply("Exp", apply("Sub", x, largest))
+    rest = apply("Mul", x, apply("Exp", apply("Neg", largest)))
+    summed = apply("ReduceSum", apply("Where", counts, power, like(0, x)), axes=(1,), keepdims=1)
+    return apply("Div", apply("Where", counts, power, rest), summed)
+
+
+def _probit(x: g.Value) -> g.Value:
+    """sqrt(2) erfinv(2 x - 1), with the approximation of erfinv by Winitzki (a = 0.147)."""
+    x = apply("Sub", apply("Mul", x, like(2, x)), like(1, x))
+    one = like(1, x)
+    log = apply("Log", apply("Mul", apply("Sub", one, x), apply("Add", one, x)))
+    v = apply("Add", apply("Mul", log, like(0.5, x)), like(2 / (3.14159 * 0.147), x))
+    inner = apply("Sub", apply("Mul", v, v), apply("Mul", log, like(1 / 0.147, x)))
+    root = apply("Sqrt", apply("Sub", apply("Sqrt", inner), v))
+    sign = apply("Where", apply("Less", x, like(0, x)), like(-1, x), one)
+    return apply("Mul", apply("Mul", sign, root), like(math.sqrt(2), x))
+
+
+def best(scores: g.Value) -> g.Value:
+    """The first greatest score of each row, as its place; NaN is never greater."""
+    lowest = like(-math.inf, scores)
+    known = apply("Where", apply("IsNaN", scores), lowest, scores)
+    return apply("ArgMax", known, axis=1, keepdims=0)
+
+
+def labels(n: oir.Node, integers_name: str) -> np.ndarray:
+    """The integer labels; InferError where they are strings, of which there are no kernels."""
+    if some := strings(n, "classlabels_strings"):
+        if n.outputs[0].uses() or n.outputs[0].is_graph_output():
+            raise InferError("its labels are strings")
+        return np.arange(len(some))
+    found = integers(n, integers_name)
+    if not found.size:
+        raise InferError("it has no labels")
+    return found
+
+
+def above(score: g.Value, threshold: float, names: np.ndarray) -> g.Value:
+    """The second label where the score (of one column) is above the threshold, else the first."""
+    hit = apply("Squeeze", apply("Less", like(threshold, score), score), axes=(1,))
+    return apply("Where", hit, constant(names[1], I64), constant(names[0], I64))
+
+
+def two_scores(score: g.Value, how: str) -> g.Value:
+    """Of two classes, from the second one's (one column), as onnxruntime computes it."""
+    if how == "LOGISTIC":
+        first, second = apply("Sigmoid", apply("Neg", score)), apply("Sigmoid", score)
+    else:
+        first, second = apply("Sub", like(1, score), score), score
+    return apply("Concat", first, second, axis=1)

@@ -1,0 +1,479 @@
+"""Tree ensembles of ai.onnx.ml as tables of nodes, and as graphs that walk them.
+
+A node goes to its first child where lower <= x[feature] <= threshold: with intervals of floats that
+is any of the modes (x < t is x <= the float before t), with the children exchanged where a mode
+holds outside of the interval. In the table of a leaf the threshold is what the leaf adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir import graph as g
+from superopt.ir.op import InferError
+from superopt.onnx_io.ml_build import (
+    POST_TRANSFORMS,
+    above,
+    apply,
+    best,
+    cast,
+    constant,
+    features,
+    floats,
+    integer,
+    integers,
+    labels,
+    like,
+    matrix,
+    numeric,
+    strings,
+    transformed,
+    two_scores,
+    word,
+)
+from superopt.onnx_io.ml_dense import Expand, Operands
+from superopt.te.dtype import F32, F64, I64, U32
+
+AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
+# Modes by their numbers in opset 5.
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+MEMBER, LEAF = 6, 7
+_OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval the mode holds
+_STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
+_POINT = np.array([False, False, False, False, True, True])  # it is one float
+MOST_STEPS = 64
+# Trees that a kernel walks side by side, and what each takes then (Emerald Rapids, 16 lanes).
+BLOCKS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
+# Bytes of a node in tables of complete trees, and where children are named; where the former are
+# not much larger in all, walks are shorter: there are fewer loads in each step.
+COMPLETE_BYTES, LINKED_BYTES, COMPLETE_ROOM = 12, 16, 2
+MOST_LEVELS = 12  # of complete trees
+PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Nodes of all trees, and what leaves add.
+
+    feature, threshold, split (of leaves False): one for each node; children: [nodes, 2], of nodes,
+    the first where the node's condition holds; mode: its number; missing: NaN goes to the first
+    child; roots: of trees; leaf, target, weight: for each weight its node and result.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    split: np.ndarray
+    children: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    roots: np.ndarray
+    leaf: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+def _wrong(why: str) -> InferError:
+    return InferError(f"a tree ensemble with {why}")
+
+
+def by_ids(n: oir.Node, of: str) -> Forest:
+    """The forest of TreeEnsembleRegressor (of: "target") or TreeEnsembleClassifier ("class")."""
+    trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
+    count = trees.size
+    names = strings(n, "nodes_modes")
+    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF}
+    if not count or any(name not in known for name in set(names)):
+        raise _wrong("no nodes, or of modes that are not known")
+    mode = np.array([known[name] for name in names], np.int64)
+    threshold, feature = floats(n, "nodes_values"), integers(n, "nodes_featureids")
+    sides = [integers(n, f"nodes_{k}nodeids") for k in ("true", "false")]
+    if any(a.size != count for a in (ids, mode, threshold, feature, *sides)):
+        raise _wrong("lists of nodes that are not of one length")
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = np.resize(missing, count) != 0 if missing.size == count else np.zeros(count, bool)
+    table = _Places(trees, ids)
+    split = mode != LEAF
+    children = np.stack([np.where(split, s, ids) for s in sides], 1)
+    held = [integers(n, f"{of}_{k}") for k in ("treeids", "nodeids", "ids")]
+    weight = floats(n, f"{of}_weights")
+    if any(a.size != weight.size for a in held):
+        raise _wrong("lists of weights that are not of one length")
+    first = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
+    if np.unique(trees[first]).size != first.size:
+        raise _wrong("trees whose nodes are not in one place")
+    return Forest(
+        feature, threshold, split,
+        np.stack([table.of(trees, children[:, k]) for k in range(2)], 1),
+        np.where(split, mode, 0), missing, first, table.of(held[0], held[1]), held[2], weight,
+    )  # fmt: skip
+
+
+class _Places:
+    """Where the node of a tree is among all nodes."""
+
+    def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
+        if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
+            raise _wrong("numbers of nodes that are negative, or far too large")
+        self.wide = int(ids.max()) + 1
+        keys = trees * self.wide + ids
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        if (self.keys[1:] == self.keys[:-1]).any():
+            raise _wrong("two nodes of one number")
+
+    def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        wanted = trees * self.wide + ids
+        at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.wide).any():
+            raise _wrong("a node that is not there")
+        out: np.ndarray = self.order[at]
+        return out
+
+
+def by_places(n: oir.Node) -> Forest:
+    """The forest of TreeEnsemble, whose inner nodes and leaves are numbered apart."""
+    mode = _tensor(n, "nodes_modes").astype(np.int64)
+    threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
+    feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
+    roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = missing != 0 if missing.size else np.zeros(inner, bool)
+    some = [
+        integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
+    ]
+    if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
+        raise _wrong("lists of nodes that are not of one length")
+    sides = []
+    for at, leaf in (some[:2], some[2:]):
+        if (at < 0).any() or (at >= np.where(leaf != 0, leaves, inner)).any():
+            raise _wrong("a node that is not there")
+        sides.append(np.where(leaf != 0, at + inner, at))
+    ends = np.arange(inner, inner + leaves)
+    children = np.concatenate([np.stack(sides, 1), np.stack([ends, ends], 1)])
+
+    def padded(a: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, np.zeros(leaves, a.dtype)])
+
+    # A tree of one leaf is a node both of whose children are that leaf.
+    forest = Forest(
+        padded(feature), padded(threshold), padded(np.ones(inner, bool)), children, padded(mode),
+        padded(missing), roots, ends, target, weight,
+    )  # fmt: skip
+    return _without_sets(forest, _tensor(n, "membership_values"))
+
+
+def _tensor(n: oir.Node, name: str) -> np.ndarray:
+    found = n.attributes.get(name)
+    return np.zeros(0) if found is None else np.asarray(found.as_tensor().numpy()).reshape(-1)
+
+
+def _without_sets(f: Forest, values: np.ndarray) -> Forest:
+    """Nodes that ask whether a feature is in a set as chains of nodes that compare with one value;
+    the sets are in the order of the nodes, and end with NaN."""
+    asks = np.flatnonzero(f.split & (f.mode == MEMBER))
+    ends = np.flatnonzero(np.isnan(values))
+    if asks.size != ends.size:
+        raise _wrong(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
+    if not asks.size:
+        return f
+    feature, threshold, split = list(f.feature), list(f.threshold), list(f.split)
+    children, mode, missing = f.children.tolist(), list(f.mode), list(f.missing)
+    for node, begin, end in zip(asks, [0, *(ends[:-1] + 1)], ends, strict=True):
+        some = values[begin:end]
+        if not some.size:
+            raise _wrong("an empty set")
+        yes, no = children[node]
+        at = int(node)
+        for k, value in enumerate(some):
+            mode[at], threshold[at] = MODES.index("BRANCH_EQ"), value
+            if k == len(some) - 1:
+                children[at] = [yes, no]
+                break
+            following = len(feature)
+            children[at] = [yes, following]
+            feature.append(feature[at])
+            threshold.append(value)
+            split.append(True)
+            mode.append(0)
+            missing.append(missing[at])
+            children.append([yes, no])
+            at = following
+    return replace(
+        f, feature=np.array(feature), threshold=np.array(threshold, f.threshold.dtype),
+        split=np.array(split), children=np.array(children), mode=np.array(mode),
+        missing=np.array(missing),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What each node of a forest asks, as TreeWeights takes it; children: the first one is where
+    its answer is yes; lower: None where no node asks for one value; missing: features are doubled,
+    for NaN."""
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    lower: np.ndarray | None
+    children: np.ndarray
+    missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """tree, level: of each node, -1 of one that no tree reaches; depth: steps to the last leaf."""
+
+    tree: np.ndarray
+    level: np.ndarray
+    depth: int
+
+
+def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
+    """Raises InferError for features that rows of `columns` do not have."""
+    inner = f.split
+    if ((f.feature < 0) | (f.feature >= columns))[inner].any():
+        raise _wrong(f"features that rows of {columns} do not have")
+    strict, outside = inner & _STRICT[f.mode], inner & _OUTSIDE[f.mode]
+    point = inner & _POINT[f.mode]
+    threshold = f.threshold.astype(dtype)
+    before = np.nextafter(threshold, dtype.type(-np.inf))
+    before = np.where(threshold == -np.inf, dtype.type(np.nan), before)
+    threshold = np.where(strict, before, threshold)
+    # NaN is in no interval: it goes to the second child, unless the node says otherwise; it differs
+    # from every number.
+    absent = inner & (f.missing != outside) & (f.mode != MODES.index("BRANCH_NEQ"))
+    feature = np.where(inner, f.feature, 0)
+    return Nodes(
+        (2 * feature + absent if absent.any() else feature).astype(np.uint32),
+        threshold,
+        np.where(point, threshold, dtype.type(-np.inf)) if point.any() else None,
+        np.where(outside[:, None], f.children[:, ::-1], f.children),
+        bool(absent.any()),
+    )
+
+
+def levels(f: Forest) -> Levels:
+    """Raises InferError for what is no tree, or too deep."""
+    tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
+    some, own, depth = f.roots, np.arange(f.roots.size), 0
+    while True:
+        tree[some], level[some] = own, depth
+        inner = f.split[some]
+        if not inner.any():
+            return Levels(tree, level, depth)
+        depth += 1
+        if depth > MOST_STEPS:
+            raise _wrong(f"more than {MOST_STEPS} steps to some leaf")
+        below, own = f.children[some[inner]].reshape(-1), np.repeat(own[inner], 2)
+        some, kept = np.unique(below, return_index=True)
+        own = own[kept]
+
+
+def summed(
+    f: Forest, x: g.Value, results: int, how: str, base: np.ndarray
+) -> tuple[g.Value, np.ndarray]:
+    """What the trees give for each row and result, with `base` added, in the element type of x; and
+    of which results some tree always gives something."""
+    kind = x.type.dtype
+    assert kind is not None
+    dtype = np.dtype(np.float64 if kind is F64 else np.float32)
+    if ((f.target < 0) | (f.target >= results)).any():
+        raise _wrong(f"weights of results that are not among {results}")
+    if f.split[f.leaf].any():
+        raise _wrong("weights of nodes that are no leaves")
+    nodes, at = asked(f, features(x), dtype), levels(f)
+    given = _always(f, at, results)
+    if how in ("MIN", "MAX") and not given.all():
+        raise _wrong(f"{how} of results that some rows may not have")
+    neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
+    weights = np.full((f.split.size, results), neutral, dtype)
+    fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
+    fold.at(weights, (f.leaf, f.target), f.weight.astype(dtype))
+    trees = _in_blocks(_trees(f, at, results if how in ("SUM", "AVERAGE") else 1))
+    if trees.shape[0] == results:  # each tree gives to one
+        own = weights.max(1) if how == "MAX" else weights.min(1) if how == "MIN" else weights.sum(1)
+        y = _walk(f, nodes, at, x, trees.reshape(-1), own, neutral)
+        y = _reduced(apply("Reshape", y, shape=(-1, *trees.shape)), how, 2)
+    else:
+        y = _reduced(_walk(f, nodes, at, x, trees[0], weights, neutral), how, 1)
+    if how == "AVERAGE":
+        y = apply("Div", y, like(f.roots.size, y))
+    if base.size:
+        y = apply("Add", y, constant(base, kind))
+    return y, given
+
+
+def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
+    name = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(how, "ReduceSum")
+    return apply(name, y, axes=(axis,), keepdims=0)
+
+
+def _always(f: Forest, at: Levels, results: int) -> np.ndarray:
+    """The results to which all leaves of some tree give something."""
+    leaves = ~f.split & (at.tree >= 0)
+    count = np.bincount(at.tree[leaves], minlength=f.roots.size)
+    pairs = np.unique(np.stack([f.leaf, f.target], 1), axis=0)
+    pairs = pairs[at.tree[pairs[:, 0]] >= 0]
+    found = np.zeros((f.roots.size, results), np.int64)
+    np.add.at(found, (at.tree[pairs[:, 0]], pairs[:, 1]), 1)
+    out: np.ndarray = (found == count[:, None]).any(0)
+    return out
+
+
+def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
+    """The trees of each result, [results, trees], -1 for none, where each gives to one only and
+    they are about as many; else all of them, [1, trees]."""
+    every = np.arange(f.roots.size)[None]
+    if results == 1:
+        return every
+    pairs = np.unique(np.stack([at.tree[f.leaf], f.target], 1), axis=0)
+    pairs = pairs[pairs[:, 0] >= 0]
+    if np.unique(pairs[:, 0]).size != pairs.shape[0]:
+        return every
+    some = [pairs[pairs[:, 1] == k, 0] for k in range(results)]
+    most = max(s.size for s in some)
+    if most * results > PADDED * f.roots.size + 8:
+        return every
+    return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
+
+
+def _in_blocks(trees: np.ndarray) -> np.ndarray:
+    """With more that are none, in whole blocks of trees that are walked side by side."""
+    count = trees.shape[1]
+    block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
+    whole = -(-count // block) * block if count > 16 else max(2, 1 << (count - 1).bit_length())
+    return np.pad(trees, ((0, 0), (0, whole - count)), constant_values=-1)
+
+
+def _walk(
+    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, weights: np.ndarray,
+    neutral: float,
+) -> g.Value:  # fmt: skip
+    """The weights of the leaves that rows reach in these trees; `neutral` where one is none."""
+    kind = x.type.dtype
+    assert kind is not None
+    more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
+    weights = np.concatenate([weights, more])  # the last node is that of no tree
+    last = f.split.size
+    complete = trees.size * COMPLETE_BYTES << at.depth
+    if at.depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * LINKED_BYTES * last:
+        order, leaves = _completed(f, nodes, at, trees)
+        links: tuple[g.Value | None, g.Value | None] = (None, None)
+        shown = weights[leaves]
+    else:
+        reached = np.flatnonzero(at.tree >= 0)
+        order = reached[np.lexsort((reached, at.level[reached], at.tree[reached]))]
+        order = np.concatenate([order, [last]])
+        places = np.full(last + 1, -1)
+        places[order] = np.arange(order.size)
+        own = np.where(f.split[:, None], nodes.children, np.arange(last)[:, None])
+        own = np.concatenate([own, [[last, last]]])
+        first = places[np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)]]
+        links = constant(places[own[order]], U32), constant(first, U32)
+        shown = weights[order]
+
+    def table(a: np.ndarray) -> np.ndarray:
+        out: np.ndarray = np.concatenate([a, np.zeros(1, a.dtype)])[order]
+        return out
+
+    threshold = table(nodes.threshold)
+    if (
+        links[0] is not None and weights.ndim == 1
+    ):  # leaves have theirs where inner nodes have thresholds
+        leaf = ~np.concatenate([f.split, [False]])[order]
+        threshold[leaf] = shown[leaf]
+        shown = threshold
+    lower = None if nodes.lower is None else constant(table(nodes.lower), kind)
+    return apply(
+        "TreeWeights", x, constant(table(nodes.feature), U32), constant(threshold, kind),
+        constant(shown, kind), *links, lower,
+        depth=at.depth, missing=int(nodes.missing),
+    )  # fmt: skip
+
+
+def _completed(
+    f: Forest, nodes: Nodes, at: Levels, trees: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Trees all of whose leaves are at the last level: the forest's node at each place of a heap,
+    [trees, 2 ** depth], whose root is at 1; and its leaves, likewise."""
+    last = f.split.size
+    split = np.concatenate([f.split, [False]])
+    children = np.concatenate([nodes.children, [[last, last]]])
+    heap = np.full((trees.size, 1 << at.depth), last)
+    level = np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)][:, None]
+    for d in range(at.depth):
+        heap[:, 1 << d : 2 << d] = level
+        below = np.where(split[level][..., None], children[level], level[..., None])
+        level = below.reshape(trees.size, -1)
+    return heap, level
+
+
+def _rows(operand: g.Value | None) -> g.Value:
+    """Doubles stay doubles; integers are compared as floats."""
+    x = numeric(operand)
+    return matrix(x, F64 if x.type.dtype is F64 else F32)
+
+
+def _base(n: oir.Node, results: int) -> np.ndarray:
+    base = floats(n, "base_values")
+    if base.size not in (0, results):
+        raise _wrong(f"{base.size} base values for {results} results")
+    return base
+
+
+def regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsembleRegressor."""
+    x, count = _rows(operands[0]), integer(n, "n_targets", 1)
+    how = word(n, "aggregate_function", "SUM", AGGREGATES)
+    y, _ = summed(by_ids(n, "target"), x, count, how, _base(n, count))
+    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
+    return (transformed(cast(y, F32), post, alone=count == 1),)
+
+
+def ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsemble, of opset 5."""
+    x, count = numeric(operands[0], types=(F32, F64), ranks=(2,)), integer(n, "n_targets", 1)
+    how = ("AVERAGE", "SUM", "MIN", "MAX")[integer(n, "aggregate_function", 1)]
+    post = POST_TRANSFORMS_BY_NUMBER[integer(n, "post_transform", 0)]
+    y, _ = summed(by_places(n), x, count, how, np.zeros(0))
+    return (transformed(y, post, alone=count == 1),)
+
+
+POST_TRANSFORMS_BY_NUMBER = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+    """TreeEnsembleClassifier."""
+    x, names = _rows(operands[0]), labels(n, "classlabels_int64s")
+    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
+    f, count = by_ids(n, "class"), names.size
+    if count == 2 and np.unique(f.target).size == 1:
+        return _binary(n, x, f, names, post)
+    y, given = summed(f, x, count, "SUM", _base(n, count))
+    if count < 3 or not given.all():
+        raise _wrong(f"{count} classes, of which some may get no score")
+    chosen = apply("Gather", constant(names, I64), best(y), axis=0)
+    return chosen, cast(transformed(y, post), F32)
+
+
+def _binary(n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[g.Value]:
+    """Two classes of which one has scores."""
+    base = floats(n, "base_values")
+    if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
+        raise _wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")
+    score, _ = summed(f, x, 1, "SUM", base)
+    positive = bool((f.weight >= 0).all())
+    chosen = above(score, 0.5 if positive else 0.0, names)
+    if positive or post == "LOGISTIC":
+        return chosen, cast(two_scores(score, post), F32)
+    return chosen, cast(apply("Concat", apply("Neg", score), score, axis=1), F32)
+
+
+TREES: Mapping[str, Expand] = {
+    "TreeEnsemble": ensemble,
+    "TreeEnsembleClassifier": classifier,
+    "TreeEnsembleRegressor": regressor,
+}

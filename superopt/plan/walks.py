@@ -1,0 +1,73 @@
+"""Walks over tables, step by step, within what reads their last step (kernels/walk.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from superopt.kernels.transform import reduction
+from superopt.kernels.walk import is_step
+from superopt.plan.rows import Group, fused
+from superopt.te.expr import Tensor
+from superopt.te.walk import loads
+
+
+def step_tensors(order: Collection[Tensor]) -> set[Tensor]:
+    """The steps of all walks: they are computed once, however often they are read."""
+    out: set[Tensor] = set()
+    for t in order:
+        read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else ()
+        for s in read:
+            if s.body is not None and is_step(t, s):
+                out.add(t)
+    return out
+
+
+def walked(
+    current: Mapping[Tensor, Tensor], steps: Collection[Tensor], stay: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
+    """What reads the last step of a walk, with all steps within it, where nothing else reads
+    them."""
+    readers: dict[Tensor, set[Tensor]] = {}
+    for t, now in current.items():
+        for x in loads(now.body) if now.body is not None else ():
+            readers.setdefault(x.tensor, set()).add(t)
+    out = dict(current)
+    for t in current:
+        if t in steps or reduction(current[t]) is None:
+            continue
+        if (last := _last(current[t], steps)) is not None:
+            stages = _chain(last, current, readers, t, stay, steps)
+            if stages is not None:
+                out[t] = fused(Group(t, t.rank, stages), current[t])
+                for s in stages:
+                    del out[s]
+    return out
+
+
+def _last(now: Tensor, steps: Collection[Tensor]) -> Tensor | None:
+    found = {x.tensor for x in loads(now.body) if x.tensor in steps} if now.body else set()
+    return found.pop() if len(found) == 1 else None
+
+
+def _chain(
+    last: Tensor,
+    current: Mapping[Tensor, Tensor],
+    readers: Mapping[Tensor, Collection[Tensor]],
+    root: Tensor,
+    stay: Collection[Tensor],
+    steps: Collection[Tensor],
+) -> dict[Tensor, Tensor] | None:
+    """The steps up to the last one, in their order; None where others read them."""
+    chain, reader, t = [], root, last
+    while True:
+        if t in stay or readers[t] != {reader}:
+            return None
+        chain.append(t)
+        body = current[t].body
+        before = {x.tensor for x in loads(body) if x.tensor in steps} if body is not None else set()
+        if not before:
+            break
+        reader, t = t, before.pop()
+        if before:
+            return None
+    return {t: current[t] for t in reversed(chain)}
