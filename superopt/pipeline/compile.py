@@ -41,6 +41,8 @@ from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
+from superopt.plan.link import linked
+from superopt.plan.recurrent_loop import looped
 from superopt.plan.segments import (
     BESIDE,
     INTEGERS,
@@ -191,8 +193,12 @@ class Compiler:
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         may, on, how = self.allowed, self.machine, self.chosen
-        given = simplified(graph_of(s), may.float_class, self.threads), sizes, on.width, how
-        return program(*given, may.tiles, on.unit, may.partial, on.registers)
+
+        def plan(graph: g.Graph) -> Program:
+            given = simplified(graph, may.float_class, self.threads), sizes, on.width, how
+            return program(*given, may.tiles, on.unit, may.partial, on.registers)
+
+        return linked(looped(graph_of(s)), plan)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -225,7 +231,7 @@ class Compiler:
             inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
             alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
             try:
-                program(graph_of(alone), sizes, self.machine.width, unit=self.machine.unit)
+                self.program(alone, sizes)
             except NO_KERNEL as e:
                 out[n] = str(e)
         return out

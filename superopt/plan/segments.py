@@ -13,7 +13,7 @@ from superopt.ir.fold import is_constant
 from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import pays
-from superopt.plan.recurrent import STEPS, recurrent
+from superopt.plan.recurrent import is_recurrent, unsupported
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
@@ -55,9 +55,12 @@ def computes(dtype: DType | None) -> bool:
     return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
 
 
-def why_not(n: g.Node, sizes: Mapping[str, int], steps: int = STEPS) -> str:
-    """Why a node has no kernel; empty where it has one. steps: of a recurrent one, at most."""
-    written = recurrent(n, steps) is not None
+def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -> str:
+    """Why a node has no kernel; empty where it has one. max_steps: of a recurrent layer, for a
+    target that has no loops."""
+    written = is_recurrent(n)
+    if written and (why := unsupported(n, max_steps)):
+        return why
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
         return f"{n.op.name}{where} has no tensor expression"

@@ -7,7 +7,7 @@ from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.plan.channels_first import channels_first
 from superopt.plan.fourier import as_products
-from superopt.plan.recurrent import unrolled
+from superopt.plan.recurrent_unrolled import unrolled
 from superopt.plan.spread import spread
 from superopt.plan.subpixel import subpixel
 from superopt.plan.together import together
@@ -40,7 +40,7 @@ def simplified(
     match, if they change floats no more than the class says, transposed convolutions of one place
     as products, those of long strides as convolutions; and, on a processor, also those of short
     ones where that pays, and rows of one matrix multiplied with it at once."""
-    graph = unrolled(graph, threads, gates=not processor)
+    graph = unrolled(graph, threads, separate=not processor)
     graph = fold(widened(graph) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():

@@ -1,0 +1,73 @@
+"""Recurrent layers of many steps as loops: a loop for each direction, whose body is one step.
+
+Products with the inputs of all steps are one, before the loop.
+"""
+
+from __future__ import annotations
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.plan.loops import Repeat, loop
+from superopt.plan.recurrent import (
+    MAX_UNROLLED_STEPS,
+    C,
+    H,
+    Recurrent,
+    Unsupported,
+    is_recurrent,
+    recurrent,
+)
+from superopt.plan.recurrent_steps import cell, do, initial, mask, projections, results, zeros
+from superopt.te.expr import TensorType
+
+
+def looped(graph: g.Graph) -> g.Graph:
+    """The graph with loops for the recurrent layers that have many steps."""
+    while True:
+        found = next((r for n in g.nodes(graph) if (r := _long(n)) is not None), None)
+        if found is None:
+            return graph
+        made = _loops(found)
+        graph = replace_all(graph, dict(zip(g.results(found.node), made, strict=False)))
+
+
+def _long(n: g.Node) -> Recurrent | None:
+    if not is_recurrent(n):
+        return None
+    try:
+        r = recurrent(n)
+    except Unsupported:
+        return None
+    return r if r.steps * len(r.backward) > MAX_UNROLLED_STEPS else None
+
+
+def _loops(r: Recurrent) -> list[g.Value]:
+    """Y, Y_h and Y_c."""
+    each = [_loop(r, d) for d in range(len(r.backward))]
+    ys, hs, cs = (list(some) for some in zip(*each, strict=True))
+    return results(r, ys, hs, cs)
+
+
+def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
+    """Of a direction the states after each step, [steps, 1, batch, hidden], and the last ones, [1,
+    batch, hidden]; in place of the last cell state of a layer that has none, the last state."""
+    (given,), added = projections(r, (d,))
+    on = mask(r)
+    start = [initial(r, H, (d,)) or zeros(r, 1)]
+    start += [initial(r, C, (d,)) or zeros(r, 1)] if r.kind == "LSTM" else []
+    states = [g.Input(f"state{n}", v.type) for n, v in enumerate(start)]
+    slices = [g.Input(f"slice{n}", _slice_type(v)) for n, v in enumerate((given, on)) if v]
+    own_on = slices[1] if on is not None else None
+    step = cell(r, (d,), added, separate=False).step
+    h, c = step(slices[0], states[0], states[1] if len(states) > 1 else None, own_on)
+    y = h if own_on is None else do("Where", own_on, h, zeros(r, 1))
+    after = [h] if c is None else [h, c]
+    body = g.Graph((*states, *slices), (*after, y))
+    back = r.backward[d]
+    what = Repeat(body, r.steps, len(after), (back,) * len(slices), (back,))
+    *last, stacked = loop(what, start, [v for v in (given, on) if v is not None], r.kind)
+    return stacked, last[0], last[-1]
+
+
+def _slice_type(v: g.Value) -> TensorType:
+    return TensorType(v.type.dtype, (v.type.shape or ())[1:])
