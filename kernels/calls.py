@@ -3,11 +3,12 @@
 A program is a sequence of calls and loops. A call passes the addresses of its buffers to a kernel.
 A loop repeats a sequence of calls, for which the addresses move from iteration to iteration:
 
-    address(i) = base + stride * i + toggle * (i % 2)      `first` in its place, where i = 0
+    address(i) = base + min(stride * i, last) + toggle * (i % 2)    `first` in its place, if i = 0
 
-So a slice of an input is read at a stride, a slice of an output is written at one, and a state that
-is carried alternates between two buffers. A loop has lanes: sequences of calls that do not depend
-on each other, of which each thread takes some.
+So a slice of an input is read at a stride, a slice of an output is written at one (the last ones of
+slices that do not divide a tensor overlap), and a state that is carried alternates between two
+buffers. A loop has lanes: sequences of calls that do not depend on each other, of which each thread
+takes some; and threads take single steps of a loop whose steps do not depend on each other.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ _BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
 @dataclass(frozen=True, slots=True)
 class Ref:
     """The address of a buffer: number `at` of the arguments, or `at` bytes into memory or
-    constants; and `offset` bytes more. stride, toggle, first: how it moves within a loop."""
+    constants; and `offset` bytes more. stride, toggle, last, first: how it moves within a loop;
+    a `last` of 0 is none."""
 
     place: str
     at: int
     offset: int = 0
     stride: int = 0
     toggle: int = 0
+    last: int = 0
     first: Ref | None = None
 
 
@@ -43,15 +46,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The calls of each lane, in order, `steps` times (1 at least). Lanes are independent."""
+    """The calls of each lane, in order, `steps` times (1 at least). Lanes are independent.
+    parallel: so are steps."""
 
     steps: int
     lanes: tuple[tuple[Call, ...], ...]
+    parallel: bool = False
 
     @property
     def chunks(self) -> int:
         """Parts that threads may run at once."""
-        return len(self.lanes)
+        return len(self.lanes) * (self.steps if self.parallel else 1)
 
 
 def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
@@ -81,20 +86,27 @@ def chunk_text(name: str, call: Call | Loop) -> Iterator[str]:
         yield "  ret void\n}"
         return
     for n, lane in enumerate(call.lanes):
-        yield from _lane(f"{name}.lane{n}", lane, call.steps)
-    lanes = range(len(call.lanes))
-    yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
-    cases = " ".join(f"i64 {n}, label %lane{n}" for n in lanes)
-    yield f"  switch i64 %chunk, label %end [{cases}]"
-    for n in lanes:
+        yield from _step_functions(f"{name}.lane{n}", lane)
+    yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{\nentry:"
+    each = call.steps if call.parallel else 1
+    yield f"  %lane = udiv i64 %chunk, {each}"
+    yield f"  %from = urem i64 %chunk, {each}"
+    yield f"  %until = add i64 %from, {1 if call.parallel else call.steps}"
+    cases = " ".join(f"i64 {n}, label %lane{n}" for n in range(len(call.lanes)))
+    yield f"  switch i64 %lane, label %end [{cases}]"
+    for n, lane in enumerate(call.lanes):
         yield f"lane{n}:"
-        yield f"  call void @{name}.lane{n}({PARAMETERS})"
-        yield "  ret void"
+        yield f"  %step{n} = phi i64 [%from, %entry], [%next{n}, %lane{n}]"
+        for k in range(len(lane)):
+            yield f"  call void @{name}.lane{n}.{k}({PARAMETERS}, i64 %step{n})"
+        yield f"  %next{n} = add i64 %step{n}, 1"
+        yield f"  %more{n} = icmp ult i64 %next{n}, %until"
+        yield f"  br i1 %more{n}, label %lane{n}, label %end"
     yield "end:\n  ret void\n}"
 
 
-def _lane(name: str, calls: Sequence[Call], steps: int) -> Iterator[str]:
-    """A function of all steps of a lane, and one of a step of each of its calls."""
+def _step_functions(name: str, calls: Sequence[Call]) -> Iterator[str]:
+    """A function of a step of each call of a lane."""
     for n, call in enumerate(calls):
         yield f"define private void @{name}.{n}({PARAMETERS}, i64 %step) {{\nentry:"
         yield "  %odd = and i64 %step, 1"
@@ -111,13 +123,6 @@ def _lane(name: str, calls: Sequence[Call], steps: int) -> Iterator[str]:
             yield f"  %more = icmp ult i64 %next, {call.chunks}"
             yield "  br i1 %more, label %loop, label %done\ndone:"
         yield "  ret void\n}"
-    yield f"define private void @{name}({PARAMETERS}) {{\nentry:\n  br label %loop\nloop:"
-    yield "  %step = phi i64 [0, %entry], [%next, %loop]"
-    for n in range(len(calls)):
-        yield f"  call void @{name}.{n}({PARAMETERS}, i64 %step)"
-    yield "  %next = add i64 %step, 1"
-    yield f"  %more = icmp ult i64 %next, {steps}"
-    yield "  br i1 %more, label %loop, label %done\ndone:\n  ret void\n}"
 
 
 def _call(call: Call) -> Iterator[str]:
@@ -140,7 +145,12 @@ def _addresses(given: Sequence[Ref], inside: bool) -> Iterator[str]:
             yield from _base(f"at{j}", r)
             continue
         yield from _base(f"base{j}", r)
-        yield f"  %strided{j} = mul i64 %step, {r.stride}"
+        if r.last:
+            yield f"  %unbounded{j} = mul i64 %step, {r.stride}"
+            yield f"  %over{j} = icmp sgt i64 %unbounded{j}, {r.last}"
+            yield f"  %strided{j} = select i1 %over{j}, i64 {r.last}, i64 %unbounded{j}"
+        else:
+            yield f"  %strided{j} = mul i64 %step, {r.stride}"
         yield f"  %toggled{j} = mul i64 %odd, {r.toggle}"
         yield f"  %moved{j} = add i64 %strided{j}, %toggled{j}"
         moved = f"  %{'at' if r.first is None else 'later'}{j} = getelementptr i8, ptr %base{j}"

@@ -194,9 +194,10 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         may, on, how = self.allowed, self.machine, self.chosen
 
-        def plan(graph: g.Graph) -> Program:
+        def plan(graph: g.Graph, repeated: bool) -> Program:
             given = simplified(graph, may.float_class, self.threads), sizes, on.width, how
-            return program(*given, may.tiles, on.unit, may.partial, on.registers)
+            tiles = may.tiles and not repeated  # steps are small
+            return program(*given, tiles, on.unit, may.partial, on.registers)
 
         return linked(looped(graph_of(s)), plan)
 

@@ -22,17 +22,17 @@ from superopt.plan.origins import Origins
 from superopt.plan.segments import Segment, graph_of, segments
 from superopt.te.expr import Tensor
 
-Plan = Callable[[g.Graph], Program]
+Plan = Callable[[g.Graph, bool], Program]
 
 
 def linked(graph: g.Graph, plan: Plan) -> Program:
     """The program of a graph that may have loop nodes, whose shapes are numbers.
 
-    plan: gives the program of a graph without loops. Raises NotImplementedError where a part has no
+    plan: gives the program of a graph without loops, and is told whether that is a loop's body. Raises NotImplementedError where a part has no
     kernel.
     """
     if not any(n.op is LOOP for n in g.nodes(graph)):
-        return plan(graph)
+        return plan(graph, False)
     return _Linker(graph, plan).program()
 
 
@@ -85,7 +85,9 @@ class _Linker:
                 results += first.program.results
                 continue
             bodies[len(calls)] = tuple(p.program for p in stage)
-            calls.append(Loop(first.loop.what.steps, tuple(lanes)))
+            # Steps that share memory of their own are done one after the other.
+            parallel = not any(p.loop and p.loop.what.states or p.program.memory for p in stage)
+            calls.append(Loop(first.loop.what.steps, tuple(lanes), parallel))
             solved.append("")
             results.append(first.program.results[-1])
             for how in (p.loop for p in stage if p.loop is not None):
@@ -114,13 +116,13 @@ class _Linker:
                 self.where[v] = to
         for s in segments(graph, lambda n: n.op is not LOOP):
             if s.native:
-                self.stages.append([_Part(self.plan(graph_of(s)), (*s.inputs, *s.outputs))])
+                self.stages.append([_Part(self.plan(graph_of(s), False), (*s.inputs, *s.outputs))])
             else:
                 self.stages += self.loop_stages(s)
         if copied:
             fresh = tuple(g.Input(f"copied{n}", v.type) for n, (v, _) in enumerate(copied))
             values, places = zip(*copied, strict=True)
-            self.stages.append([_Part(self.plan(g.Graph(fresh, fresh)), (*values, *places))])
+            self.stages.append([_Part(self.plan(g.Graph(fresh, fresh), False), (*values, *places))])
 
     def loop_stages(self, s: Segment) -> Iterator[list[_Part]]:
         """Loops of a segment; those of a stage have as many steps, and none reads another."""
@@ -135,7 +137,7 @@ class _Linker:
     def loop_part(self, n: g.Node, s: Segment) -> _Part:
         wanted = {*s.outputs, *(v for m in s.nodes for v in m.inputs)}
         how = buffers(n, {v for v in g.results(n) if v in wanted})
-        return _Part(self.plan(g.Graph(how.what.body.inputs, how.outputs)), (), how)
+        return _Part(self.plan(g.Graph(how.what.body.inputs, how.outputs), True), (), how)
 
     def loops(self) -> Iterator[Buffers]:
         yield from (p.loop for p in chain(*self.stages) if p.loop is not None)

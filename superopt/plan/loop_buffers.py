@@ -20,11 +20,8 @@ Where = Callable[[g.Value], Ref]
 
 def nbytes(v: g.Value) -> int:
     """Bytes of a value whose shape is known."""
-    return _bytes(v, v.type.shape or ())
-
-
-def _bytes(v: g.Value, shape: tuple[object, ...]) -> int:
     assert v.type.dtype is not None
+    shape = v.type.shape or ()
     return prod(n for n in shape if isinstance(n, int)) * max(v.type.dtype.bits // 8, 1)
 
 
@@ -67,12 +64,13 @@ class Buffers:
         for carrier, initial in zip(self.carriers, inputs, strict=False):
             at, first = where(carrier), where(initial)
             if self.alternates(carrier):
-                yield Ref(at.place, at.at, at.offset, 0, nbytes(carrier), first)
+                yield Ref(at.place, at.at, at.offset, 0, nbytes(carrier), 0, first)
             else:
                 m = self.slice(carrier, where)
-                yield Ref(m.place, m.at, m.offset - m.stride, m.stride, 0, first)
+                yield Ref(m.place, m.at, m.offset - m.stride, m.stride, 0, 0, first)
+        read = iter(self.what.slices())
         for v, back in zip(inputs[count:], self.what.reads_backward, strict=False):
-            yield _slice(v, where(v), back)
+            yield self.moving(v, where(v), next(read), back)
         yield from map(where, inputs[count + sliced :])
         for target in self.targets:
             at, size = where(target), nbytes(target)
@@ -83,17 +81,17 @@ class Buffers:
 
     def slice(self, result: g.Value, where: Where) -> Ref:
         """The slice of a result that a step writes."""
-        number = g.results(self.node).index(result) - self.what.states
-        return _slice(result, where(result), self.what.writes_backward[number])
+        number = g.results(self.node).index(result)
+        back = self.what.writes_backward[number - self.what.states]
+        return self.moving(result, where(result), self.what.body.outputs[number], back)
 
-
-def _slice(v: g.Value, at: Ref, backward: bool) -> Ref:
-    steps, *shape = v.type.shape or (1,)
-    assert isinstance(steps, int)
-    size = _bytes(v, tuple(shape))
-    if not backward:
-        return Ref(at.place, at.at, at.offset, size)
-    return Ref(at.place, at.at, at.offset + (steps - 1) * size, -size)
+    def moving(self, v: g.Value, at: Ref, slice_: g.Value, backward: bool) -> Ref:
+        """Of a tensor the slice that a step reads or writes."""
+        size, end = nbytes(slice_), nbytes(v) - nbytes(slice_)
+        if backward:
+            return Ref(at.place, at.at, at.offset + end, -size)
+        overlaps = size * (self.what.steps - 1) > end
+        return Ref(at.place, at.at, at.offset, size, 0, end if overlaps else 0)
 
 
 def buffers(n: g.Node, wanted: Collection[g.Value]) -> Buffers:

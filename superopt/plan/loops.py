@@ -1,11 +1,13 @@
 """Loops in a graph: a node that repeats a body, as ONNX's Scan does, for a known number of steps.
 
-    operands   the initial states; tensors of which the body reads one slice of axis 0 in each step;
-               values that are the same in all steps
+    operands   the initial states; tensors of which the body reads one slice in each step: as many
+               elements as the body's input has, one slice after the other; values that are the
+               same in all steps
     body       a graph: of states, slices and the other values, to the next states and to slices
     results    the final states; tensors of the slices that the body gives
 
-A body is compiled once, whatever the number of steps is (link.py).
+Slices that do not divide a tensor overlap in the last step. A body is compiled once, whatever the
+number of steps is (link.py).
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ class Repeat:
     reads_backward: tuple[bool, ...]
     writes_backward: tuple[bool, ...]
 
+    def slices(self) -> tuple[g.Value, ...]:
+        """The values of the body that are slices, read and then written."""
+        read = self.body.inputs[self.states : self.states + len(self.reads_backward)]
+        return (*read, *self.body.outputs[self.states :])
+
 
 def repeat(n: g.Node) -> Repeat:
     """What a loop node repeats."""
@@ -47,20 +54,21 @@ def repeat(n: g.Node) -> Repeat:
 
 
 def loop(
-    what: Repeat, states: Sequence[g.Value], slices: Sequence[g.Value], label: str
+    what: Repeat,
+    states: Sequence[g.Value],
+    slices: Sequence[g.Value],
+    stacked: Sequence[TensorType],
+    label: str,
 ) -> list[g.Value]:
     """The results of a loop. Values from around it that the body reads become its operands, but for
-    what is computed from constants alone. label: the operator that it stands for, for reports."""
+    what is computed from constants alone. stacked: types of the results that are made of slices.
+    label: the operator that it stands for, for reports."""
     inputs = what.body.inputs
     outer = _captured(what.body)
     inner = [g.Input(f"outer{n}", v.type) for n, v in enumerate(outer)]
     body = g.Graph((*inputs, *inner), what.body.outputs)
     body = substituted(body, dict(zip(outer, inner, strict=True)), inside=False)[0]
     final = [v.type for v in what.body.outputs[: what.states]]
-    stacked = [
-        TensorType(v.type.dtype, (what.steps, *(v.type.shape or ())))
-        for v in what.body.outputs[what.states :]
-    ]
     payload = Payload(replace(what, body=body), label)
     return list(g.results(g.opaque(LOOP, (*states, *slices, *outer), payload, (*final, *stacked))))
 

@@ -1,6 +1,7 @@
 """Recurrent layers of many steps as loops: a loop for each direction, whose body is one step.
 
-Products with the inputs of all steps are one, before the loop.
+Products with the inputs of all steps come before it, as a loop over blocks of rows, so that no code
+hangs on the number of steps.
 """
 
 from __future__ import annotations
@@ -17,8 +18,20 @@ from superopt.plan.recurrent import (
     is_recurrent,
     recurrent,
 )
-from superopt.plan.recurrent_steps import cell, do, initial, mask, projections, results, zeros
+from superopt.plan.recurrent_steps import (
+    cell,
+    do,
+    initial,
+    inputs,
+    mask,
+    projection,
+    results,
+    zeros,
+)
 from superopt.te.expr import TensorType
+
+# Rows of a block whose products with W are one kernel, the largest first.
+BLOCK_ROWS = (48, 16)
 
 
 def looped(graph: g.Graph) -> g.Graph:
@@ -48,10 +61,27 @@ def _loops(r: Recurrent) -> list[g.Value]:
     return results(r, ys, hs, cs)
 
 
+def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
+    """`projection` of all inputs, [steps, 1, batch, gates * hidden]."""
+    x = inputs(r)
+    rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
+    block = next((n for n in BLOCK_ROWS if n <= rows), None)
+    if block is None:
+        given, added = projection(r, d, x)
+        return do("Unsqueeze", given, axes=(1,)), added
+    one = g.Input("rows", TensorType(x.type.dtype, (block, size)))
+    y, added = projection(r, d, one)
+    width = (y.type.shape or ())[-1]
+    what = Repeat(g.Graph((one,), (y,)), -(-rows // block), 0, (False,), (False,))
+    whole = TensorType(x.type.dtype, (r.steps, 1, r.batch, width))
+    return loop(what, (), (x,), (whole,), r.kind)[0], added
+
+
 def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
     """Of a direction the states after each step, [steps, 1, batch, hidden], and the last ones, [1,
     batch, hidden]; in place of the last cell state of a layer that has none, the last state."""
-    (given,), added = projections(r, (d,))
+    given, rest = _projected(r, d)
+    added = None if rest is None else do("Unsqueeze", rest, axes=(0, 1))
     on = mask(r)
     start = [initial(r, H, (d,)) or zeros(r, 1)]
     start += [initial(r, C, (d,)) or zeros(r, 1)] if r.kind == "LSTM" else []
@@ -65,8 +95,9 @@ def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
     body = g.Graph((*states, *slices), (*after, y))
     back = r.backward[d]
     what = Repeat(body, r.steps, len(after), (back,) * len(slices), (back,))
-    *last, stacked = loop(what, start, [v for v in (given, on) if v is not None], r.kind)
-    return stacked, last[0], last[-1]
+    stacked = TensorType(y.type.dtype, (r.steps, 1, r.batch, r.hidden))
+    *last, y = loop(what, start, [v for v in (given, on) if v is not None], [stacked], r.kind)
+    return y, last[0], last[-1]
 
 
 def _slice_type(v: g.Value) -> TensorType:

@@ -67,19 +67,32 @@ def projections(r: Recurrent, ds: Sequence[int]) -> tuple[list[g.Value], g.Value
     """For each direction the products of all inputs with W, with biases: [steps, 1, batch, gates *
     hidden], in the order of x; and the bias that a GRU adds to the product with its state before it
     is reset, [directions, 1, hidden]."""
-    x, w, b = r.input(X), r.input(W), r.input(B)
-    assert x is not None
-    assert w is not None
-    x = do("Transpose", x, perm=(1, 0, 2)) if r.batch_first else x
+    x = inputs(r)
     some, added = [], []
     for d in ds:
-        given = do("MatMul", x, do("Transpose", element(w, 0, d), perm=(1, 0)))
-        if b is not None:
-            bias, rest = _biases(r, element(b, 0, d))
-            given = do("Add", given, bias)
-            added += [] if rest is None else [do("Unsqueeze", rest, axes=(0, 1))]
+        given, rest = projection(r, d, x)
+        added += [] if rest is None else [do("Unsqueeze", rest, axes=(0, 1))]
         some.append(do("Unsqueeze", given, axes=(1,)))
     return some, concat(added, 0) if added else None
+
+
+def inputs(r: Recurrent) -> g.Value:
+    """x, [steps, batch, size]."""
+    x = r.input(X)
+    assert x is not None
+    return do("Transpose", x, perm=(1, 0, 2)) if r.batch_first else x
+
+
+def projection(r: Recurrent, d: int, x: g.Value) -> tuple[g.Value, g.Value | None]:
+    """The product of rows of x with W of a direction, with biases; and what a GRU adds to the
+    product with its state before it is reset, [hidden]."""
+    w, b = r.input(W), r.input(B)
+    assert w is not None
+    given = do("MatMul", x, do("Transpose", element(w, 0, d), perm=(1, 0)))
+    if b is None:
+        return given, None
+    bias, rest = _biases(r, element(b, 0, d))
+    return do("Add", given, bias), rest
 
 
 def _biases(r: Recurrent, both: g.Value) -> tuple[g.Value, g.Value | None]:
