@@ -32,9 +32,10 @@ class Activation:
     beta: float | None = None
 
 
-# Names, with the defaults of alpha and beta; ... for a number that has none.
+# Names, with the defaults of alpha and beta; ... for a number that must be given: ONNX has no
+# default, or onnxruntime another one (0 for ThresholdedRelu's alpha, for ONNX's 1).
 _NUMBERS: Mapping[str, tuple[Any, Any]] = {
-    "affine": (1.0, 0.0),
+    "affine": (..., ...),
     "elu": (1.0, None),
     "hardsigmoid": (0.2, 0.5),
     "leakyrelu": (0.01, None),
@@ -44,7 +45,7 @@ _NUMBERS: Mapping[str, tuple[Any, Any]] = {
     "softplus": (None, None),
     "softsign": (None, None),
     "tanh": (None, None),
-    "thresholdedrelu": (1.0, None),
+    "thresholdedrelu": (..., None),
 }
 
 
@@ -68,8 +69,8 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
     if name not in _NUMBERS:
         raise UnknownActivation(f"activation {name!r} is none of ONNX's")
     out = []
-    for given, default, what in zip(
-        (alphas, betas), _NUMBERS[name], ("alpha", "beta"), strict=True
+    for what, given, default in zip(
+        ("alpha", "beta"), (alphas, betas), _NUMBERS[name], strict=True
     ):
         number = None if default is None else next(given, default)
         if number is ...:

@@ -82,9 +82,9 @@ class Program:
     """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes; kept: of
     the former, at its beginning, bytes that are to be zeros wherever no kernel writes;
     problems: what was to be computed, by key; options: how each of them is; solved: which problem
-    each call belongs to, none for a loop; results: the tensor that it computes, or helps to; origins:
-    where these come from; order: of several streams, on which each call runs; bodies: of loops, by
-    their numbers among the calls, the program of each lane's step."""
+    each call belongs to, none for a loop; results: the tensor that it computes, or helps to;
+    origins: where these come from; order: of several streams, on which each call runs; bodies: of
+    loops, by their numbers among the calls, the program of each lane's step."""
 
     kernels: Mapping[str, Kernel]
     calls: tuple[Call | Loop, ...]

@@ -28,8 +28,8 @@ Plan = Callable[[g.Graph, bool], Program]
 def linked(graph: g.Graph, plan: Plan) -> Program:
     """The program of a graph that may have loop nodes, whose shapes are numbers.
 
-    plan: gives the program of a graph without loops, and is told whether that is a loop's body. Raises NotImplementedError where a part has no
-    kernel.
+    plan: gives the program of a graph without loops, and is told whether that is a loop's body.
+    Raises NotImplementedError where a part has no kernel.
     """
     if not any(n.op is LOOP for n in g.nodes(graph)):
         return plan(graph, False)
@@ -86,7 +86,7 @@ class _Linker:
                 continue
             bodies[len(calls)] = tuple(p.program for p in stage)
             # Steps that share memory of their own are done one after the other.
-            parallel = not any(p.loop and p.loop.what.states or p.program.memory for p in stage)
+            parallel = not any((p.loop and p.loop.what.states) or p.program.memory for p in stage)
             calls.append(Loop(first.loop.what.steps, tuple(lanes), parallel))
             solved.append("")
             results.append(first.program.results[-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from superopt.plan.activations import Activation, UnknownActivation, activations
 from superopt.te.dtype import F32, F64
 
 # Steps of all directions together, up to which they are written out.
-MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU = 4, 1024
+MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU = 8, 1024
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 # Activations of a direction, in the order of the attribute.
 DEFAULT_ACTIVATIONS = {
@@ -80,9 +80,7 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
 
     Raises Unsupported where kernels do not compute it.
     """
-    payload = n.attr("payload")
-    assert isinstance(payload, Payload)
-    attributes = {k: a.value for k, a in cast(Any, payload.content).attributes.items()}
+    attributes = {k: a.value for k, a in _file_node(n).attributes.items()}
     batch_first = bool(attributes.get("layout", 0))
     x, r = (_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
     if x is None or r is None:
@@ -126,6 +124,13 @@ def unsupported(n: g.Node, max_steps: int | None = None) -> str:
     return ""
 
 
+def _file_node(n: g.Node) -> Any:
+    """The node of the model's file: its attributes and outputs."""
+    payload = n.attr("payload")
+    assert isinstance(payload, Payload)
+    return payload.content
+
+
 def _product(steps: int, directions: int) -> str:
     return f"{steps}" if directions == 1 else f"{steps} in each of {directions} directions"
 
@@ -162,7 +167,9 @@ def _check_shapes(r: Recurrent, size: int) -> None:
     }  # fmt: skip
     y = (r.batch, r.steps, d, r.hidden) if r.batch_first else (r.steps, d, r.batch, r.hidden)
     given = [(r.input(k), shape) for k, shape in wanted.items()]
-    made = [t.shape == s for t, s in zip(r.node.types, (y, state, state), strict=False) if t.dtype]
+    named = [bool(v.name) for v in _file_node(r.node).outputs]  # the others are given to nobody
+    types = zip(named, r.node.types, (y, state, state), strict=False)
+    made = [t.shape == shape for name, t, shape in types if name and t.dtype]
     if not all(made) or not all(v is None or v.type.shape == shape for v, shape in given):
         raise Unsupported("the shapes of its inputs and results do not fit each other")
 

@@ -114,6 +114,17 @@ def mask(r: Recurrent) -> g.Value | None:
     return do("Less", steps, do("Unsqueeze", lengths, axes=(0, 1, 3)))
 
 
+def last_state(r: Recurrent, state: g.Value) -> g.Value:
+    """A state after the last step, [directions, batch, hidden]; zeros for sequences of no steps, as
+    in onnxruntime."""
+    lengths = r.input(LENGTHS)
+    if not r.varied or lengths is None:
+        return state
+    none = g.constant(np.zeros((1, 1, 1), np.int32))
+    some = do("Less", none, do("Unsqueeze", lengths, axes=(0, 2)))
+    return do("Where", some, state, scalar(0.0, state))
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What a step needs besides its input and state, of directions with the same activations.
@@ -131,10 +142,13 @@ class Cell:
     separate: bool = False
 
     def activate(self, number: int, x: g.Value) -> g.Value:
-        """Activation function `number`, of a bounded argument."""
+        """Activation function `number` of the sum of a gate, which is bounded."""
         bound = self.r.clip
         if bound is not None:
             x = do("Clip", x, scalar(-bound, x), scalar(bound, x))
+        return self.unbounded(number, x)
+
+    def unbounded(self, number: int, x: g.Value) -> g.Value:
         return applied(self.r.activations[self.directions[0]][number], x)
 
     def step(self, x: g.Value, h: g.Value | None, c: g.Value | None, on: g.Value | None) -> State:
@@ -193,7 +207,8 @@ def _lstm(own: Cell, x: g.Value, h: g.Value | None, c: g.Value | None) -> State:
     new = do("Mul", i, own.activate(1, given))
     c = new if c is None else do("Add", do("Mul", f, c), new)
     o = own.activate(0, own.peep(o, 1, c))
-    return do("Mul", o, own.activate(2, c)), c
+    # onnxruntime and OpenVINO do not clip the cell state either.
+    return do("Mul", o, own.unbounded(2, c)), c
 
 
 def _gru(own: Cell, x: g.Value, h: g.Value | None, _: g.Value | None) -> State:
@@ -224,8 +239,8 @@ _STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _r
 def results(r: Recurrent, ys: list[g.Value], hs: list[g.Value], cs: list[g.Value]) -> list[g.Value]:
     """Y, Y_h and Y_c of those of each direction: [steps, 1, batch, hidden] in the order of x, and
     [1, batch, hidden]."""
-    out = [concat(ys, 1), concat(hs, 0)]
-    out += [concat(cs, 0)] if r.kind == "LSTM" else []
+    out = [concat(ys, 1), last_state(r, concat(hs, 0))]
+    out += [last_state(r, concat(cs, 0))] if r.kind == "LSTM" else []
     if r.batch_first:
         perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
         out = [do("Transpose", v, perm=p) for v, p in zip(out, perms, strict=False)]
