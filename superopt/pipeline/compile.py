@@ -42,7 +42,7 @@ from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
 from superopt.plan.link import linked
-from superopt.plan.recurrent_loop import looped
+from superopt.plan.looped import looped
 from superopt.plan.segments import (
     BESIDE,
     INTEGERS,

@@ -7,7 +7,6 @@ hangs on the number of steps.
 from __future__ import annotations
 
 from superopt.ir import graph as g
-from superopt.ir.substitute import replace_all
 from superopt.plan.loops import Repeat, loop
 from superopt.plan.recurrent import (
     MAX_UNROLLED_STEPS,
@@ -34,28 +33,16 @@ from superopt.te.expr import TensorType
 BLOCK_ROWS = (48, 16)
 
 
-def looped(graph: g.Graph) -> g.Graph:
-    """The graph with loops for the recurrent layers that have many steps."""
-    while True:
-        found = next((r for n in g.nodes(graph) if (r := _long(n)) is not None), None)
-        if found is None:
-            return graph
-        made = _loops(found)
-        graph = replace_all(graph, dict(zip(g.results(found.node), made, strict=False)))
-
-
-def _long(n: g.Node) -> Recurrent | None:
+def recurrent_loop(n: g.Node) -> list[g.Value] | None:
+    """Y, Y_h and Y_c of a recurrent layer of many steps; None of any other node."""
     if not is_recurrent(n):
         return None
     try:
         r = recurrent(n)
     except Unsupported:
         return None
-    return r if r.steps * len(r.backward) > MAX_UNROLLED_STEPS else None
-
-
-def _loops(r: Recurrent) -> list[g.Value]:
-    """Y, Y_h and Y_c."""
+    if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
+        return None
     each = [_loop(r, d) for d in range(len(r.backward))]
     ys, hs, cs = (list(some) for some in zip(*each, strict=True))
     return results(r, ys, hs, cs)

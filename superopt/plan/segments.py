@@ -14,6 +14,7 @@ from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import pays
 from superopt.plan.recurrent import is_recurrent, unsupported
+from superopt.plan.scan import body_of, is_scan, why_no_loop
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
@@ -58,8 +59,8 @@ def computes(dtype: DType | None) -> bool:
 def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -> str:
     """Why a node has no kernel; empty where it has one. max_steps: of a recurrent layer, for a
     target that has no loops."""
-    written = is_recurrent(n)
-    if written and (why := unsupported(n, max_steps)):
+    written = is_recurrent(n) or is_scan(n)  # as its steps
+    if why := _why_no_steps(n, max_steps) if written else "":
         return why
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
@@ -74,6 +75,20 @@ def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -
         return "an attribute that is known only when it runs"
     if _nowhere(n, sizes):
         return "no index can be in range"  # as onnxruntime says
+    return ""
+
+
+def _why_no_steps(n: g.Node, max_steps: int | None) -> str:
+    """Why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
+    if is_recurrent(n):
+        return unsupported(n, max_steps)
+    if max_steps is not None:
+        return f"{n.op.name}: no loops on this target"
+    if why := why_no_loop(n):
+        return why
+    for inner in g.nodes(body_of(n)):
+        if why := why_not(inner, {}):
+            return f"{n.op.name}: its body's {inner.op.name}: {why}"
     return ""
 
 
