@@ -88,8 +88,8 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
     steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
     count, _, hidden = r
     backward = BACKWARD.get(str(attributes.get("direction", "forward")), ())
-    if not steps or 0 in r or 0 in x:
-        raise Unsupported("it has no steps, or no elements")
+    if not steps or 0 in r:
+        raise Unsupported("it has no steps, or no state")
     try:
         functions = activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
     except UnknownActivation as e:

@@ -6,6 +6,8 @@ hangs on the number of steps.
 
 from __future__ import annotations
 
+import numpy as np
+
 from superopt.ir import graph as g
 from superopt.plan.loops import Repeat, loop
 from superopt.plan.recurrent import (
@@ -27,6 +29,7 @@ from superopt.plan.recurrent_steps import (
     results,
     zeros,
 )
+from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
 # Rows of a block whose products with W are one kernel, the largest first.
@@ -41,6 +44,8 @@ def recurrent_loop(n: g.Node) -> list[g.Value] | None:
         r = recurrent(n)
     except Unsupported:
         return None
+    if not r.batch:
+        return [_empty(v.type) for v in g.results(n)]
     if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
         return None
     each = [_loop(r, d) for d in range(len(r.backward))]
@@ -52,7 +57,7 @@ def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
     """`projection` of all inputs, [steps, 1, batch, gates * hidden]."""
     x = inputs(r)
     rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
-    block = next((n for n in BLOCK_ROWS if n <= rows), None)
+    block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
     if block is None:
         given, added = projection(r, d, x)
         return do("Unsqueeze", given, axes=(1,)), added
@@ -85,6 +90,13 @@ def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
     stacked = TensorType(y.type.dtype, (r.steps, 1, r.batch, r.hidden))
     *last, y = loop(what, start, [v for v in (given, on) if v is not None], [stacked], r.kind)
     return y, last[0], last[-1]
+
+
+def _empty(t: TensorType) -> g.Value:
+    """A result of a layer without sequences; any value for one that nobody reads."""
+    if t.dtype is None:
+        return g.constant(np.zeros(0, np.float32))
+    return g.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))
 
 
 def _slice_type(v: g.Value) -> TensorType:

@@ -190,19 +190,3 @@ def test_an_operator_without_a_kernel_is_named() -> None:
     exe = same(*made([node], {"a": (3,), "xs": (5, 3)}, ["b", "ys"]))
     (pair,) = exe.fallen({})
     assert pair[1].startswith("Scan: its body's NonZero: ")
-
-
-def test_a_state_of_another_shape_is_named() -> None:
-    inner = body(
-        [
-            helper.make_node("Concat", ["s", "x"], ["s1"], axis=0),
-            helper.make_node("Neg", ["x"], ["y"]),
-        ],
-        ["s", "x"], ["s1", "y"],
-    )  # fmt: skip
-    node = helper.make_node("Scan", ["a", "xs"], ["b", "ys"], body=inner, num_scan_inputs=1)
-    m, _ = made([node], {"a": (3,), "xs": (1, 3)}, ["b", "ys"])
-    for v, shape in zip(m.graph.output, ((6,), (1, 3)), strict=True):
-        v.CopyFrom(helper.make_tensor_value_info(v.name, FLOAT, shape))
-    (pair,) = superopt.compile(m).fallen({})
-    assert "a state of f32[3] becomes one of f32[6]" in pair[1]
