@@ -43,6 +43,7 @@ from superopt.plan.execute import code, image
 from superopt.plan.image import Image
 from superopt.plan.link import linked
 from superopt.plan.looped import looped
+from superopt.plan.scatters import has_kernel
 from superopt.plan.segments import (
     BESIDE,
     INTEGERS,
@@ -282,7 +283,7 @@ class Compiler:
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
         why = self.without.get(n) or why_not(n, sizes)
-        if why or self.own or not (slow := why_slow(n, sizes)):
+        if why or self.own or has_kernel(n) or not (slow := why_slow(n, sizes)):
             return why
         return slow if ort.available() is not None else ""
 

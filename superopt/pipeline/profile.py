@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -136,7 +137,8 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
     out = []
     for n, key in enumerate(program.solved):
         if not key:
-            out.append(_loop(program, n, float(median[n]), most))
+            part = _loop if n in program.bodies else _scatter
+            out.append(part(program, n, float(median[n]), most))
             continue
         result = program.results[n]
         nodes = come.of(result)
@@ -188,3 +190,13 @@ def _loop(program: Program, n: int, seconds: float, most: Peak) -> Part:
     shown = str(program.results[n].type)
     memory = moved / most.bandwidth(moved // loop.steps)
     return Part("", tuple(ops), shown, how, seconds, count, moved, arithmetic, memory)
+
+
+def _scatter(program: Program, n: int, seconds: float, most: Peak) -> Part:
+    """Call number n of a program, which is a scatter: all of its buffers are read or written."""
+    call = program.calls[n]
+    assert isinstance(call, Call)
+    buffers = program.kernels[call.function].params
+    moved = sum(prod(t.shape) * max(t.dtype.bits // 8, 1) for t in buffers)  # type: ignore[misc]
+    shown, memory = str(program.results[n].type), moved / most.bandwidth(moved)
+    return Part("", ("Scatter",), shown, "scatter", seconds, 0, moved, 0.0, memory)

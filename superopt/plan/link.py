@@ -19,10 +19,12 @@ from superopt.plan.loop_buffers import Buffers, buffers, nbytes
 from superopt.plan.loops import LOOP, repeat
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins
+from superopt.plan.scatters import SCATTER, scatter_program
 from superopt.plan.segments import Segment, graph_of, segments
 from superopt.te.expr import Tensor
 
 Plan = Callable[[g.Graph, bool], Program]
+UNPLANNED = (LOOP, SCATTER)  # nodes that no tensor expression stands for
 
 
 def linked(graph: g.Graph, plan: Plan) -> Program:
@@ -31,7 +33,7 @@ def linked(graph: g.Graph, plan: Plan) -> Program:
     plan: gives the program of a graph without loops, and is told whether that is a loop's body.
     Raises NotImplementedError where a part has no kernel.
     """
-    if not any(n.op is LOOP for n in g.nodes(graph)):
+    if not any(n.op in UNPLANNED for n in g.nodes(graph)):
         return plan(graph, False)
     return _Linker(graph, plan).program()
 
@@ -114,24 +116,32 @@ class _Linker:
                 copied.append((v, to))
             else:
                 self.where[v] = to
-        for s in segments(graph, lambda n: n.op is not LOOP):
+        for s in segments(graph, lambda n: n.op not in UNPLANNED):
             if s.native:
                 self.stages.append([_Part(self.plan(graph_of(s), False), (*s.inputs, *s.outputs))])
             else:
-                self.stages += self.loop_stages(s)
+                self.stages += self.unplanned_stages(s)
         if copied:
             fresh = tuple(g.Input(f"copied{n}", v.type) for n, (v, _) in enumerate(copied))
             values, places = zip(*copied, strict=True)
             self.stages.append([_Part(self.plan(g.Graph(fresh, fresh), False), (*values, *places))])
 
-    def loop_stages(self, s: Segment) -> Iterator[list[_Part]]:
-        """Loops of a segment; those of a stage have as many steps, and none reads another."""
+    def unplanned_stages(self, s: Segment) -> Iterator[list[_Part]]:
+        """Scatters of a segment, and loops; those of a stage have as many steps, and none reads
+        another."""
         left = list(s.nodes)
         while left:
             made = {v: n for n in left for v in g.results(n)}
             ready = [n for n in left if not any(v in made for v in n.inputs)]
-            stage = [n for n in ready if repeat(n).steps == repeat(ready[0]).steps]
-            yield [self.loop_part(n, s) for n in stage]
+            first = ready[0]
+            if first.op is LOOP:
+                loops = [n for n in ready if n.op is LOOP]
+                stage = [n for n in loops if repeat(n).steps == repeat(first).steps]
+                yield [self.loop_part(n, s) for n in stage]
+            else:
+                stage = [first]
+                operands = tuple(v for v in first.inputs if v is not None)
+                yield [_Part(scatter_program(first), (*operands, *g.results(first)))]
             left = [n for n in left if n not in stage]
 
     def loop_part(self, n: g.Node, s: Segment) -> _Part:

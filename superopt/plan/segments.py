@@ -15,6 +15,7 @@ from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import pays
 from superopt.plan.recurrent import is_recurrent, unsupported
 from superopt.plan.scan import body_of, is_scan, why_no_loop
+from superopt.plan.scatters import has_kernel
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
@@ -60,6 +61,7 @@ def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -
     """Why a node has no kernel; empty where it has one. max_steps: of a recurrent layer, for a
     target that has no loops."""
     written = is_recurrent(n) or is_scan(n)  # as its steps
+    written |= max_steps is None and has_kernel(n)
     if why := _why_no_steps(n, max_steps) if written else "":
         return why
     if n.op.opaque and not written:
@@ -73,7 +75,7 @@ def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -
             return f"a shape that is known only when it runs: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
         return "an attribute that is known only when it runs"
-    if _nowhere(n, sizes):
+    if not n.op.opaque and _nowhere(n, sizes):
         return "no index can be in range"  # as onnxruntime says
     return ""
 
@@ -82,6 +84,8 @@ def _why_no_steps(n: g.Node, max_steps: int | None) -> str:
     """Why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
     if is_recurrent(n):
         return unsupported(n, max_steps)
+    if not is_scan(n):
+        return ""
     if max_steps is not None:
         return f"{n.op.name}: no loops on this target"
     if why := why_no_loop(n):
