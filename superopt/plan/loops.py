@@ -77,10 +77,14 @@ def _captured(body: g.Graph) -> list[g.Value]:
     """The values that a body reads from around it, and that are not computed from constants."""
     own, known = set(body.inputs), dict[g.Node, bool]()
     inside: dict[g.Node, bool] = {}
+
+    def hangs(v: g.Value | None) -> bool:
+        """True if a value is one of the body's inputs, or computed from them."""
+        p = None if v is None else g.producer(v)
+        return v in own or (p is not None and inside.get(p, False))
+
     for n in g.nodes(body):
-        inside[n] = any(
-            v in own or (_producer(v) in inside and inside[_producer(v)]) for v in n.inputs
-        )
+        inside[n] = any(map(hangs, n.inputs))
     found: dict[g.Value, None] = {}
     for v in (*(v for n in inside if inside[n] for v in n.inputs), *body.outputs):
         if v is None or v in own or is_constant(v, known):
@@ -89,7 +93,3 @@ def _captured(body: g.Graph) -> list[g.Value]:
         if p is None or not inside[p]:
             found[v] = None
     return list(found)
-
-
-def _producer(v: g.Value | None) -> g.Node | None:
-    return None if v is None else g.producer(v)

@@ -116,7 +116,7 @@ def _scan(n: g.Node) -> Scan:
     ranks = [len(_shape(v.type)) + 1 for v in body.outputs[len(states) :]]
     out_axes = _axes(a.get("scan_output_axes"), ranks)
     out_backward = _directions(a.get("scan_output_directions"), results)
-    what = Repeat(body, *lengths, len(states), backward, out_backward)
+    what = Repeat(body, lengths.pop(), len(states), backward, out_backward)
     return Scan(what, tuple(states), tuple(zip(scans, axes, strict=True)), tuple(out_axes))
 
 

@@ -50,13 +50,32 @@ def scatter_of(n: g.Node) -> Scatter | None:
         return None
     if dtype not in (F32, F64, I32, I64) or not prod(x) or not prod(new):
         return None
-    made = (
-        _of_slices(x, at, new) if n.op.name == "ScatterND" else _of_elements(x, at, new, attributes)
-    )
+    if _index_of_rows(n) is not None and block(prod(x[1:])):
+        return Scatter(dtype, kind, 1, x[0], prod(x[1:]), at[0], x[:1], reduction)
+    if n.op.name == "ScatterND":
+        made = _of_slices(x, at, new)
+    else:
+        made = _of_elements(x, at, new, attributes)
     if made is None or not block(made[2]):
         return None
     outer, rows, row, count, named = made
     return Scatter(dtype, kind, outer, rows, row, count, named, reduction)
+
+
+def _index_of_rows(n: g.Node) -> g.Value | None:
+    """Of ScatterElements on the first axis the tensor of one index for each row of updates, which
+    was expanded along the row: graph networks are exported so. Else None."""
+    if n.op.name != "ScatterElements" or int(_attributes(n).get("axis", 0)) != 0:
+        return None
+    data, at, updates = (None if v is None else _numbers(v.type) for v in n.inputs)
+    expanded = None if n.inputs[1] is None else g.producer(n.inputs[1])
+    if not data or not at or expanded is None or expanded.op.name != "Expand":
+        return None
+    given = expanded.inputs[0]
+    shape = None if given is None else _numbers(given.type)
+    if data[1:] != at[1:] or at != updates or shape != (at[0], *(1 for _ in at[1:])):
+        return None
+    return given
 
 
 Sizes = tuple[int, int, int, int, tuple[int, ...]]
@@ -96,7 +115,8 @@ def scatter_node(n: g.Node) -> list[g.Value]:
     """The result of such a node by one that is planned as its kernel."""
     s = scatter_of(n)
     assert s is not None
-    data, *rest = (v for v in n.inputs if v is not None)
+    data, indices, updates = (v for v in n.inputs if v is not None)
+    rest = [_index_of_rows(n) or indices, updates]
     (wanted,) = n.types
     s = replace(s, fill=_fill(data))
     operands = rest if s.fill is not None else [data, *rest]
