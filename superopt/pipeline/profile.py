@@ -197,6 +197,8 @@ def _scatter(program: Program, n: int, seconds: float, most: Peak) -> Part:
     call = program.calls[n]
     assert isinstance(call, Call)
     buffers = program.kernels[call.function].params
-    moved = sum(prod(t.shape) * max(t.dtype.bits // 8, 1) for t in buffers)  # type: ignore[misc]
+    sizes = [[d for d in t.shape if isinstance(d, int)] for t in buffers]
+    widths = (max(t.dtype.bits // 8, 1) for t in buffers)
+    moved = sum(prod(shape) * width for shape, width in zip(sizes, widths, strict=True))
     shown, memory = str(program.results[n].type), moved / most.bandwidth(moved)
     return Part("", ("Scatter",), shown, "scatter", seconds, 0, moved, 0.0, memory)

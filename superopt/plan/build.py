@@ -13,7 +13,7 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels import border
 from superopt.kernels.built import built, operands
-from superopt.kernels.calls import Call, Loop, Ref
+from superopt.kernels.calls import Call, Loop, Ref, kernel_calls
 from superopt.kernels.contraction import REGISTERS
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
@@ -110,6 +110,10 @@ class Program:
         for call in self.calls:
             found.update(f"{call}\n".encode())
         return found.hexdigest()
+
+    def kernel_calls(self) -> tuple[Call, ...]:
+        """The calls, those of loops once."""
+        return tuple(kernel_calls(self.calls))
 
     def count(self, problem: str) -> int:
         """How often a run solves a problem."""

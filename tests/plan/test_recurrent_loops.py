@@ -16,9 +16,13 @@ from onnx import TensorProto, helper
 import superopt
 from superopt import ort
 from superopt.kernels.calls import Loop
+from superopt.pipeline.compile import Compiler
 from superopt.pipeline.native import Native
 from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS
+from tests.plan.exporting import OK, InC
 from tests.plan.recurrent_reference import FUNCTIONS, expected
+from tests.plan.test_export import CC, HERE
+from tests.plan.test_ready import at_rest, counting
 
 OUTPUTS = {"LSTM": ("y", "yh", "yc"), "GRU": ("y", "yh"), "RNN": ("y", "yh")}
 ORDER = ("x", "w", "r", "b", "lengths", "h", "c", "p")
@@ -287,3 +291,39 @@ def test_profile_has_a_line_for_each_loop() -> None:
     assert own[-1].how.startswith(f"loop of {MAX_UNROLLED_STEPS + 1} steps")
     assert all(p.operations > 0 for p in own)
     assert "loop of" in str(found)
+
+
+@pytest.mark.parametrize("steps", [24, "t"])
+def test_accuracy(steps: int | str) -> None:
+    m, _, _ = model("LSTM", steps, "bidirectional", peepholes=True, scale=0.3)
+    found = superopt.compile(m).accuracy({"t": 24} if steps == "t" else None, sets=1)
+    assert [o.name for o in found.outputs] == ["y", "yh", "yc"]
+    assert all(0 < o.largest < 1e-5 and not o.failure for o in found.outputs)
+
+
+def test_kept_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second compiler takes the program with its loops as it was kept."""
+    at_rest(tmp_path, monkeypatch)
+    m, x, wanted = model("GRU", 30, "bidirectional", lengths=True)
+    onnx.save(m, tmp_path / "m.onnx")
+    calls = counting(Compiler, monkeypatch)
+    for _ in range(2):
+        exe = superopt.compile(tmp_path / "m.onnx")
+        close(exe.run(x), wanted)
+    assert len(calls) == 1
+    assert loops(exe)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_exported_to_c(threads: int, tmp_path: Path) -> None:
+    if CC is None or not HERE:
+        pytest.skip("shared objects need Linux on x86-64 and a C compiler")
+    m, x, _ = model("LSTM", 50, "bidirectional", lengths=True)
+    exe = superopt.compile(m, threads=threads)
+    wanted = exe.run(x)
+    opened = InC(exe.export(tmp_path / "m"))
+    assert opened.error == OK
+    for _ in range(2):
+        for k, got in opened.run(x).items():
+            np.testing.assert_array_equal(got, wanted[k], strict=True)
+    opened.close()
