@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-PLACES = ("argument", "memory", "constant")
+from superopt.kernels.calls import PARAMETERS, Loop, chunk_text, kernel_calls
+from superopt.kernels.calls import Call as Call
+from superopt.kernels.calls import Ref as Ref
+
 # Words of `state`, all 0 at first, each in a line of the cache of its own; the table of pointers is
 # in one, and tickets are the last ones.
 NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
@@ -37,58 +39,21 @@ SPINS = 4000  # looks for something to do, before a thread sleeps
 YIELDS = 20000  # looks for the last chunks, before the processor is given to others
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Where a buffer is: number `at` of the arguments, or `at` bytes into memory or constants."""
-
-    place: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A kernel's function, with its buffers, for each of its chunks."""
-
-    function: str
-    given: tuple[Ref, ...]
-    chunks: int
-
-
 def run_text(
-    calls: Sequence[Call], threads: int = 1, processor: str = "x86_64", timed: bool = False
+    calls: Sequence[Call | Loop], threads: int = 1, processor: str = "x86_64", timed: bool = False
 ) -> str:
     """LLVM's text of the functions; without `work` where there is one thread."""
-    kinds = {c.function: len(c.given) for c in calls}
+    kinds = {c.function: len(c.given) for c in kernel_calls(calls)}
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
     ]
-    lines += [line for k, c in enumerate(calls) for line in _call(k, c)]
+    lines += [line for k, c in enumerate(calls) for line in chunk_text(f"call{k}", c)]
     lines += _stamp() if timed else ()
     if threads == 1:
         lines += _alone(calls, timed)
     else:
         lines += _together(calls, processor, threads, timed)
     return "\n".join([*lines, ""])
-
-
-_GIVEN = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
-
-
-def _call(k: int, call: Call) -> Iterator[str]:
-    """A function of one chunk of a kernel."""
-    yield f"define private void @call{k}({_GIVEN}, i64 %chunk) {{"
-    given = []
-    for j, r in enumerate(call.given):
-        base = {"argument": "args", "memory": "memory", "constant": "constants"}[r.place]
-        step = 8 * r.at if r.place == "argument" else r.at
-        yield f"  %at{j} = getelementptr i8, ptr %{base}, i64 {step}"
-        if r.place == "argument":
-            yield f"  %arg{j} = load ptr, ptr %at{j}"
-        given.append(f"ptr %{'arg' if r.place == 'argument' else 'at'}{j}")
-    shown = ", ".join([*given, "ptr %workspace", "i64 %chunk"])
-    yield f"  call void @{call.function}({shown})"
-    yield "  ret void"
-    yield "}"
 
 
 def _stamp() -> Iterator[str]:
@@ -104,7 +69,7 @@ _MONOTONIC = 6 if sys.platform == "darwin" else 1  # the clock's number
 
 
 def _begin(timed: bool) -> Iterator[str]:
-    yield f"define void @run({_GIVEN}, ptr %state{', ptr %times' * timed}) {{\nentry:"
+    yield f"define void @run({PARAMETERS}, ptr %state{', ptr %times' * timed}) {{\nentry:"
     yield from _read(0, timed)
 
 
@@ -113,18 +78,18 @@ def _read(n: int, timed: bool) -> Iterator[str]:
         yield f"  call void @stamp(ptr %times, i64 {n})"
 
 
-def _alone(calls: Sequence[Call], timed: bool) -> Iterator[str]:
+def _alone(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
     yield from _begin(timed)
     before = "entry"
     for k, call in enumerate(calls):
         if call.chunks == 1:
-            yield f"  call void @call{k}({_GIVEN}, i64 0)"
+            yield f"  call void @call{k}({PARAMETERS}, i64 0)"
             yield from _read(k + 1, timed)
             continue
         yield f"  br label %loop{k}"
         yield f"loop{k}:"
         yield f"  %chunk{k} = phi i64 [0, %{before}], [%next{k}, %loop{k}]"
-        yield f"  call void @call{k}({_GIVEN}, i64 %chunk{k})"
+        yield f"  call void @call{k}({PARAMETERS}, i64 %chunk{k})"
         yield f"  %next{k} = add i64 %chunk{k}, 1"
         yield f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}"
         yield f"  br i1 %more{k}, label %loop{k}, label %done{k}"
@@ -137,12 +102,12 @@ def _alone(calls: Sequence[Call], timed: bool) -> Iterator[str]:
 GROUPS = 16  # of chunks for each thread, so that few wait in the end and few ask for more
 
 
-def _grouped(k: int, call: Call, threads: int) -> tuple[int, list[str]]:
+def _grouped(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
     """The chunks of a kernel in groups: how many, and a function of one of these."""
     size = max(1, call.chunks // (GROUPS * threads))
     count = -(-call.chunks // size)
     return count, [
-        f"define private void @group{k}({_GIVEN}, i64 %group) {{\nentry:",
+        f"define private void @group{k}({PARAMETERS}, i64 %group) {{\nentry:",
         f"  %begin = mul i64 %group, {size}",
         f"  %next = add i64 %begin, {size}",
         f"  %over = icmp ugt i64 %next, {call.chunks}",
@@ -150,7 +115,7 @@ def _grouped(k: int, call: Call, threads: int) -> tuple[int, list[str]]:
         "  br label %loop",
         "loop:",
         "  %chunk = phi i64 [%begin, %entry], [%after, %loop]",
-        f"  call void @call{k}({_GIVEN}, i64 %chunk)",
+        f"  call void @call{k}({PARAMETERS}, i64 %chunk)",
         "  %after = add i64 %chunk, 1",
         "  %more = icmp ult i64 %after, %end",
         "  br i1 %more, label %loop, label %done",
@@ -158,7 +123,9 @@ def _grouped(k: int, call: Call, threads: int) -> tuple[int, list[str]]:
     ]
 
 
-def _together(calls: Sequence[Call], processor: str, threads: int, timed: bool) -> Iterator[str]:
+def _together(
+    calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool
+) -> Iterator[str]:
     n = len(calls)
     groups = [_grouped(k, c, threads) for k, c in enumerate(calls)]
     for _, lines in groups:
@@ -174,16 +141,16 @@ def _together(calls: Sequence[Call], processor: str, threads: int, timed: bool) 
     yield from _work(processor)
 
 
-def _chunk(calls: Sequence[Call]) -> Iterator[str]:
+def _chunk(calls: Sequence[Call | Loop]) -> Iterator[str]:
     """Group number `chunk` of the chunks of kernel number `k`."""
-    yield f"define private void @chunk(i64 %k, {_GIVEN}, i64 %chunk) {{"
+    yield f"define private void @chunk(i64 %k, {PARAMETERS}, i64 %chunk) {{"
     yield "  switch i64 %k, label %none ["
     for k in range(len(calls)):
         yield f"    i64 {k}, label %call{k}"
     yield "  ]"
     for k in range(len(calls)):
         yield f"call{k}:"
-        yield f"  call void @group{k}({_GIVEN}, i64 %chunk)"
+        yield f"  call void @group{k}({PARAMETERS}, i64 %chunk)"
         yield "  ret void"
     yield "none:\n  ret void\n}"
 
@@ -249,7 +216,7 @@ def _take(n: int, parts: int) -> Iterator[str]:
     for j, name in enumerate(("args", "memory", "constants")):
         yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
         yield f"  %{name} = load ptr, ptr %at{j}"
-    yield f"  call void @chunk(i64 %k, {_GIVEN}, i64 %chunk)"
+    yield f"  call void @chunk(i64 %k, {PARAMETERS}, i64 %chunk)"
     yield "  %was = atomicrmw add ptr %done, i64 1 acq_rel"
     yield "  br label %look"
     yield "none:"
@@ -259,7 +226,7 @@ def _take(n: int, parts: int) -> Iterator[str]:
     yield "end:\n  ret void\n}"
 
 
-def _run(calls: Sequence[Call], processor: str, parts: int, timed: bool) -> Iterator[str]:
+def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) -> Iterator[str]:
     n = len(calls)
     yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
     yield _word("number", NUMBER)
@@ -314,7 +281,7 @@ def _run(calls: Sequence[Call], processor: str, parts: int, timed: bool) -> Iter
     yield "  store i64 %number, ptr %base"
     for k, call in enumerate(calls):
         if call.chunks == 1:
-            yield f"  call void @call{k}({_GIVEN}, i64 0)"
+            yield f"  call void @call{k}({PARAMETERS}, i64 0)"
         else:
             yield f"  call void @share(i64 {k}, i64 %number, ptr %workspace, ptr %state)"
         yield from _read(k + 1, timed)

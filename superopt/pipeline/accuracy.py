@@ -12,9 +12,12 @@ from superopt.check.compare import Compared, compare
 from superopt.check.inputs import feeds
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Value, nodes
+from superopt.ir.graph import Graph, Value, nodes
 from superopt.onnx_io.model import Model
 from superopt.pipeline.shapes import representative
+from superopt.pipeline.sized import sized
+from superopt.plan.recurrent import is_recurrent
+from superopt.plan.recurrent_unrolled import unrolled
 from superopt.report.accuracy import Accuracy, Output
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, F32, F64, DType
@@ -28,6 +31,7 @@ class Compiled(Protocol):
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]: ...
 
 
+MAX_EVALUATED_STEPS = 1024  # of a recurrent layer, of all directions: some 5 s of numpy
 # What is allowed of outputs of 32 bits, by the precision: that of a type of as many digits, whose
 # rounding the original's own error is measured with.
 TYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
@@ -44,7 +48,7 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
     if sets < 1:
         raise UsageError(f"{sets} sets of inputs", "they show nothing", "ask for one at least")
     at = representative(exe.model, shapes)
-    short, graph = TYPES[exe.precision], exe.model.graph
+    short, graph = TYPES[exe.precision], _evaluable(exe.model, at)
     names = [v.name or "" for v in exe.model.source.model.graph.outputs]
     of = dict(zip(names, graph.outputs, strict=True))
     apart = {n: why for n, v in of.items() if (why := _without(v))}
@@ -88,6 +92,14 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, sets, outputs, tuple(apart.items()))
+
+
+def _evaluable(model: Model, at: Mapping[str, int]) -> Graph:
+    """The model's graph, with the steps of recurrent layers, which have no expression, written out
+    if these are not too many."""
+    if at and any(map(is_recurrent, nodes(model.graph))):
+        model = sized(model, at) or model  # their sizes are to be numbers
+    return unrolled(model.graph, max_steps=MAX_EVALUATED_STEPS)
 
 
 def _without(v: Value) -> str:

@@ -63,7 +63,7 @@ def _dumped(p: Program, machine: Machine, folder: Path) -> None:
     """The texts of a program after each pass, in the order in which its kernels run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for n, call in enumerate(p.calls):
+        for n, call in enumerate(p.kernel_calls()):
             kernel = p.kernels[call.function]
             for name, made in passes(kernel, written(kernel, machine.width), machine):
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")

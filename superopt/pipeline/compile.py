@@ -42,6 +42,9 @@ from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program, program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
+from superopt.plan.link import linked
+from superopt.plan.looped import looped
+from superopt.plan.scatters import has_kernel
 from superopt.plan.segments import (
     BESIDE,
     INTEGERS,
@@ -192,8 +195,13 @@ class Compiler:
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         may, on, how = self.allowed, self.machine, self.chosen
-        graph = simplified(graph_of(s), may.float_class, self.threads, decided=s.decided)
-        return program(graph, sizes, on.width, how, may.tiles, on.unit, may.partial, on.registers)
+
+        def plan(graph: g.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
+            tiles = may.tiles and not repeated  # steps are small
+            given = simplified(graph, may.float_class, self.threads, decided=decided)
+            return program(given, sizes, on.width, how, tiles, on.unit, may.partial, on.registers)
+
+        return linked(looped(graph_of(s)), plan, s.decided)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -226,7 +234,7 @@ class Compiler:
             inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
             alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
             try:
-                program(graph_of(alone), sizes, self.machine.width, unit=self.machine.unit)
+                self.program(alone, sizes)
             except NO_KERNEL as e:
                 out[n] = str(e)
         return out
@@ -281,7 +289,7 @@ class Compiler:
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
         why = self.without.get(n) or why_not(n, sizes)
-        if why or self.own or not (slow := why_slow(n, sizes)):
+        if why or self.own or has_kernel(n) or not (slow := why_slow(n, sizes)):
             return why
         return slow if ort.available() is not None else ""
 

@@ -45,7 +45,7 @@ from superopt.pipeline.sized import sized
 from superopt.plan.attention import on_gpu
 from superopt.plan.build import Program, program
 from superopt.plan.place import channels_last
-from superopt.plan.recurrent import STEPS_GPU
+from superopt.plan.recurrent import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.segments import (
     BESIDE,
     NO_KERNEL,
@@ -190,7 +190,7 @@ class Compiler:
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
-        why = self.without.get(n) or why_not(n, sizes, STEPS_GPU)
+        why = self.without.get(n) or why_not(n, sizes, MAX_UNROLLED_STEPS_GPU)
         if why or ort.available() is None or not (slow := why_slow(n, sizes)):
             return why
         key = n, tuple(sizes.items())

@@ -55,7 +55,7 @@ def _dumped(p: Part, folder: Path) -> None:
     """The texts of a part's kernels as they run here, in their order."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for n, call in enumerate(p.program.calls):
+        for n, call in enumerate(p.program.kernel_calls()):
             kernel = p.program.kernels[call.function]
             for name, made in (*kernel.passes, ("tile", kernel)):
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")

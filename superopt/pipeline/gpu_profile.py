@@ -86,7 +86,7 @@ def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
         value = come.value(result)
         option = program.options[key]
         first = n + 1 < len(program.results) and program.results[n + 1] is result
-        what = program.kernels[program.calls[n].function].library
+        what = program.kernels[program.kernel_calls()[n].function].library
         told = [*([vendor(what)] if what else []), *(["its first step"] if first else [])]
         how = f"{option}: {', '.join(told)}" if told else str(option)
         t = program.problems[key].tensor

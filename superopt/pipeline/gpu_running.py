@@ -37,7 +37,7 @@ def started(
     lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
     calls = [
         Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)
-        for c, key, lane in zip(made.calls, made.solved, lanes, strict=True)
+        for c, key, lane in zip(made.kernel_calls(), made.solved, lanes, strict=True)
     ]
     how = made.memory, inputs, outputs, device, dots
     try:
@@ -63,7 +63,7 @@ def another(
 
     Raises UsageError where WAYS were tried, where there is no other, and where `e` is of no kernel
     of the plan."""
-    for c, key in zip(made.calls, made.solved, strict=True):
+    for c, key in zip(made.kernel_calls(), made.solved, strict=True):
         name = made.kernels[c.function].name
         if not re.fullmatch(rf"{re.escape(name)}(_\d+)?", e.function):
             continue

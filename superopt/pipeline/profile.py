@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,13 +14,16 @@ from superopt.cost.machine import machine
 from superopt.errors import UsageError
 from superopt.ir import graph as g
 from superopt.kernels import work
+from superopt.kernels.calls import Call, Loop
 from superopt.kernels.peak import SIZES, Peak, peak
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Foreign, Native
+from superopt.plan.build import Program
 from superopt.plan.execute import Timed, timed
 from superopt.plan.origins import named
 from superopt.plan.segments import graph_of
+from superopt.report import words
 from superopt.report.profile import Part, Profile
 from superopt.te.dtype import F64
 
@@ -128,10 +132,14 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
     assert come is not None
     names = named(graph_of(step.segment), come.graph, exe.model.names)
     # Of a table some rows are read, and of all of a model's constants those that are lie somewhere.
-    problems = [program.problems[key] for key in program.solved]
+    problems = [program.problems[key] for key in program.solved if key]
     held = sum(work.moved(p.tensor, p.constants)[0] for p in problems)
     out = []
     for n, key in enumerate(program.solved):
+        if not key:
+            part = _loop if n in program.bodies else _scatter
+            out.append(part(program, n, float(median[n]), most))
+            continue
         result = program.results[n]
         nodes = come.of(result)
         value = come.value(result)
@@ -146,7 +154,9 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
         arithmetic = count / rate
         memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
         if first:  # a call that reads nothing writes zeros around its result
-            how += ": its border" if len(program.calls[n].given) == 1 else ": its first step"
+            call = program.calls[n]
+            border = isinstance(call, Call) and len(call.given) == 1
+            how += ": its border" if border else ": its first step"
         shown = tuple(x.op.title for x in nodes) or (result.name,)
         name = "" if value is None else names.get(value, "")
         out.append(
@@ -156,3 +166,39 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
             )
         )  # fmt: skip
     return out
+
+
+def _loop(program: Program, n: int, seconds: float, most: Peak) -> Part:
+    """Call number n of a program, which is a loop: the work of all its steps. The bytes are those
+    of what the kernels of a step read and write, which stays in a cache."""
+    loop, bodies = program.calls[n], program.bodies[n]
+    assert isinstance(loop, Loop)
+    count, moved, arithmetic = 0, 0, 0.0
+    ops: dict[str, None] = {}
+    for body in bodies:
+        for key, result in zip(body.solved, body.results, strict=True):
+            p = body.problems[key]
+            own = loop.steps * work.operations(p.tensor)
+            count += own
+            arithmetic += own / (most.flops / 2 if p.tensor.dtype == F64 else most.flops)
+            moved += loop.steps * sum(work.moved(p.tensor, p.constants))
+            if body.origins is not None:
+                ops |= dict.fromkeys(x.op.name for x in body.origins.of(result))
+    kernels = sum(len(body.calls) for body in bodies)
+    lanes = "" if len(bodies) == 1 else f" in {len(bodies)} lanes"
+    how = f"loop of {words.count(loop.steps, 'step')}{lanes}: {words.count(kernels, 'kernel')}"
+    shown = str(program.results[n].type)
+    memory = moved / most.bandwidth(moved // loop.steps)
+    return Part("", tuple(ops), shown, how, seconds, count, moved, arithmetic, memory)
+
+
+def _scatter(program: Program, n: int, seconds: float, most: Peak) -> Part:
+    """Call number n of a program, which is a scatter: all of its buffers are read or written."""
+    call = program.calls[n]
+    assert isinstance(call, Call)
+    buffers = program.kernels[call.function].params
+    sizes = [[d for d in t.shape if isinstance(d, int)] for t in buffers]
+    widths = (max(t.dtype.bits // 8, 1) for t in buffers)
+    moved = sum(prod(shape) * width for shape, width in zip(sizes, widths, strict=True))
+    shown, memory = str(program.results[n].type), moved / most.bandwidth(moved)
+    return Part("", ("Scatter",), shown, "scatter", seconds, 0, moved, 0.0, memory)

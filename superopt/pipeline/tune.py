@@ -114,7 +114,7 @@ def _kernels(program: Program, store: Store, threads: int) -> list[_Kernel]:
             rest = ranking.ordered(p.numbers(), rest)
         order = [first, *rest]
         held = {o: s for o, s in known.get(key, {}).items() if o in order}
-        out.append(_Kernel(key, p, program.solved.count(key), order, held))
+        out.append(_Kernel(key, p, program.count(key), order, held))
     return out
 
 

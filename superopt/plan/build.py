@@ -13,8 +13,8 @@ import numpy as np
 from superopt.ir import graph as g
 from superopt.kernels import border
 from superopt.kernels.built import built, operands
+from superopt.kernels.calls import Call, Loop, Ref, kernel_calls
 from superopt.kernels.contraction import REGISTERS
-from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
 from superopt.kernels.layout import Layout, Scatter, row_major
@@ -83,11 +83,12 @@ class Program:
     """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes; kept: of
     the former, at its beginning, bytes that are to be zeros wherever no kernel writes;
     problems: what was to be computed, by key; options: how each of them is; solved: which problem
-    each call belongs to; results: the tensor that it computes, or helps to; origins: where these
-    come from; order: of several streams, on which each call runs."""
+    each call belongs to, none for a loop; results: the tensor that it computes, or helps to;
+    origins: where these come from; order: of several streams, on which each call runs; bodies: of
+    loops, by their numbers among the calls, the program of each lane's step."""
 
     kernels: Mapping[str, Kernel]
-    calls: tuple[Call, ...]
+    calls: tuple[Call | Loop, ...]
     constants: tuple[Held, ...]
     constant_bytes: int
     memory: int
@@ -99,6 +100,7 @@ class Program:
     results: tuple[Tensor, ...] = ()
     origins: Origins | None = None
     order: Order | None = None
+    bodies: Mapping[int, tuple[Program, ...]] = field(default_factory=dict)
 
     def identity(self) -> str:
         """Of programs whose constants lie in the same places in the same order."""
@@ -109,6 +111,19 @@ class Program:
         for call in self.calls:
             found.update(f"{call}\n".encode())
         return found.hexdigest()
+
+    def kernel_calls(self) -> tuple[Call, ...]:
+        """The calls, those of loops once."""
+        return tuple(kernel_calls(self.calls))
+
+    def count(self, problem: str) -> int:
+        """How often a run solves a problem."""
+        out = self.solved.count(problem)
+        for n, bodies in self.bodies.items():
+            loop = self.calls[n]
+            assert isinstance(loop, Loop)
+            out += loop.steps * sum(body.count(problem) for body in bodies)
+        return out
 
 
 def program(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from superopt.kernels.calls import references
 from superopt.kernels.cpu import Machine, kernel_code, object_code
 from superopt.kernels.cpu_run import CLOCK_BYTES, run_text
 from superopt.kernels.engine import linked
@@ -50,7 +51,7 @@ def image(program: Program, machine: Machine, threads: int, folder: Path | None)
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
     made = objects(program, machine, some, folder)
     if (at := places()) is not None:
-        given = (r.at for c in program.calls for r in c.given if r.place == "argument")
+        given = (r.at for r in references(program.calls) if r.place == "argument")
         made.append(object_code(enter_text(max(given, default=-1) + 1, *at), machine, folder))
     sizes = program.constant_bytes, program.memory, program.workspace
     return Image(tuple(made), some, at is not None, *sizes)

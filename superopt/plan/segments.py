@@ -15,7 +15,9 @@ from superopt.ir.decisions import decisive_values
 from superopt.ir.substitute import substituted
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import pays
-from superopt.plan.recurrent import STEPS, recurrent
+from superopt.plan.recurrent import is_recurrent, unsupported
+from superopt.plan.scan import body_of, is_scan, why_no_loop
+from superopt.plan.scatters import has_kernel
 from superopt.te import index as ix
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
@@ -59,9 +61,13 @@ def computes(dtype: DType | None) -> bool:
     return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
 
 
-def why_not(n: g.Node, sizes: Mapping[str, int], steps: int = STEPS) -> str:
-    """Why a node has no kernel; empty where it has one. steps: of a recurrent one, at most."""
-    written = recurrent(n, steps) is not None
+def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -> str:
+    """Why a node has no kernel; empty where it has one. max_steps: of a recurrent layer, for a
+    target that has no loops."""
+    written = is_recurrent(n) or is_scan(n)  # as its steps
+    written |= max_steps is None and has_kernel(n)
+    if why := _why_no_steps(n, max_steps) if written else "":
+        return why
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
         return f"{n.op.title}{where} has no tensor expression"
@@ -73,8 +79,24 @@ def why_not(n: g.Node, sizes: Mapping[str, int], steps: int = STEPS) -> str:
             return f"a shape that is known only when it runs: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
         return "an attribute that is known only when it runs"
-    if _nowhere(n, sizes):
+    if not n.op.opaque and _nowhere(n, sizes):
         return "no index can be in range"  # as onnxruntime says
+    return ""
+
+
+def _why_no_steps(n: g.Node, max_steps: int | None) -> str:
+    """Why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
+    if is_recurrent(n):
+        return unsupported(n, max_steps)
+    if not is_scan(n):
+        return ""
+    if max_steps is not None:
+        return f"{n.op.name}: no loops on this target"
+    if why := why_no_loop(n):
+        return why
+    for inner in g.nodes(body_of(n)):
+        if why := why_not(inner, {}):
+            return f"{n.op.name}: its body's {inner.op.name}: {why}"
     return ""
 
 
@@ -168,8 +190,11 @@ def _unknown(v: object, sizes: Mapping[str, int]) -> bool:
     return isinstance(v, Expr) and not ix.symbols(v) <= sizes.keys()
 
 
-def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
-    """As few turns as taking all that can run gives."""
+def segments(
+    graph: g.Graph, native: Callable[[g.Node], bool], decided: Collection[int] = ()
+) -> list[Segment]:
+    """As few turns as taking all that can run gives. decided: the numbers of the graph's outputs
+    that operators outside of it decide by."""
     order = g.nodes(graph)
     done: set[g.Node] = set()
     groups: list[tuple[bool, list[g.Node]]] = []
@@ -184,7 +209,8 @@ def segments(graph: g.Graph, native: Callable[[g.Node], bool]) -> list[Segment]:
         if group:
             groups.append((kind, group))
         kind = not kind
-    decisive = decisive_values(graph) if len(groups) > 1 else set()
+    outside = [graph.outputs[k] for k in decided]
+    decisive = decisive_values(graph, outside) if len(groups) > 1 or outside else set()
     return [_bounded(graph, kind, group, decisive) for kind, group in groups]
 
 

@@ -9,7 +9,7 @@ from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle, replace_all
 from superopt.plan.channels_first import channels_first
 from superopt.plan.fourier import as_products
-from superopt.plan.recurrent import unrolled
+from superopt.plan.recurrent_unrolled import unrolled
 from superopt.plan.spread import spread
 from superopt.plan.subpixel import subpixel
 from superopt.plan.together import together
@@ -50,7 +50,7 @@ def simplified(
     decided: the numbers of the outputs by which operators outside of the graph decide; these are
     rounded as decisions.py says.
     """
-    graph = unrolled(graph, threads, gates=not processor)
+    graph = unrolled(graph, threads, separate=not processor)
     graph = fold(widened(graph, decided) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():

@@ -23,9 +23,9 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 SMALL = 1  # elements of constants that become numbers in expressions
 
 
-def _said(number: float) -> bool:
-    """Can an expression say it? Its numbers are fractions, which have no sign of zero; and what
-    asks whether there is a NaN asks operands that are computed."""
+def exact_constant(number: float) -> bool:
+    """True if an expression can say a number. Its numbers are fractions, which have no sign of
+    zero; and what asks whether there is a NaN asks operands that are computed."""
     return number == number and (number != 0 or copysign(1, number) > 0)
 
 
@@ -54,7 +54,7 @@ class Tensors:
             made: Tensor | Const = Tensor(f"x{len(self.of)}", t.dtype, shape)
             if isinstance(v, g.Constant):
                 small = int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb"
-                if small and _said(number := v.load().reshape(()).item()):
+                if small and exact_constant(number := v.load().reshape(()).item()):
                     made = const(number, t.dtype)
                 else:
                     assert isinstance(made, Tensor)

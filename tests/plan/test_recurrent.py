@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import ModelError
-from superopt.plan.recurrent import GATES, STEPS
+from superopt.plan.recurrent import GATES
 from tests.plan.test_compile import near, reference
 
 CASES: dict[str, dict[str, Any]] = {
@@ -125,20 +125,6 @@ def test_reset_after_the_product() -> None:
         assert not check(recurrent("GRU", bias=bias, linear_before_reset=1, states=True)).fallen({})
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"activations": ["Relu"]},
-        {"clip": 0.5},
-        {"steps": STEPS + 1},
-    ],
-    ids=lambda o: next(iter(o)),
-)
-def test_what_is_unusual_runs_in_onnxruntime(other: dict[str, Any]) -> None:
-    exe = check(recurrent("RNN", **other))
-    assert [n.op.name for n, _ in exe.fallen({})] == ["RNN"]
-
-
 @pytest.mark.parametrize("kind", GATES)
 def test_batches_may_come_first(kind: str) -> None:
     """As onnxruntime has it not: the same numbers as with steps first, turned round."""
@@ -202,7 +188,7 @@ def test_sequences_of_several_lengths(kind: str) -> None:
     m = recurrent(kind, lengths=True)
     (lengths,) = (t for t in m.graph.initializer if t.name == "l")
     lengths.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 3, 1], np.int32), "l"))
-    assert [n.op.name for n, _ in check(m).fallen({})] == [kind]
+    assert not check(m).fallen({})
 
 
 @pytest.mark.parametrize("kind", GATES)

@@ -1,0 +1,173 @@
+"""Calls of kernels within a program, loops of calls, and LLVM's text of each.
+
+A program is a sequence of calls and loops. A call passes the addresses of its buffers to a kernel.
+A loop repeats a sequence of calls, for which the addresses move from iteration to iteration:
+
+    address(i) = base + min(stride * i, last) + toggle * (i % 2)    `first` in its place, if i = 0
+
+So a slice of an input is read at a stride, a slice of an output is written at one (the last ones of
+slices that do not divide a tensor overlap), and a state that is carried alternates between two
+buffers. A loop has lanes: sequences of calls that do not depend on each other, of which each thread
+takes some; and threads take single steps of a loop whose steps do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+PARAMETERS = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
+_BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The address of a buffer: number `at` of the arguments, or `at` bytes into memory or
+    constants; and `offset` bytes more. stride, toggle, last, first: how it moves within a loop;
+    a `last` of 0 is none."""
+
+    place: str
+    at: int
+    offset: int = 0
+    stride: int = 0
+    toggle: int = 0
+    last: int = 0
+    first: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel's function, with its buffers, for each of its chunks."""
+
+    function: str
+    given: tuple[Ref, ...]
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The calls of each lane, in order, `steps` times (1 at least). Lanes are independent.
+    parallel: so are steps."""
+
+    steps: int
+    lanes: tuple[tuple[Call, ...], ...]
+    parallel: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """Parts that threads may run at once."""
+        return len(self.lanes) * (self.steps if self.parallel else 1)
+
+
+def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
+    """All calls, those within loops once."""
+    for c in calls:
+        if isinstance(c, Call):
+            yield c
+        else:
+            yield from (inner for lane in c.lanes for inner in lane)
+
+
+def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
+    """All addresses that calls are given."""
+    for c in kernel_calls(calls):
+        for r in c.given:
+            yield r
+            if r.first is not None:
+                yield r.first
+
+
+def chunk_text(name: str, call: Call | Loop) -> Iterator[str]:
+    """LLVM's text of `void name(args, memory, constants, workspace, i64 chunk)`: one chunk of a
+    call, or one lane of a loop."""
+    if isinstance(call, Call):
+        yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
+        yield from _call(call)
+        yield "  ret void\n}"
+        return
+    for n, lane in enumerate(call.lanes):
+        yield from _step_functions(f"{name}.lane{n}", lane)
+    yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{\nentry:"
+    each = call.steps if call.parallel else 1
+    yield f"  %lane = udiv i64 %chunk, {each}"
+    yield f"  %from = urem i64 %chunk, {each}"
+    yield f"  %until = add i64 %from, {1 if call.parallel else call.steps}"
+    cases = " ".join(f"i64 {n}, label %lane{n}" for n in range(len(call.lanes)))
+    yield f"  switch i64 %lane, label %end [{cases}]"
+    for n, lane in enumerate(call.lanes):
+        yield f"lane{n}:"
+        yield f"  %step{n} = phi i64 [%from, %entry], [%next{n}, %lane{n}]"
+        for k in range(len(lane)):
+            yield f"  call void @{name}.lane{n}.{k}({PARAMETERS}, i64 %step{n})"
+        yield f"  %next{n} = add i64 %step{n}, 1"
+        yield f"  %more{n} = icmp ult i64 %next{n}, %until"
+        yield f"  br i1 %more{n}, label %lane{n}, label %end"
+    yield "end:\n  ret void\n}"
+
+
+def _step_functions(name: str, calls: Sequence[Call]) -> Iterator[str]:
+    """A function of a step of each call of a lane."""
+    for n, call in enumerate(calls):
+        yield f"define private void @{name}.{n}({PARAMETERS}, i64 %step) {{\nentry:"
+        yield "  %odd = and i64 %step, 1"
+        yield "  %is.first = icmp eq i64 %step, 0"
+        addresses = list(_addresses(call.given, inside=True))
+        yield from addresses
+        if call.chunks == 1:
+            yield _kernel_call(call, "0")
+        else:
+            yield "  br label %loop\nloop:"
+            yield "  %chunk = phi i64 [0, %entry], [%next, %loop]"
+            yield _kernel_call(call, "%chunk")
+            yield "  %next = add i64 %chunk, 1"
+            yield f"  %more = icmp ult i64 %next, {call.chunks}"
+            yield "  br i1 %more, label %loop, label %done\ndone:"
+        yield "  ret void\n}"
+
+
+def _call(call: Call) -> Iterator[str]:
+    yield from _addresses(call.given, inside=False)
+    yield _kernel_call(call, "%chunk")
+
+
+def _kernel_call(call: Call, chunk: str) -> str:
+    given = "".join(f"ptr %at{j}, " for j in range(len(call.given)))
+    return f"  call void @{call.function}({given}ptr %workspace, i64 {chunk})"
+
+
+def _addresses(given: Sequence[Ref], inside: bool) -> Iterator[str]:
+    """%at0, %at1, ...; inside: of a loop, in iteration %step."""
+    for j, r in enumerate(given):
+        if not inside:
+            yield from _base(f"at{j}", r)
+            continue
+        if not (r.stride or r.toggle or r.first):
+            yield from _base(f"at{j}", r)
+            continue
+        yield from _base(f"base{j}", r)
+        if r.last:
+            yield f"  %unbounded{j} = mul i64 %step, {r.stride}"
+            yield f"  %over{j} = icmp sgt i64 %unbounded{j}, {r.last}"
+            yield f"  %strided{j} = select i1 %over{j}, i64 {r.last}, i64 %unbounded{j}"
+        else:
+            yield f"  %strided{j} = mul i64 %step, {r.stride}"
+        yield f"  %toggled{j} = mul i64 %odd, {r.toggle}"
+        yield f"  %moved{j} = add i64 %strided{j}, %toggled{j}"
+        moved = f"  %{'at' if r.first is None else 'later'}{j} = getelementptr i8, ptr %base{j}"
+        yield f"{moved}, i64 %moved{j}"
+        if r.first is not None:
+            yield from _base(f"first{j}", r.first)
+            yield f"  %at{j} = select i1 %is.first, ptr %first{j}, ptr %later{j}"
+
+
+def _base(name: str, r: Ref) -> Iterator[str]:
+    base = _BASES[r.place]
+    if r.place != "argument":
+        yield f"  %{name} = getelementptr i8, ptr %{base}, i64 {r.at + r.offset}"
+        return
+    yield f"  %{name}.slot = getelementptr ptr, ptr %{base}, i64 {r.at}"
+    if not r.offset:
+        yield f"  %{name} = load ptr, ptr %{name}.slot"
+        return
+    yield f"  %{name}.array = load ptr, ptr %{name}.slot"
+    yield f"  %{name} = getelementptr i8, ptr %{name}.array, i64 {r.offset}"

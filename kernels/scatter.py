@@ -1,0 +1,101 @@
+"""Scatters as kernels: a copy of the data, and then the updates, one after the other.
+
+    y = x
+    for k: y[i, indices[i, k], j] = f(y[i, indices[i, k], j], updates[i, k, j])
+
+One after the other, so that of several updates of an element the last one is what stays, and sums
+are added in order. Threads share what different updates never meet in: leading axes, and blocks of
+the elements of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from superopt.kernels.identity import identity
+from superopt.kernels.tile import For, Kernel, Stmt, Store
+from superopt.te import index as ix
+from superopt.te.dtype import DType
+from superopt.te.expr import Tensor, apply, gather, ravel
+from superopt.te.node import Axis, Const, Expr
+
+BLOCK = 128  # elements of a row that a chunk has, at most; where rows are short, half of one
+LONGEST_TILE = 512  # elements of a row that is no multiple of a smaller number
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """What a scatter computes.
+
+    dtype: of data and updates. index: of indices. outer, rows, row: the data as [outer, rows, row];
+    updates are [outer, count, row]. named: the sizes that are multiplied to `rows`, of which an
+    index has one number each, indices being [count, len(named)]; or none, where each element of the
+    updates has an index of its own. reduction: none, add, mul, max or min. fill: the number that
+    all elements of the data are, or None.
+    """
+
+    dtype: DType
+    index: DType
+    outer: int
+    rows: int
+    row: int
+    count: int
+    named: tuple[int, ...]
+    reduction: str
+    fill: int | float | None = None
+
+
+def block(row: int) -> int:
+    """Elements of a row that are one tile; 0 where no tile is small enough."""
+    most = min(BLOCK, max(row // 2, 1))
+    found = next((n for n in range(most, 15, -1) if row % n == 0), row)
+    return found if found <= LONGEST_TILE else 0
+
+
+def scatter(s: Scatter) -> Kernel:
+    """A kernel of data (unless these are all one number), indices and updates, and the result."""
+    shape = (s.outer, s.rows, s.row)
+    x, y = Tensor("x", s.dtype, shape), Tensor("y", s.dtype, shape)
+    updates = Tensor("updates", s.dtype, (s.outer, s.count, s.row))
+    places = (s.count, len(s.named)) if s.named else updates.shape
+    indices = Tensor("indices", s.index, places)
+    size = block(s.row)
+    i, step, lane = Axis("i", s.outer), Axis("step", s.row // size), Axis("lane", size)
+    k = Axis("k", s.count)
+    j = ix.as_index(step * size + lane) if size > 1 else ix.as_index(step)
+    tile = (lane,) if size > 1 else ()
+    copy = _copy(s, x, y, i, j, tile)
+    if s.named:
+        numbers = [gather(indices[k, d], size_) for d, size_ in enumerate(s.named)]
+        at = ravel(numbers, s.named)
+    else:
+        at = ix.as_index(gather(indices[i, k, j], s.rows))
+    new: Expr = updates[i, k, j]
+    if s.reduction != "none":
+        new = apply(s.reduction, y[i, at, j], new)
+    update = For(k, (Store(y, (i, at, j), new, tile),))
+    body: tuple[Stmt, ...] = (For(i, (For(step, (*copy, update), "parallel"),), "parallel"),)
+    params = ((x,) if s.fill is None else ()) + (indices, updates, y)
+    kernel = Kernel("scatter", params, body)
+    return replace(kernel, name=f"k{identity(kernel)}")
+
+
+def _copy(
+    s: Scatter, x: Tensor, y: Tensor, i: Axis, j: Expr, tile: tuple[Axis, ...]
+) -> tuple[Stmt, ...]:
+    """The data's elements j of all rows; many rows at once where a row is one element."""
+
+    def own(n: Expr) -> Expr:
+        return Const(s.fill, s.dtype) if s.fill is not None else x[i, n, j]
+
+    if tile:
+        n = Axis("n", s.rows)
+        return (For(n, (Store(y, (i, n, j), own(n), tile),)),)
+    out: list[Stmt] = []
+    full, rest = divmod(s.rows, BLOCK)
+    for first, steps, width in ((0, full, BLOCK), (full * BLOCK, 1, rest)):
+        if steps and width:
+            step, lane = Axis(f"step{width}", steps), Axis(f"lane{width}", width)
+            at = ix.as_index(step * width + lane + first)
+            out.append(For(step, (Store(y, (i, at, j), own(at), (lane,)),)))
+    return tuple(out)

@@ -1,0 +1,30 @@
+"""What is no expression: recurrent layers of many steps, Scan and Loop nodes become loops, large
+scatters kernels of their own."""
+
+from __future__ import annotations
+
+from superopt.ir import graph as g
+from superopt.ir.substitute import replace_all
+from superopt.plan.recurrent_loop import recurrent_loop
+from superopt.plan.scan import is_scan, scan_loop, why_no_loop
+from superopt.plan.scatters import has_kernel, scatter_node
+
+
+def looped(graph: g.Graph) -> g.Graph:
+    """The graph with loop nodes, and nodes for scatters, in place of these."""
+    while True:
+        for n in g.nodes(graph):
+            made = _replacement(n)
+            if made is not None:
+                graph = replace_all(graph, dict(zip(g.results(n), made, strict=False)))
+                break
+        else:
+            return graph
+
+
+def _replacement(n: g.Node) -> list[g.Value] | None:
+    if is_scan(n) and not why_no_loop(n):
+        return scan_loop(n)
+    if has_kernel(n):
+        return scatter_node(n)
+    return recurrent_loop(n)

@@ -1,0 +1,95 @@
+"""Loops in a graph: a node that repeats a body, as ONNX's Scan does, for a known number of steps.
+
+    operands   the initial states; tensors of which the body reads one slice in each step: as many
+               elements as the body's input has, one slice after the other; values that are the
+               same in all steps
+    body       a graph: of states, slices and the other values, to the next states and to slices
+    results    the final states; tensors of the slices that the body gives
+
+Slices that do not divide a tensor overlap in the last step. A body is compiled once, whatever the
+number of steps is (link.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from superopt.ir import graph as g
+from superopt.ir.constancy import is_constant
+from superopt.ir.op import Op, Payload
+from superopt.ir.substitute import substituted
+from superopt.te.expr import TensorType
+
+LOOP = Op("Loop", None, domain=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What a loop node repeats.
+
+    body: inputs are states, slices and other values, outputs the next states and slices. steps: 1
+    at least. states: how many there are. reads_backward, writes_backward: for each tensor of
+    slices, whether step k takes the slice that is k before the last.
+    """
+
+    body: g.Graph
+    steps: int
+    states: int
+    reads_backward: tuple[bool, ...]
+    writes_backward: tuple[bool, ...]
+
+    def slices(self) -> tuple[g.Value, ...]:
+        """The values of the body that are slices, read and then written."""
+        read = self.body.inputs[self.states : self.states + len(self.reads_backward)]
+        return (*read, *self.body.outputs[self.states :])
+
+
+def repeat(n: g.Node) -> Repeat:
+    """What a loop node repeats."""
+    payload = n.attr("payload")
+    assert isinstance(payload, Payload)
+    assert isinstance(payload.content, Repeat)
+    return payload.content
+
+
+def loop(
+    what: Repeat,
+    states: Sequence[g.Value],
+    slices: Sequence[g.Value],
+    stacked: Sequence[TensorType],
+    label: str,
+) -> list[g.Value]:
+    """The results of a loop. Values from around it that the body reads become its operands, but for
+    what is computed from constants alone. stacked: types of the results that are made of slices.
+    label: the operator that it stands for, for reports."""
+    inputs = what.body.inputs
+    outer = _captured(what.body)
+    inner = [g.Input(f"outer{n}", v.type) for n, v in enumerate(outer)]
+    body = g.Graph((*inputs, *inner), what.body.outputs)
+    body = substituted(body, dict(zip(outer, inner, strict=True)), inside=False)[0]
+    final = [v.type for v in what.body.outputs[: what.states]]
+    payload = Payload(replace(what, body=body), label)
+    return list(g.results(g.opaque(LOOP, (*states, *slices, *outer), payload, (*final, *stacked))))
+
+
+def _captured(body: g.Graph) -> list[g.Value]:
+    """The values that a body reads from around it, and that are not computed from constants."""
+    own, known = set(body.inputs), dict[g.Node, bool]()
+    inside: dict[g.Node, bool] = {}
+
+    def hangs(v: g.Value | None) -> bool:
+        """True if a value is one of the body's inputs, or computed from them."""
+        p = None if v is None else g.producer(v)
+        return v in own or (p is not None and inside.get(p, False))
+
+    for n in g.nodes(body):
+        inside[n] = any(map(hangs, n.inputs))
+    found: dict[g.Value, None] = {}
+    for v in (*(v for n in inside if inside[n] for v in n.inputs), *body.outputs):
+        if v is None or v in own or is_constant(v, known):
+            continue
+        p = g.producer(v)
+        if p is None or not inside[p]:
+            found[v] = None
+    return list(found)

@@ -1,0 +1,103 @@
+"""Recurrent layers of many steps as loops: a loop for each direction, whose body is one step.
+
+Products with the inputs of all steps come before it, as a loop over blocks of rows, so that no code
+hangs on the number of steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from superopt.ir import graph as g
+from superopt.plan.loops import Repeat, loop
+from superopt.plan.recurrent import (
+    MAX_UNROLLED_STEPS,
+    C,
+    H,
+    Recurrent,
+    Unsupported,
+    is_recurrent,
+    recurrent,
+)
+from superopt.plan.recurrent_steps import (
+    cell,
+    do,
+    initial,
+    inputs,
+    mask,
+    projection,
+    results,
+    zeros,
+)
+from superopt.te.dtype import to_numpy
+from superopt.te.expr import TensorType
+
+# Rows of a block whose products with W are one kernel, the largest first.
+BLOCK_ROWS = (48, 16)
+
+
+def recurrent_loop(n: g.Node) -> list[g.Value] | None:
+    """Y, Y_h and Y_c of a recurrent layer of many steps; None of any other node."""
+    if not is_recurrent(n):
+        return None
+    try:
+        r = recurrent(n)
+    except Unsupported:
+        return None
+    if not r.batch:
+        return [_empty(v.type) for v in g.results(n)]
+    if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
+        return None
+    each = [_loop(r, d) for d in range(len(r.backward))]
+    ys, hs, cs = (list(some) for some in zip(*each, strict=True))
+    return results(r, ys, hs, cs)
+
+
+def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
+    """`projection` of all inputs, [steps, 1, batch, gates * hidden]."""
+    x = inputs(r)
+    rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
+    block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
+    if block is None:
+        given, added = projection(r, d, x)
+        return do("Unsqueeze", given, axes=(1,)), added
+    one = g.Input("rows", TensorType(x.type.dtype, (block, size)))
+    y, added = projection(r, d, one)
+    width = (y.type.shape or ())[-1]
+    what = Repeat(g.Graph((one,), (y,)), -(-rows // block), 0, (False,), (False,))
+    whole = TensorType(x.type.dtype, (r.steps, 1, r.batch, width))
+    return loop(what, (), (x,), (whole,), r.kind)[0], added
+
+
+def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
+    """Of a direction the states after each step, [steps, 1, batch, hidden], and the last ones, [1,
+    batch, hidden]; in place of the last cell state of a layer that has none, the last state."""
+    given, rest = _projected(r, d)
+    added = None if rest is None else do("Unsqueeze", rest, axes=(0, 1))
+    on = mask(r)
+    start = [initial(r, H, (d,)) or zeros(r, 1)]
+    start += [initial(r, C, (d,)) or zeros(r, 1)] if r.kind == "LSTM" else []
+    states = [g.Input(f"state{n}", v.type) for n, v in enumerate(start)]
+    slices = [g.Input(f"slice{n}", _slice_type(v)) for n, v in enumerate((given, on)) if v]
+    own_on = slices[1] if on is not None else None
+    step = cell(r, (d,), added, separate=False).step
+    h, c = step(slices[0], states[0], states[1] if len(states) > 1 else None, own_on)
+    y = h if own_on is None else do("Where", own_on, h, zeros(r, 1))
+    after = [h] if c is None else [h, c]
+    body = g.Graph((*states, *slices), (*after, y))
+    back = r.backward[d]
+    what = Repeat(body, r.steps, len(after), (back,) * len(slices), (back,))
+    stacked = TensorType(y.type.dtype, (r.steps, 1, r.batch, r.hidden))
+    *last, y = loop(what, start, [v for v in (given, on) if v is not None], [stacked], r.kind)
+    return y, last[0], last[-1]
+
+
+def _empty(t: TensorType) -> g.Value:
+    """A result of a layer without sequences; any value for one that nobody reads."""
+    if t.dtype is None:
+        return g.constant(np.zeros(0, np.float32))
+    return g.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))
+
+
+def _slice_type(v: g.Value) -> TensorType:
+    return TensorType(v.type.dtype, (v.type.shape or ())[1:])
