@@ -154,7 +154,9 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
     Raises UsageError where it does not run on the user's own inputs or sizes.
     """
     path = original_file(model.source, folder)
-    session = Session(path, request.threads, max(RUN_PART * request.budget, LEAST_RUN_SECONDS))
+    session = Session(
+        path, request.threads, limit=max(RUN_PART * request.budget, LEAST_RUN_SECONDS)
+    )
     try:
         return _prepare(model, request, folder, note, session, path)
     except BaseException:
@@ -175,7 +177,7 @@ def _prepare(
     file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
     own = file is not None and file.path == path
     if file is not None:
-        held = session if own else Session(file.path, request.threads, session.limit)
+        held = session if own else Session(file.path, request.threads, limit=session.limit)
         try:
             probe = _Probe(model, request, held, held.refused)
             sets = tuple(probe.sets(sizes, note))
