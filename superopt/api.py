@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from superopt import guard
 from superopt.compiled import compile as compile
-from superopt.compiled import known_target
 from superopt.compiled import load as load
 from superopt.compiled import tune as tune
 from superopt.compiled_files import compilation as compilation
@@ -17,7 +18,7 @@ from superopt.compiled_files import profile as profile
 from superopt.compiled_files import run_model as run_model
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
-from superopt.errors import UsageError
+from superopt.errors import OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
 from superopt.onnx_io.source import Given, read
 from superopt.pipeline import admit as admit_
@@ -33,6 +34,7 @@ from superopt.pipeline.inputs import read_inputs
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
+from superopt.pipeline.targets import known_target
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -79,6 +81,7 @@ def optimize(
     float_class: str = "E2",
     partial: bool = True,
     mutants: bool = False,
+    max_memory: int | str | None = None,
 ) -> Optimized:
     """Find a faster model that computes the same.
 
@@ -103,6 +106,11 @@ def optimize(
     partial: may programs become such as are equal in parts, with what corrects the rest?
     mutants: look for such of the model's own convolutions and means, too, for half of the budget at
         most; what was found is kept beside the store, and the next call goes on.
+    max_memory: bytes, or a text such as "8GB", that this process and those that it starts may use
+        together; half of what is free by default. What would need more is left out, with a note.
+
+    Ends within 1.2 times the budget and 5 seconds, whatever the model does: what takes longer is
+    left out, with a note.
 
     Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
     original or a rule of the user's is refuted, UsageError for arguments that do not fit.
@@ -131,29 +139,31 @@ def optimize(
             raise UsageError(
                 f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
             )
-    source = read(model)
-    own = tuple(map(classed, own_rules(rules)))
-    request = Request(
-        budget=float(budget),
-        rules=(*(r for r in (load_library() if library else ()) if partial or not r.made), *own),
-        tier=tier,
-        float_class=float_class,
-        untried=frozenset(r.name for r in own),
-        shapes=dict(shapes or {}),
-        inputs=read_inputs(inputs),
-        threads=threads or 1,
-        seed=seed,
-        alpha=1.05 if alpha is None else float(alpha),
-        progress=progress or (lambda event: None),
-        stop=stop or (lambda: False),
-        replay=replay,
-        store=None if store is None else Path(store),
-        cost=cost,
-        target=target,
-        mutants=mutants,
-        pairs=own_pairs(rules),
-    )
-    with collecting_rarely():
+    memory = guard.bytes_given(max_memory)
+    with guard.limited(float(budget), memory), collecting_rarely():
+        source = read(model)
+        own = tuple(map(classed, own_rules(rules)))
+        shipped = [r for r in (load_library() if library else ()) if partial or not r.made]
+        request = Request(
+            budget=float(budget),
+            rules=(*shipped, *own),
+            tier=tier,
+            float_class=float_class,
+            untried=frozenset(r.name for r in own),
+            shapes=dict(shapes or {}),
+            inputs=read_inputs(inputs),
+            threads=threads or 1,
+            seed=seed,
+            alpha=1.05 if alpha is None else float(alpha),
+            progress=progress or (lambda event: None),
+            stop=stop or (lambda: False),
+            replay=replay,
+            store=None if store is None else Path(store),
+            cost=cost,
+            target=target,
+            mutants=mutants,
+            pairs=own_pairs(rules),
+        )
         done = optimize_.optimize(source, request)
         digest = source.sha256 if done.winner is None else done.winner.sha256
         return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
@@ -175,6 +185,7 @@ def verify(
     rules: Sequence[str | Path] | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    max_memory: int | str | None = None,
 ) -> Verdict:
     """Are two models equal? Proved by structure or by definition, agreeing on many inputs, or
     different.
@@ -182,7 +193,8 @@ def verify(
     method: "auto" proves in both ways, and tries many inputs; "index" only proves, from the
         operators' tensor expressions; "rules" only by a chain of proved rules; "numeric" only
         tries.
-    limit: seconds for proofs.
+    limit: seconds for proofs; all of it ends within 1.2 times that and 5 seconds, "unknown" where
+        nothing was found by then. max_memory: as `optimize` has it.
     certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
         asked. rules: files of rules beside the library's that it may apply; of others that it names
         the text that it holds is proved anew.
@@ -190,9 +202,11 @@ def verify(
     Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
     that is no certificate.
     """
+    memory = guard.bytes_given(max_memory)
     if certificate is not None:
-        found = certify_.read_file(Path(certificate))
-        return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
+        with guard.limited(limit, memory):
+            found = certify_.read_file(Path(certificate))
+            return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
     if method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     question = verify_.Question(
@@ -204,7 +218,12 @@ def verify(
         progress=progress or (lambda event: None),
         stop=stop or (lambda: False),
     )
-    return verify_.verify(read(a), read(b), question)
+    with guard.limited(limit, memory) as limits:
+        try:
+            verdict = verify_.verify(read(a), read(b), question)
+        except (OutOfTime, guard.OverMemory) as e:
+            verdict = Verdict("unknown", " ".join(str(e).split()), None)
+        return replace(verdict, notes=(*verdict.notes, *limits.said()))
 
 
 def bench(
@@ -220,6 +239,7 @@ def bench(
     precision: str = "fp32",
     vendor: bool = True,
     float_class: str = "E2",
+    max_memory: int | str | None = None,
 ) -> tuple[BenchRow, ...]:
     """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile) and
     compiled ("superopt"): medians with intervals.
@@ -227,7 +247,8 @@ def bench(
     vs: which of these; by default onnxruntime, and with "cuda" superopt.
     target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
     run on the GPU and in that precision, on inputs that are there, until the outputs are; raises
-    UsageError where neither of them does."""
+    UsageError where neither of them does. max_memory: as `optimize` has it. A model of which one
+    run takes longer than `seconds` is not timed, with a note."""
     known_target(target, precision, vendor)
     if vs is None:
         vs = ("ort",) if target == "cpu" else ("superopt",)
@@ -236,16 +257,17 @@ def bench(
             f"target {target}", f"nothing of {', '.join(vs)} runs on a GPU",
             "add superopt or torch, which do: --vs ort,superopt",
         )  # fmt: skip
-    return bench_.bench(
-        [Path(m) for m in models],
-        vs=vs,
-        threads=threads or 1,
-        seconds=seconds,
-        shapes=shapes,
-        progress=progress or (lambda event: None),
-        stop=stop or (lambda: False),
-        on=bench_.On(target, precision, vendor, float_class),
-    )
+    with guard.limited(None, guard.bytes_given(max_memory)):
+        return bench_.bench(
+            [Path(m) for m in models],
+            vs=vs,
+            threads=threads or 1,
+            seconds=seconds,
+            shapes=shapes,
+            progress=progress or (lambda event: None),
+            stop=stop or (lambda: False),
+            on=bench_.On(target, precision, vendor, float_class),
+        )
 
 
 def derive(
@@ -257,10 +279,13 @@ def derive(
     limit: float = 60.0,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    max_memory: int | str | None = None,
 ) -> Derivation:
     """Is the equality of two models a consequence of the rules?
 
     rules: files of further rules; without `library` they are the only ones. limit: seconds.
+
+    max_memory: as `optimize` has it.
 
     A chain of rules from one to the other is as good as its rules. Not finding one says nothing.
     Raises ModelError for an invalid model, UsageError for models of different interfaces.
@@ -269,7 +294,8 @@ def derive(
     asked = derive_.Asked(
         given, seconds_("limit", limit), progress or (lambda event: None), stop or (lambda: False)
     )
-    return derive_.derivation(read(a), read(b), asked)
+    with guard.limited(limit, guard.bytes_given(max_memory)):
+        return derive_.derivation(read(a), read(b), asked)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:

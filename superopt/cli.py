@@ -20,7 +20,8 @@ from superopt.commands.explain import explain, report
 from superopt.commands.household import cache, doctor
 from superopt.commands.optimize import optimize
 from superopt.commands.rulebook import rules
-from superopt.errors import Aborted, ExitCode, SuperoptError, UsageError
+from superopt.commands.supervise import Process
+from superopt.errors import Aborted, ExitCode, ModelError, SuperoptError, UsageError
 
 
 class InOrder(click.Group):
@@ -34,7 +35,8 @@ class InOrder(click.Group):
     cls=InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ok, 1 unchanged (with --fail-if-unchanged), 2 bad arguments, "
-    "3 invalid or unsafe model, 4 check failed or refuted, 5 not decided, 130 aborted.",
+    "3 invalid or unsafe model, or no memory for it, 4 check failed or refuted, 5 not decided, or "
+    "no time for it, 130 aborted.",
 )
 @click.version_option(__version__, prog_name="superopt")
 @click.option(
@@ -69,13 +71,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in models may not fit the terminal's encoding
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(int(run(given)))
+    process = Process(own=True)
+    process.leave(int(run(given, process)))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command line; every error is printed and becomes an exit code."""
+def run(arguments: Sequence[str], process: Process | None = None) -> int:
+    """Run the command line; every error is printed and becomes an exit code.
+
+    process: this one, where it is the command's own and may fork for its limits (`supervise`).
+    """
     try:
-        code = cli.main(list(arguments) or ["--help"], prog_name="superopt", standalone_mode=False)
+        code = cli.main(
+            list(arguments) or ["--help"],
+            prog_name="superopt",
+            standalone_mode=False,
+            obj=process,
+        )
         return int(code or ExitCode.OK)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -111,7 +122,7 @@ def _as_ours(error: BaseException) -> SuperoptError:
             what = f"cannot use {error.filename}" if error.filename else "a system call failed"
             return UsageError(what, error.strerror or str(error), "check the path and the disk")
         case MemoryError():
-            return Internal("out of memory", "the model needs more than there is", "free some")
+            return ModelError("out of memory", "the model needs more than there is", "free some")
         case _:
             return Internal(
                 "superopt has a bug",

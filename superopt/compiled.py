@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -10,10 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
+from superopt import guard
 from superopt.errors import ModelError, UsageError
 from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
+from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from superopt.pipeline.on_gpu import OnGpu
     from superopt.report.compiled import Tuned
     from superopt.report.data import Event
-
 
 MOST_THREADS = 1024  # as on the command line
 GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
@@ -50,6 +50,7 @@ def compile(
     precision: str = "fp32",
     vendor: bool = True,
     streams: int = 4,
+    max_memory: int | str | None = None,
 ) -> Executable: ...
 @overload
 def compile(
@@ -65,6 +66,7 @@ def compile(
     precision: str = "fp32",
     vendor: bool = True,
     streams: int = 4,
+    max_memory: int | str | None = None,
 ) -> OnGpu: ...
 
 
@@ -81,6 +83,7 @@ def compile(
     precision: str = "fp32",
     vendor: bool = True,
     streams: int = 4,
+    max_memory: int | str | None = None,
 ) -> Executable | OnGpu:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
@@ -103,6 +106,8 @@ def compile(
     batch normalisation in weights): then what is infinite, or no number, reaches some results more.
     partial: may programs be used that compute most of a result, with what corrects the rest
     (dilated convolutions as dense ones)?
+    max_memory: bytes, or a text such as "8GB", that this process may use while it compiles; half of
+    what is free by default.
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
@@ -115,25 +120,26 @@ def compile(
     place = _place(store)
     _float_class(float_class)
     most = BUDGET[target] if budget is None else seconds_("budget", budget)
-    if target == "cuda":
-        given = precision, float_class, vendor, streams, place
-        return _on_gpu(model, most if tune else 0.0, *given)
-    if tune:
-        _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
-    from superopt.kernels.engine import host
-    from superopt.pipeline import ready
-    from superopt.pipeline.allowed import Allowed
+    with guard.limited(None, guard.bytes_given(max_memory)):
+        if target == "cuda":
+            given = precision, float_class, vendor, streams, place
+            return _on_gpu(model, most if tune else 0.0, *given)
+        if tune:
+            _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
+        from superopt.kernels.engine import host
+        from superopt.pipeline import ready
+        from superopt.pipeline.allowed import Allowed
 
-    options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
-    if isinstance(model, str | Path):
-        exe = _from_file(Path(model), options)
-    else:
-        from superopt.onnx_io.source import read
+        options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
+        if isinstance(model, str | Path):
+            exe = _from_file(Path(model), options)
+        else:
+            from superopt.onnx_io.source import read
 
-        exe = _compiler(read(model), options).executable()
-    if not symbolic(exe.ports):
-        exe.variant({})
-    return exe
+            exe = _compiler(read(model), options).executable()
+        if not symbolic(exe.ports):
+            exe.variant({})
+        return exe
 
 
 def _on_gpu(
@@ -304,54 +310,63 @@ def tune(
     precision: str = "fp32",
     vendor: bool = True,
     float_class: str = "E2",
+    max_memory: int | str | None = None,
 ) -> Tuned:
     """Measure for at most `budget` seconds (300; on a GPU 90) what is the fastest on this machine,
     and write it down: `compile` takes it from then on. First which rewrites of the graph (a third
     of the time, checked as `optimize` does; not on a GPU), then which ways to compute its kernels.
 
     shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
-    vendor, float_class (of which "E1" rewrites no graph): as `compile` has them. Raises ModelError
-    for an invalid model.
+    vendor, float_class (of which "E1" rewrites no graph), max_memory: as `compile` has them. Raises
+    ModelError for an invalid model, OutOfTime where 1.2 times the budget and 5 seconds are over.
     """
-    from superopt.cost.store import Store
-    from superopt.onnx_io.source import read
-    from superopt.pipeline import compile as compile_
-    from superopt.pipeline.allowed import Allowed
-    from superopt.pipeline.rewritten import search
-    from superopt.pipeline.shapes import fitting, representative
-    from superopt.report.data import Event
-
     known_target(target, precision, vendor)
     _threads(threads)
     _float_class(float_class)
-    place, some, begin = None if store is None else Path(store), threads or 1, time.monotonic()
     seconds = BUDGET[target] if budget is None else seconds_("budget", budget)
-    stopped = stop or (lambda: False)
-    show = progress or (lambda event: None)
-    if target != "cpu":
-        on = compile(
-            model, target="cuda", precision=precision, store=store, vendor=vendor,
-            float_class=float_class,
+    with guard.limited(seconds, guard.bytes_given(max_memory)):
+        return _tune(
+            model, threads or 1, dict(shapes or {}), seconds, _place(store),
+            progress or (lambda event: None), stop or (lambda: False), target, precision, vendor,
+            float_class,
         )  # fmt: skip
-        with Store.open(place) as held:
-            sizes = representative(on.model, dict(shapes or {}))
-            done = on.tune(
-                sizes, budget=seconds, most=MOST, store=held, stop=stopped,
-                seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
-            )  # fmt: skip
-            return replace(done, notes=(*done.notes, *held.notes))
-    source = read(model)
-    rewrites, faster, may = 0, 1.0, Allowed(float_class)
-    if may.tiles:
-        part = GRAPH_PART * seconds
-        rewrites, faster = search(source, some, dict(shapes or {}), part, place, show, stopped)
-    exe = compile_.compile(source, threads=some, store=place, allowed=may, rewrite=_rewrite)
-    sizes = representative(exe.model, dict(shapes or {}))
-    with Store.open(place) as held, fitting(exe.model, shapes or {}):
-        left = max(seconds - (time.monotonic() - begin), 0.0)
-        found = replace(exe.tune(sizes, left, held, show, stopped), notes=held.notes)
-    took = time.monotonic() - begin
-    return replace(found, seconds=took, rewrites=rewrites, faster=faster)
+
+
+def _tune(
+    model: Given,
+    threads: int,
+    shapes: Mapping[str, int],
+    seconds: float,
+    place: Path | None,
+    show: Callable[[Event], None],
+    stop: Callable[[], bool],
+    target: str,
+    precision: str,
+    vendor: bool,
+    float_class: str,
+) -> Tuned:
+    """`tune`, inside of its limits."""
+    from superopt.cost.store import Store
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import tuning
+    from superopt.pipeline.allowed import Allowed
+    from superopt.pipeline.shapes import representative
+    from superopt.report.data import Event
+
+    if target == "cpu":
+        part, may = GRAPH_PART * seconds, Allowed(float_class)
+        return tuning.tuned(read(model), threads, shapes, seconds, part, place, show, stop, may)
+    on = compile(
+        model, target="cuda", precision=precision, store=place, vendor=vendor,
+        float_class=float_class,
+    )  # fmt: skip
+    sizes = representative(on.model, shapes)
+    with Store.open(place) as held:
+        done = on.tune(
+            sizes, budget=seconds, most=MOST, store=held, stop=stop,
+            seen=lambda p, times: show(Event("tune", f"{p.tensor.type}", None)),
+        )  # fmt: skip
+        return replace(done, notes=(*done.notes, *held.notes))
 
 
 _tuned = tune  # a parameter of `compile` has its name
@@ -383,18 +398,3 @@ def _place(store: object) -> Path | None:
     if store is not None and not isinstance(store, str | PathLike):
         raise UsageError(f"store {store!r}", "it is a path", "give the file or folder, or none")
     return None if store is None else Path(store)
-
-
-def known_target(target: str, precision: str, vendor: bool = True, tune: bool = False) -> None:
-    """Raises UsageError for another target, and for what it has not."""
-    if target not in ("cpu", "cuda"):
-        raise UsageError(f"target {target} is unknown", "there are cpu and cuda", "use one of them")
-    for name, value in (("vendor", vendor), ("tune", tune)):
-        if not isinstance(value, bool):
-            raise UsageError(f"{name} = {value!r}", "it is True or False", "give one of them")
-    asked = f"precision {precision!r}" if precision != "fp32" else "" if vendor else "vendor=False"
-    if target == "cpu" and asked:
-        raise UsageError(
-            f"{asked} of target cpu", "kernels of the processor are fp32, and superopt's own",
-            'leave it out, or give target="cuda"',
-        )  # fmt: skip

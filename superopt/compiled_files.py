@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from superopt.compiled import compile, known_target, load
+from superopt.compiled import compile, load
 from superopt.errors import UsageError
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.executable import Executable
+from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
     from superopt.pipeline.on_gpu import OnGpu

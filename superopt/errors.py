@@ -13,11 +13,11 @@ class ExitCode(IntEnum):
     OK = 0
     UNCHANGED = 1  # only with --fail-if-unchanged
     USAGE = 2  # bad arguments
-    MODEL = 3  # an invalid or unsafe model
+    MODEL = 3  # an invalid or unsafe model, or one that needs more memory than it may
     REFUTED = 4  # a check failed or a claim was refuted; nothing was written
-    UNDECIDED = 5  # agrees as far as it was tested, but is not proved
+    UNDECIDED = 5  # agrees as far as it was tested, but is not proved; or there was no time
     INTERNAL = 70  # a bug in superopt: not one of the answers above
-    ABORTED = 130  # stopped by a second Ctrl-C
+    ABORTED = 130  # stopped by a second Ctrl-C, or by SIGTERM
 
 
 class SuperoptError(Exception):
@@ -52,7 +52,7 @@ class ModelError(SuperoptError):
 
 
 class OutOfMemory(ModelError):
-    """A model's kernels need more memory than a device has left."""
+    """A model needs more memory than a device has left, or than a call may use."""
 
 
 class Unlike(ModelError):
@@ -68,6 +68,12 @@ class CheckFailed(SuperoptError):
 
 class Undecided(SuperoptError):
     """The question could not be answered either way."""
+
+    code = ExitCode.UNDECIDED
+
+
+class OutOfTime(SuperoptError):
+    """The time of a call is over before it has a result."""
 
     code = ExitCode.UNDECIDED
 

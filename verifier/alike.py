@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
+from superopt import guard
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
@@ -19,6 +21,7 @@ from superopt.te.dtype import BOOL, F64, to_numpy
 # in the weights of an average, and a division by nine is not.
 NEAR = 1e-6
 TINY = 1e-30
+SKETCH_COPIES = 6  # of a tensor that its sketch makes, two for its weights
 PRIMES = (5, 3, 7, 11, 13, 2)
 
 
@@ -72,6 +75,10 @@ def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:
             return None
         rng = np.random.default_rng((seed, k))
         shape = tuple(ix.evaluate(d, sizes) for d in i.type.shape)
+        try:
+            guard.admit(8 * math.prod(shape), f"input {i.name}, {list(shape)},")
+        except guard.OverMemory:
+            return None
         if i.type.dtype.is_float:
             feeds[i.name] = rng.standard_normal(shape).astype(to_numpy(i.type.dtype))
         elif i.type.dtype == BOOL:
@@ -110,6 +117,7 @@ class _Sketches:
 def _sketch(array: np.ndarray) -> np.ndarray:
     """Two sums of the elements, weighted, and one of their sizes. Great elements are made small:
     a mask of -1e38 would hide what is beside it."""
+    guard.admit(SKETCH_COPIES * array.nbytes, f"comparing {array.size} elements")
     flat = np.nan_to_num(array.reshape(-1), nan=77.0)
     small = np.sign(flat) * np.log1p(np.abs(flat))
     return np.array([*(_weights(flat.size) @ small), np.abs(small).sum()])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superopt import guard
 from superopt.ir import graph as g
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, STRING, to_numpy
@@ -18,6 +19,7 @@ _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "F
                        "Slice", "Transpose", "Concat", "Split", "Expand"})  # fmt: skip
 _WIDE = 100  # integers that are no indices are drawn up to here
 MOST_BYTES = 4 << 30  # of one set of inputs
+DRAWN_BYTES = 16  # for an element while it is drawn: a float64, and the element type
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) ->
     if t.dtype is None or t.shape is None:
         raise TypeError(f"no values of {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+    guard.admit(DRAWN_BYTES * math.prod(shape), f"an input of shape {list(shape)}")
     if t.dtype == STRING:
         return rng.choice(np.array(["a", "b", "superopt"], object), shape)
     if t.dtype == BOOL:

@@ -50,6 +50,9 @@ def _runtimes(
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(
+    lambda given: given["budget"] or 10 * given["seconds"] + 60, own="1m and 10 times --seconds"
+)
 def bench(
     models: tuple[Path, ...],
     vs: tuple[str, ...] | None,
@@ -115,6 +118,7 @@ def bench(
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["limit"])
 def verify(
     a: Path,
     b: Path,

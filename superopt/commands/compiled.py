@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
+
+TUNING_SECONDS = {"cpu": 300.0, "cuda": 90.0}  # as superopt.compiled.BUDGET
+COMPILE_SECONDS = 600.0
+
+
+def _seconds(given: Mapping[str, Any]) -> float:
+    return float(given["budget"] or COMPILE_SECONDS)
 
 
 @click.command("compile")
@@ -21,6 +29,7 @@ from superopt.errors import ExitCode
 @options.float_class
 @options.as_json
 @options.debug
+@options.limits(_seconds, own="10m")
 def compile_(
     model: Path,
     threads: int | None,
@@ -69,6 +78,7 @@ def compile_(
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["budget"] or TUNING_SECONDS[given["target"]])
 def tune(
     model: Path,
     budget: float | None,
@@ -121,6 +131,9 @@ def tune(
 @options.float_class
 @options.as_json
 @options.debug
+@options.limits(
+    lambda given: given["budget"] or 10 * given["seconds"] + 300, own="5m and 10 times --seconds"
+)
 def profile(
     model: Path,
     threads: int | None,
@@ -180,6 +193,7 @@ def profile(
 @options.float_class
 @options.as_json
 @options.debug
+@options.limits(_seconds, own="10m")
 def run(
     model: Path,
     inputs: Path,
@@ -229,6 +243,7 @@ def run(
 @options.float_class
 @options.as_json
 @options.debug
+@options.limits(_seconds, own="10m")
 def export(
     model: Path,
     output: Path,

@@ -8,6 +8,8 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode, UsageError
 
+DEMO_MODELS = 2
+
 
 @click.command()
 @options.budget("30s")
@@ -26,6 +28,7 @@ from superopt.errors import ExitCode, UsageError
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["budget"] * max(1, len(given["names"]) or DEMO_MODELS))
 def demo(
     budget: float,
     output: Path,

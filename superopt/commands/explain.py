@@ -3,13 +3,23 @@
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode, UsageError
 from superopt.report.data import Rejected, Report, Step
+
+COMPILE_SECONDS = 600.0  # of a model that is compiled, unless --budget says
+
+
+def _seconds(given: Mapping[str, Any]) -> float:
+    source = click.get_current_context().get_parameter_source("budget")
+    compiles = given["name"] is None and source is ParameterSource.DEFAULT
+    return COMPILE_SECONDS if compiles else float(given["budget"])
 
 
 def _stored(path: Path) -> Report:
@@ -41,6 +51,7 @@ def _is_report(source: Path) -> bool:
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(_seconds)
 def explain(
     source: Path,
     name: str | None,

@@ -9,10 +9,13 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode, UsageError
 
+DOCTOR_SECONDS = 120.0
+
 
 @click.command()
 @options.as_json
 @options.debug
+@options.limits(lambda given: DOCTOR_SECONDS)
 def doctor(as_json: bool) -> ExitCode:
     """Say what is installed and what it enables."""
     rows = api().doctor()

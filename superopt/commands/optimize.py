@@ -2,13 +2,30 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from superopt.commands import options, terminal
 from superopt.commands.contract import api
-from superopt.errors import ExitCode
+from superopt.errors import ExitCode, SuperoptError
 from superopt.report.certificate import certificate_path
+
+
+def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
+    """Write a byte-identical copy of the model where there was no time or memory to read it. None
+    where more than that was asked, or nothing."""
+    model, output = given["model"], given["output"]
+    if output is None or given["html"] or given["decisions"] or given["as_json"]:
+        return None
+    data = model.read_bytes()
+    if b"location" in data and model.resolve().parent != output.resolve().parent:
+        return None  # it may have external data, which a copy elsewhere does not find
+    if model.resolve() != output.resolve():
+        terminal.write(output, data)
+    terminal.say(f"{model.name}: unchanged: {why.what}: {why.why}\n")
+    terminal.say(f"{output} is a byte-identical copy of {model}\n")
+    return ExitCode.UNCHANGED if given["fail_if_unchanged"] else ExitCode.OK
 
 
 @click.command()
@@ -63,10 +80,17 @@ from superopt.report.certificate import certificate_path
     help="Also look for programs that equal MODEL's own in parts, with what corrects the rest.",
 )
 @click.option(
-    "--decisions", type=options.NEW_FILE, metavar="FILE", help="Write the search's decisions."
+    "--decisions",
+    type=options.NEW_FILE,
+    metavar="FILE",
+    help="Write the search's decisions, which --replay FILE repeats.",
 )
 @click.option(
-    "--replay", type=options.FILE, metavar="FILE", help="Repeat such decisions, do not search."
+    "--replay",
+    type=options.FILE,
+    metavar="FILE",
+    hidden=True,  # told by --decisions: a command shows twenty options
+    help="Repeat such decisions, do not search.",
 )
 @options.store
 @click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as a page.")
@@ -74,6 +98,7 @@ from superopt.report.certificate import certificate_path
 @click.option("--fail-if-unchanged", is_flag=True, help="Exit 1 if nothing faster was found.")
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["budget"], fallback=_copied)
 def optimize(
     model: Path,
     output: Path | None,

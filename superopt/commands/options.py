@@ -1,11 +1,17 @@
 """Arguments and options that several commands share, and how their values are read."""
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
+
+from superopt import guard
+from superopt.commands import supervise
+from superopt.errors import ExitCode, OutOfMemory, OutOfTime, SuperoptError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -48,6 +54,13 @@ def _merge(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
         raise click.BadParameter(str(error), ctx, param) from error
 
 
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else guard.parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(path_type=Path)  # checked by terminal.check_output, which says what to do
 
@@ -67,6 +80,50 @@ def duration(
 
 def budget(default: str | None, shown: bool | str = True) -> Callable[[F], F]:
     return duration("--budget", default, "Time to spend, as 60s, 2m or 1.5.", shown)
+
+
+def limits(
+    seconds: Callable[[Mapping[str, Any]], float | None],
+    *,
+    own: str | None = None,
+    fallback: Callable[[Mapping[str, Any], SuperoptError], ExitCode | None] = lambda given, e: None,
+) -> Callable[[F], F]:
+    """--max-memory, and limits on the time and memory of all that the command does.
+
+    seconds: the command's budget, of its parameters; None: no limit. own: what the help says of the
+    default of --budget, which a command gets here that has no time of its own. fallback: what is
+    done where the time or the memory is over, and the exit code then; None leaves it an error.
+    """
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def limited(*args: Any, max_memory: int | None, **parameters: Any) -> Any:
+            budget = seconds(parameters)
+            if own is not None:
+                del parameters["budget"]
+            context = click.get_current_context()
+            try:
+                with guard.limited(budget, max_memory) as limit:
+                    limit.end -= time.monotonic() - supervise.BEGIN
+                    supervise.supervise(context, budget, limit.max_memory)
+                    code = command(*args, **parameters)
+                    for sentence in limit.said():
+                        click.echo(f"note: {sentence}", err=True)
+                    return code
+            except (OutOfTime, OutOfMemory) as e:  # of the child, or of its parent
+                code = fallback(parameters, e)
+                if code is None:
+                    raise
+                return code
+
+        option = click.option(
+            "--max-memory", metavar="SIZE", callback=_bytes, show_default="half of what is free",
+            help="Most memory to use, as 8GB or 512MB.",
+        )  # fmt: skip
+        found = option(limited)
+        return cast(F, found if own is None else budget(None, own)(found))
+
+    return decorate
 
 
 def sizes(text: str) -> Callable[[F], F]:

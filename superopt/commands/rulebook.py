@@ -212,6 +212,7 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["budget"], own="none")
 def generate(
     out: Path,
     partial: bool,
@@ -309,6 +310,7 @@ def _mutants(
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["limit"])
 def derive(
     a: Path,
     b: Path,
@@ -345,6 +347,7 @@ def derive(
 @options.as_json
 @options.quiet
 @options.debug
+@options.limits(lambda given: given["budget"] or 3600.0, own="1h")
 def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> ExitCode:
     """Try to refute each rule in FILE, and prove it for all sizes.
 

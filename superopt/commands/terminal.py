@@ -13,10 +13,13 @@ from pathlib import Path
 
 import click
 
+from superopt import guard
 from superopt.errors import UsageError
 from superopt.report.data import Event
 
 PLAIN_EVERY = 5.0  # seconds between two plain lines of one stage
+# Seconds after a signal in which what is under way is given up: who sends SIGTERM does not wait.
+ENDS_WITHIN = {signal.SIGINT: 20.0, signal.SIGTERM: 0.8}
 Progress = Callable[[Event], None]
 Stop = Callable[[], bool]
 
@@ -120,6 +123,7 @@ def interruptible() -> Iterator[Stop]:
     def on_signal(number: int, frame: object) -> None:
         nonlocal received
         first = received == 0
+        guard.current().end_within(ENDS_WITHIN[signal.Signals(number)])
         try:
             signals = reader.recv(4096)
             received += signals.count(signal.SIGINT) + signals.count(signal.SIGTERM)

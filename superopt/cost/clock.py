@@ -3,6 +3,13 @@
 A difference counts only if resampling the rounds does not make it vanish: the bootstrap interval
 (Efron 1979) of the ratio of medians, rounds drawn in pairs because what slows the machine down
 for longer than a round slows both models down.
+
+Rounds of one sitting, in which both models stay loaded, share where their memory lies and what else
+runs on the machine: their spread says little of what another sitting gives. So models are timed in
+several sittings, and `predict` gives the interval in which the ratio of another measurement like it
+lies with 95 %: Student's t for the logarithms of the sittings' ratios. Few sittings agree by luck,
+so their variance is estimated together with one that is known beforehand, which is larger on a
+machine that is busy (`docs/calibration.md` has the measurements).
 """
 
 import math
@@ -11,10 +18,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superopt.cost.load import QUIET, Load
 from superopt.errors import UsageError
 
 LEAST_ROUNDS = 5  # below this no interval of a median is worth its name
 _RESAMPLES = 4000
+# The standard deviation of the logarithm of a sitting's ratio that is assumed beforehand, as if it
+# had been estimated from PRIOR_FREEDOM + 1 sittings: of a quiet machine, and what is added for each
+# share of the time that the timed process waits for a core; see scripts/bench_calibration.py.
+QUIET_DEVIATION = 0.012
+WAITING_DEVIATION = 0.075
+PRIOR_FREEDOM = 4
+# 97.5 % quantiles of Student's t distribution, for 4 degrees of freedom and more.
+_T_QUANTILES = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,39 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int, confidence: float
     tail = (1 - confidence) / 2
     low, high = np.quantile(medians[0] / medians[1], [tail, 1 - tail])
     return Ratio(min(float(low), mid), mid, max(float(high), mid))
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """Times of two models that were loaded together; the k-th ones are from the same round. load:
+    of the machine meanwhile."""
+
+    a: Sequence[float]
+    b: Sequence[float]
+    load: Load = QUIET
+
+
+def predict(sittings: Sequence[Sitting], seed: int) -> Ratio:
+    """How many times faster b is than a, and the interval in which another measurement of as many
+    sittings lies with 95 %.
+
+    The middle is the geometric mean of the sittings' ratios. The interval is never narrower than
+    `compare` has it for all rounds together. Raises UsageError as `compare` does.
+    """
+    rounds = compare(
+        [t for s in sittings for t in s.a], [t for s in sittings for t in s.b], seed
+    )  # also refuses what is no measurement
+    logs = np.array([math.log(float(np.median(s.a)) / float(np.median(s.b))) for s in sittings])
+    waited = max(s.load.waited for s in sittings)
+    prior = QUIET_DEVIATION + WAITING_DEVIATION * waited
+    freedom = PRIOR_FREEDOM + len(logs) - 1
+    squares = PRIOR_FREEDOM * prior**2 + float(((logs - logs.mean()) ** 2).sum())
+    deviation = math.sqrt(squares / freedom * 2 / len(logs))  # of the difference of two means
+    t = _T_QUANTILES[min(freedom - PRIOR_FREEDOM, len(_T_QUANTILES) - 1)]
+    mid = math.exp(float(logs.mean()))
+    wide = math.exp(t * deviation)
+    low, high = rounds.low / rounds.mid, rounds.high / rounds.mid
+    return Ratio(mid * min(1 / wide, low), mid, mid * max(wide, high))
 
 
 LEAST_GAIN = 1.005  # a smaller one is not worth another file, and depends on where memory lies

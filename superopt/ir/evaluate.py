@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from superopt import guard
 from superopt.ir.graph import Constant, Graph, Input, Node, Value, nodes, results
 from superopt.ir.op import Attr, Attrs, InferError, Op, canonical_attrs, expression
 from superopt.te import index as ix
@@ -58,6 +59,7 @@ def evaluate(
         raise KeyError(f"{v} has not been computed")
 
     for step, n in enumerate(order):
+        guard.check_time("evaluating a graph")
         operands = [None if v is None else value(v) for v in n.inputs]
         if n.op.opaque:
             if opaque is None:
@@ -74,6 +76,8 @@ def evaluate(
             out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
         del operands
         for v, array in zip(results(n), out, strict=True):
+            if 0 in array.strides:  # a view that repeats elements: whoever reads it may copy it
+                guard.admit(array.nbytes, f"the result of {n.op.name}, {list(array.shape)},")
             if keep is not None:
                 keep(v, array)
             if last.get(v, -1) > step:

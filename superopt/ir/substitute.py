@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from superopt import guard
 from superopt.ir import graph as g
 
 
@@ -39,6 +40,7 @@ def substituted(
                 continue
         stack.pop()
         open_.discard(v)
+        guard.check_time("rewriting a graph")
         if goal is not v:
             done[v] = done[goal]
         elif n is None:

@@ -5,7 +5,7 @@ of a local function with the function.
 """
 
 from graphlib import CycleError, TopologicalSorter
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx.defs
@@ -13,9 +13,7 @@ import onnx.defs
 from superopt.errors import ModelError
 from superopt.onnx_io.complaints import no_operator
 from superopt.onnx_io.protos import Place, descend, node_name, places
-
-# Nodes, counting those of a local function at every call.
-MOST_NODES: Final = 1_000_000
+from superopt.onnx_io.skeleton import MOST_NODES, too_many_nodes
 
 _Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -86,11 +84,7 @@ def check_size(model: onnx.ModelProto, label: str) -> int:
         ) from None
     total = sum(sizes.get(callee, 1) for callee in _calls(Place(model.graph, "the graph", 0)))
     if total > MOST_NODES:
-        raise ModelError(
-            f"{label}: the model is too large",
-            f"with its local functions expanded it has more than {MOST_NODES} nodes",
-            "split it into several models",
-        )
+        raise too_many_nodes(label, expanded=True)
     return total
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from superopt import guard
 from superopt.ir import graph as g
 
 _NEAR = 4  # steps upwards in which a node's counterpart is looked for, past what was rewritten
@@ -44,6 +45,7 @@ def heirs(old: g.Graph, new: g.Graph) -> Heirs:
             pair(n, was[n.attrs])
     seen: set[tuple[g.Value, g.Value]] = set()
     while todo:
+        guard.check_time("writing a graph")
         v, w = todo.popleft()
         if v is w or (v, w) in seen:
             continue

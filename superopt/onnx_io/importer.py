@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as oir
 
+from superopt import guard
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import (
@@ -103,6 +104,7 @@ def import_model(source: Source) -> Model:
         if v.const_value is not None:
             _define(state, v, state.pool.constant(v.const_value))
     for position, n in enumerate(top):
+        guard.check_time(f"reading {source.label}")
         _node(state, n, position)
     return Model(
         source,

@@ -30,6 +30,9 @@ FIXED_SIZE: Final[Mapping[int, ir.DataType]] = {
 # FLOAT6 stays whole, because the checker looks at its padding bits.
 STRIPPED: Final = frozenset(n for n, dtype in FIXED_SIZE.items() if dtype.bitwidth != 6)
 
+# Nodes, counting those of a local function at every call.
+MOST_NODES: Final = 1_000_000
+
 Blob: TypeAlias = Region | ir.TensorProtocol
 
 
@@ -65,6 +68,17 @@ def parsed(data: bytes) -> onnx.ModelProto:
     return proto
 
 
+def too_many_nodes(label: str, expanded: bool = False) -> ModelError:
+    """The error of a model with more than MOST_NODES nodes. expanded: once its local functions are
+    put in place of their calls."""
+    which = "with its local functions expanded it has" if expanded else "it has"
+    return ModelError(
+        f"{label}: the model is too large",
+        f"{which} more than {MOST_NODES} nodes",
+        "split it into several models",
+    )
+
+
 def blob_size(blob: Blob) -> int:
     return blob.size if isinstance(blob, Region) else blob.nbytes
 
@@ -97,6 +111,9 @@ def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
     Raises ModelError if these are not the bytes of a model, or its external data is refused.
     """
     try:
+        large = len(backing.view) > MOST_NODES  # a node takes two bytes at least
+        if large and wire.count_nodes(backing.view, MOST_NODES) > MOST_NODES:
+            raise too_many_nodes(label)
         data, spans = wire.strip(backing.view, SMALL, STRIPPED)
         proto = parsed(data)
     except wire.Malformed as error:

@@ -1,5 +1,6 @@
 """Whether a model makes sense, found without touching its weights."""
 
+from superopt import guard
 from superopt.errors import ModelError
 from superopt.onnx_io.calls import check_calls, check_size
 from superopt.onnx_io.checker import complaint
@@ -21,6 +22,7 @@ def validate(source: Source) -> None:
     check_versions(model, label)
     check_depth(model, label)
     nodes = check_size(model, label)
+    guard.check_time(f"reading {label}")
     check_types(model, label)
     check_tensors(model, source.skeleton.blobs, label)
     check_names(model, label)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
+from superopt import guard
+
 # A location no exporter writes.  The leading '#' tells onnx's checker that the data is in memory.
 STUB: Final = "#superopt/"
 
@@ -86,6 +88,7 @@ _CHILDREN: Final[dict[_Kind, dict[int, _Kind]]] = {
     _Kind.ATTRIBUTE: {5: _Kind.TENSOR, 6: _Kind.GRAPH, 10: _Kind.TENSOR, 11: _Kind.GRAPH},
 }
 
+_GRAPH, _NODE = 7, 1  # numbers of the fields ModelProto.graph and GraphProto.node
 _Wanted: TypeAlias = Callable[[int, int], bool]
 _Edit: TypeAlias = Callable[[int, int], list[Piece] | None]
 
@@ -121,6 +124,20 @@ def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[byt
     if pieces is None:
         return bytes(data), []
     return b"".join(p for p in pieces if not isinstance(p, Slot)), spans
+
+
+def count_nodes(data: memoryview, most: int) -> int:
+    """How many nodes the graph of a ModelProto's bytes has, those inside of nodes not counted;
+    more than `most` are not counted to the end. Raises Malformed as `strip` does."""
+    count = 0
+    for graph in _fields(data, 0, len(data)):
+        if graph.number != _GRAPH or graph.wire != _BYTES:
+            continue
+        for field in _fields(data, graph.start, graph.end):
+            count += field.number == _NODE
+            if count > most:
+                return count
+    return count
 
 
 def restore(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[Piece]:
@@ -174,6 +191,7 @@ def _rewrite(
     """The message data[start:end] with `edit` applied to the tensors in it; None if unchanged."""
     if depth > _DEEPEST:
         raise Malformed(f"messages are nested more than {_DEEPEST} deep at byte {start}")
+    guard.check_time("reading a model")
     children = _CHILDREN[kind]
     fields: Iterator[_Field] = _fields(data, start, end)
     if kind is _Kind.ATTRIBUTE:
@@ -230,7 +248,11 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
 def _read_field(data: memoryview, at: int, end: int) -> _Field:
     """The field that begins at `at`; Malformed where it is none, or does not end before `end`."""
     tag = at
-    key, at = _read_varint(data, at, end)
+    key = data[at]
+    if key < 0x80:
+        at += 1
+    else:
+        key, at = _read_varint(data, at, end)
     number, wire = key >> 3, key & 7
     if number == 0:
         raise Malformed(f"a field at byte {tag} has number 0")
@@ -242,7 +264,10 @@ def _read_field(data: memoryview, at: int, end: int) -> _Field:
         case 1:
             at += 8
         case 2:
-            size, begin = _read_varint(data, at, end)
+            if at < end and data[at] < 0x80:
+                size, begin = data[at], at + 1
+            else:
+                size, begin = _read_varint(data, at, end)
             at = begin + size
         case 5:
             at += 4

@@ -14,6 +14,7 @@ from superopt.ort.runtime import (
     levels,
     plainly,
     run,
+    run_options,
     session,
     session_of_part,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "levels",
     "plainly",
     "run",
+    "run_options",
     "runs_everywhere",
     "session",
     "session_of_part",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from superopt import guard
 from superopt.errors import SuperoptError, UsageError
 from superopt.ort.runtime import installed
 from superopt.ort.wire import READY
@@ -47,7 +48,8 @@ def start() -> Child:
         )
     child = _spawn(tempfile.TemporaryFile())  # noqa: SIM115 (closed by end)
     late = threading.Event()
-    timer = threading.Timer(_START_SECONDS, too_late, (child.process, late))
+    seconds = min(_START_SECONDS, max(guard.current().seconds_left(), 0.0))
+    timer = threading.Timer(seconds, too_late, (child.process, late))
     timer.daemon = True
     timer.start()
     try:
@@ -57,6 +59,7 @@ def start() -> Child:
                 raise EOFError
     except (EOFError, OSError):
         why = end(child)
+        guard.check_time("starting onnxruntime")
         raise SuperoptError(
             "the worker process does not start",
             f"{sys.executable} {why}",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from superopt import guard
 from superopt.errors import ModelError, UsageError
 from superopt.ort.values import FOREIGN, Feeds, Value, element_of, from_ort, native, to_ort
 
@@ -144,13 +145,26 @@ def plainly(session: Session, outputs: Sequence[str]) -> bool:
     return all(t.startswith("tensor(") and element_of(t) not in other for t in some)
 
 
-def caller(session: Session) -> Callable[[list[str], dict[str, Any], None], list[Any]]:
+def caller(session: Session) -> Callable[[list[str], dict[str, Any], Any], list[Any]]:
     """What runs it with arrays of its inputs' types, by names of outputs and inputs. onnxruntime's
     own `run` looks at all of them first, which takes a microsecond, as a small model itself does.
     """
     inner = getattr(session.raw, "_sess", None)
-    found: Callable[[list[str], dict[str, Any], None], list[Any]]
+    found: Callable[[list[str], dict[str, Any], Any], list[Any]]
     found = getattr(inner, "run", None) or session.raw.run
+    return found
+
+
+def run_options() -> Any:
+    """onnxruntime's RunOptions for a run inside a guard: at its end the run fails, after the node
+    (of a subgraph, too) that it is at. None, which are the usual ones, where there is no end."""
+    limits = guard.current()
+    if limits.end == guard.NO_LIMIT:
+        return None
+    found = limits.held.get("onnxruntime")
+    if found is None:
+        found = limits.held["onnxruntime"] = _ort().RunOptions()
+        limits.at_end(lambda: setattr(found, "terminate", True))
     return found
 
 
@@ -174,12 +188,14 @@ def run(session: Session, feeds: Feeds, outputs: Sequence[str] | None = None) ->
     try:
         given = {name: to_ort(ort, value) for name, value in feeds.items()}
         if not foreign:
-            return dict(zip(wanted, session.raw.run(wanted, given), strict=True))
-        found = session.raw.run_with_ort_values(wanted, _as_ort_values(ort, given, foreign[0]))
+            return dict(zip(wanted, session.raw.run(wanted, given, run_options()), strict=True))
+        values = _as_ort_values(ort, given, foreign[0])
+        found = session.raw.run_with_ort_values(wanted, values, run_options())
         return {name: from_ort(value) for name, value in zip(wanted, found, strict=True)}
     except ModelError:
         raise
     except Exception as error:  # see session()
+        guard.check_time("running a model in onnxruntime")
         raise ModelError(
             "onnxruntime does not run the model", plain(error), "compare with its inputs' types"
         ) from error

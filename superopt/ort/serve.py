@@ -8,11 +8,13 @@ which say what is being done in case it is the last thing done, and one final fr
 import contextlib
 import os
 import queue
+import re
 import signal
 import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
+from superopt import guard
 from superopt.errors import SuperoptError
 from superopt.ort.runtime import Session, Source, _ort, plain, run, session
 from superopt.ort.timing import (
@@ -33,6 +35,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+# What onnxruntime and the C++ library say where an allocation fails.
+NO_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate memory|out of memory")
 Answer = tuple[Header, Sequence[Blob]]
 Blobs = list[bytearray]
 
@@ -61,10 +65,31 @@ def main() -> None:
     sessions: dict[int, Session] = {}
     fixed: dict[int, FixedCost] = {}
     _ort()
+    own = _address_space() - guard.resident_bytes()
     sink.write(READY)
     sink.flush()
     while True:
-        _answer(requests.get(), sessions, fixed, enough, sink)
+        request = requests.get()
+        _limit_memory(own + request[0]["memory"])
+        _answer(request, sessions, fixed, enough, sink)
+
+
+def _address_space() -> int:
+    """Bytes of addresses that this process uses; 0 where that is not known."""
+    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _limit_memory(size: int) -> None:
+    """Let allocations fail that would take this process beyond `size` bytes of addresses."""
+    if resource is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        size = max(size, 0)
+        unlimited = most == resource.RLIM_INFINITY
+        soft = size if unlimited else min(size, most)
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            resource.setrlimit(resource.RLIMIT_AS, (soft if soft < 1 << 60 else most, most))
 
 
 def _listen(
@@ -98,9 +123,11 @@ def _answer(
     except SuperoptError as error:
         header, blobs = {"ok": False, "message": " ".join(str(error).split())}, ()
     except MemoryError:
-        header, blobs = {"ok": False, "message": "out of memory"}, ()
+        header, blobs = {"ok": False, "message": "out of memory", "memory": True}, ()
     except Exception as error:  # a failed request must not end the worker
         header, blobs = {"ok": False, "message": f"{type(error).__name__}: {plain(error)}"}, ()
+    if not header["ok"] and NO_MEMORY.search(header["message"]):
+        header["memory"] = True
     send(sink, header, blobs)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from superopt.errors import ModelError
 from superopt.ort import tiny
-from superopt.ort.runtime import Port, Session, _ort, check_names, plain, session
+from superopt.ort.runtime import Port, Session, _ort, check_names, plain, run_options, session
 from superopt.ort.values import FOREIGN, Array, Feeds, Value, element_of, to_ort
 
 _SLOW_US = 50_000.0  # a run this long is not repeated for the sake of statistics
@@ -62,7 +62,7 @@ def prepare(session: Session, feeds: Feeds) -> Callable[[], object]:
     check_names(session, feeds)
     given = {name: to_ort(ort, value) for name, value in feeds.items()}
     if not all(isinstance(v, ort.OrtValue) or _can_be_bound(v) for v in given.values()):
-        return lambda: session.raw.run(None, given)
+        return lambda: session.raw.run(None, given, run_options())
     binding = session.raw.io_binding()
     for name, value in given.items():
         if not isinstance(value, ort.OrtValue):
@@ -71,7 +71,7 @@ def prepare(session: Session, feeds: Feeds) -> Callable[[], object]:
     for port in session.outputs:
         binding.bind_output(port.name)
     run = session.raw.run_with_iobinding
-    return lambda: run(binding)
+    return lambda: run(binding, run_options())
 
 
 def _can_be_bound(value: object) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import os
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from superopt.ort.child import Child, end, start, too_late
+from superopt import guard
+from superopt.ort.child import Child, end, start
 from superopt.ort.runtime import Source
 from superopt.ort.values import Feeds, Value
 from superopt.ort.wire import Blob, Header, pack_values, receive, send, unpack_values
 
 _SPOOL_BYTES = 32 << 20
+MEMORY_PART = 0.9  # of what a call may use: what is freed is not given back at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class Worker:
         self._finalizer: weakref.finalize[..., Worker] | None = None
         self._ids = itertools.count()
         self._lock = threading.RLock()
+
+    @property
+    def process(self) -> int | None:
+        """The number of the process; None where none runs."""
+        return None if self._child is None else self._child.process.pid
 
     def __enter__(self) -> Self:
         return self
@@ -141,16 +149,25 @@ class Worker:
         Raises SuperoptError where no process can be started.
         """
         limit = self.limit if limit is None else limit
+        limits = guard.current()
+        if limits.seconds_left() <= 0:
+            return Failed("time", f"there was no time left for {doing}")
         with self._lock, contextlib.ExitStack() as stack:
             blobs = list(blobs)
             header = {**header, "models": [_entry(model, blobs, stack) for model in models]}
+            header["memory"] = memory = (
+                int(MEMORY_PART * limits.max_memory) - guard.resident_bytes()
+            )
+            if memory <= 0:
+                return Failed("error", f"there is no memory left for {doing}")
             child = self._started()
             if any(isinstance(m, Loaded) and m.start != self.starts for m in models):
                 return Failed("died", "the process that held the model died: load it again")
-            stage, late = "", threading.Event()
-            timer = threading.Timer(max(limit, 0.0), too_late, (child.process, late))
-            timer.daemon = True
-            timer.start()
+            stage, late, answered = "", threading.Event(), threading.Event()
+            begin = time.monotonic()
+            stack.callback(answered.set)
+            ends = (child, begin + max(limit, 0.0), limits, late, answered)
+            threading.Thread(target=_end_late, args=ends, daemon=True).start()
             try:
                 send(child.stdin, header, blobs)
                 while "stage" in (reply := receive(child.stdout))[0]:
@@ -161,7 +178,8 @@ class Worker:
                 self._child = None
                 why = end(child)
                 if late.is_set():
-                    return Failed("time", f"took longer than {limit:g} s while {doing}{stage}")
+                    most = min(limit, limits.end - begin)
+                    return Failed("time", f"took longer than {most:.4g} s while {doing}{stage}")
                 return Failed("died", f"the process {why} while {doing}{stage}")
             except BaseException:  # Ctrl-C: the answer that is under way has no reader any more
                 self._child = None
@@ -169,11 +187,16 @@ class Worker:
                 end(child)
                 raise
             finally:
-                timer.cancel()
+                answered.set()
             if late.is_set():  # answered in the last moment, and ended all the same
                 self._child = None
                 end(child)
-            return reply if reply[0]["ok"] else Failed("error", reply[0]["message"])
+            if reply[0]["ok"]:
+                return reply
+            message = reply[0]["message"]
+            if reply[0].get("memory") and limits.max_memory < guard.NO_MEMORY_LIMIT:
+                message = f"{doing} needs more than {guard.size_text(memory)}: {message}"
+            return Failed("error", message)
 
     def _started(self) -> Child:
         child = self._child
@@ -188,6 +211,23 @@ class Worker:
         self._finalizer = weakref.finalize(self, end, child)
         self.starts += 1
         return child
+
+
+def _end_late(
+    child: Child,
+    at: float,
+    limits: guard.Guard,
+    late: threading.Event,
+    answered: threading.Event,
+) -> None:
+    """End the process at a time.monotonic(), or at the guard's end if that is earlier by then: the
+    pipe that is being read ends with it. Not if it has answered."""
+    while (left := min(at, limits.end) - time.monotonic()) > 0:
+        if answered.wait(min(left, guard.END_POLL_SECONDS)):
+            return
+    if not answered.is_set():
+        late.set()
+        child.process.kill()
 
 
 def title(model: Source | Loaded) -> str:

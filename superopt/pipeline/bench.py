@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt import openvino, ort, torch
+from superopt import guard, openvino, ort, torch
 from superopt.check.inputs import feeds
-from superopt.cost.clock import compare
+from superopt.cost.clock import Sitting, predict
+from superopt.cost.load import Load, LoadMeter, heaviest
 from superopt.cost.machine import machine
-from superopt.errors import SuperoptError, UsageError
+from superopt.errors import OutOfTime, SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
 from superopt.ort.timing import SPINNING, interleave, prepare
@@ -29,7 +30,7 @@ from superopt.report.data import BenchRow, Event
 
 RUNTIMES = ("ort", "openvino", "torch", "superopt")
 ROUNDS = 40
-SITTINGS = 2
+SITTINGS = 5
 TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
 
 
@@ -51,6 +52,14 @@ class _Lane:
     runtime: str
     load: Callable[[], Callable[[], object]]  # a run of it, as a call
     note: str  # why it does not run; empty where it does
+
+
+@dataclass(frozen=True, slots=True)
+class _Sat:
+    """One sitting: the rounds of every lane that runs, and the load meanwhile."""
+
+    times: Mapping[int, Sequence[float]]
+    load: Load
 
 
 def bench(
@@ -93,15 +102,15 @@ def bench(
         first = arrays if first is None else first
         for runtime in vs:
             progress(Event("load", f"{path.name} in {runtime}"))
-            lanes.append(_lane(path, runtime, arrays, threads, on))
+            lanes.append(_lane(path, runtime, arrays, threads, on, seconds))
     if all(lane.note for lane in lanes):
         raise UsageError(
             "nothing was timed",
             "; ".join(dict.fromkeys(f"{lane.model}: {lane.note}" for lane in lanes)),
             f"name a model and a runtime that go together; see `superopt doctor`{_others(own)}",
         )
-    times = _times(lanes, seconds, threads, seed, stop, progress)
-    return tuple(_rows(lanes, times, threads, seed))
+    sat = _times(lanes, seconds, threads, seed, stop, progress)
+    return tuple(_rows(lanes, sat, threads, seed))
 
 
 def _others(own: Sequence[str]) -> str:
@@ -128,11 +137,19 @@ def _as_declared(session: ort.Session, found: Mapping[str, object]) -> bool:
 
 
 def _lane(
-    path: Path, runtime: str, arrays: Mapping[str, np.ndarray], threads: int, on: On
+    path: Path,
+    runtime: str,
+    arrays: Mapping[str, np.ndarray],
+    threads: int,
+    on: On,
+    seconds: float,
 ) -> _Lane:
+    """A model in a runtime; with a note where it does not run, or takes longer than `seconds`."""
+
     def in_ort() -> Callable[[], object]:
         session = ort.session(path, threads=threads)
-        found = ort.run(session, arrays)  # says in words what is wrong with them
+        with guard.limited(seconds):
+            found = ort.run(session, arrays)  # says in words what is wrong with them
         if _as_declared(session, found):
             return prepare(session, arrays)
         return lambda: session.raw.run(None, dict(arrays))  # no output can be bound then
@@ -155,9 +172,15 @@ def _lane(
     loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}
     load = loads[runtime]
     try:
-        load()()
+        run = load()
+        with guard.limited(seconds):
+            run()
+    except OutOfTime:
+        return _Lane(path.name, runtime, load, f"one run takes longer than {seconds:g} s")
     except SuperoptError as e:
         return _Lane(path.name, runtime, load, f"{e.what}: {e.why}")
+    except MemoryError as e:
+        return _Lane(path.name, runtime, load, f"out of memory: {e}")
     return _Lane(path.name, _called(runtime, on), load, "")
 
 
@@ -183,11 +206,11 @@ def _times(
     seed: int,
     stop: Callable[[], bool],
     progress: Callable[[Event], None],
-) -> dict[int, list[float]]:
+) -> list[_Sat]:
     """Microseconds of every lane in every round: the median of a burst of runs, as in service,
     where one model runs again and again; the order of bursts within a round is drawn anew.
 
-    In two sittings, each with all models loaded anew: where memory lies makes a difference, too.
+    In several sittings, each with all models loaded anew: where memory lies makes a difference.
     """
     begin = told = time.monotonic()
 
@@ -199,30 +222,34 @@ def _times(
         return stop()
 
     live = [i for i, lane in enumerate(lanes) if not lane.note]
-    times: dict[int, list[float]] = {i: [] for i in live}
+    sat: list[_Sat] = []
     pause = SPINNING if threads > 1 else 0.0
     for n in range(SITTINGS):
         runs = [lanes[i].load() for i in live]
+        meter = LoadMeter.start([os.getpid()])
         more = interleave(
             runs, seconds / SITTINGS, ROUNDS // SITTINGS, seed + n, enough, pause=pause
         )
-        for i, new in zip(live, more, strict=True):
-            times[i] += new
-    return times
+        sat.append(_Sat(dict(zip(live, more, strict=True)), meter.stop()))
+    return sat
 
 
-def _rows(
-    lanes: Sequence[_Lane], times: Mapping[int, list[float]], threads: int, seed: int
-) -> list[BenchRow]:
-    here = machine().text
+def _rows(lanes: Sequence[_Lane], sat: Sequence[_Sat], threads: int, seed: int) -> list[BenchRow]:
+    here, load = machine().text, heaviest([s.load for s in sat])
+    if load.busy:
+        guard.current().note(str(load))
     rows: list[BenchRow] = []
     for i, lane in enumerate(lanes):
-        taken = times.get(i)
-        if not taken:
+        if lane.note:
             rows.append(BenchRow(lane.model, lane.runtime, None, None, lane.note))
             continue
-        base = times.get(0)
-        ratio = interval(compare(base, taken, seed)) if base and i else None
-        measured = latency(tuple(taken), threads, lane.runtime, here)
-        rows.append(BenchRow(lane.model, lane.runtime, measured, ratio))
+        against = [Sitting(s.times[0], s.times[i], s.load) for s in sat if 0 in s.times and i]
+        ratio = interval(predict(against, seed)) if against else None
+        taken = tuple(t for s in sat for t in s.times[i])
+        note = f"busy machine: waited {load.waited:.0%}" if load.busy else ""
+        rows.append(
+            BenchRow(
+                lane.model, lane.runtime, latency(taken, threads, lane.runtime, here), ratio, note
+            )
+        )
     return rows

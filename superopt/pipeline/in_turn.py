@@ -79,7 +79,7 @@ def _alone(s: Foreign, inputs: Sequence[g.Value], outputs: Mapping[str, g.Value]
     wanted, takes = [by[v] for v in outputs.values()], tuple(of[v] for v in inputs)
 
     def call(arrays: Sequence[Any]) -> dict[str, Any]:
-        found = run(wanted, dict(zip(takes, arrays, strict=True)), None)
+        found = run(wanted, dict(zip(takes, arrays, strict=True)), ort.run_options())
         return dict(zip(names, found, strict=True))
 
     return call
@@ -91,7 +91,7 @@ def _foreign(s: Foreign, slots: Mapping[g.Value, int]) -> Step:
     gives = [slots[v] for v in s.segment.outputs]
 
     def step(held: list[Any]) -> None:
-        found = run(wanted, {name: held[n] for name, n in takes}, None)
+        found = run(wanted, {name: held[n] for name, n in takes}, ort.run_options())
         checked(s, found)
         for n, x in zip(gives, found, strict=True):
             held[n] = x

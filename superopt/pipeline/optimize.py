@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from superopt import ort
+from superopt import guard, ort
 from superopt.cost.clock import Ratio
 from superopt.cost.fusion import compiled_away, fused_away
 from superopt.cost.machine import Machine, machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
 from superopt.cost.store import Store, Target, Times
-from superopt.errors import CheckFailed
+from superopt.errors import CheckFailed, OutOfTime
 from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.model import Model
@@ -99,7 +99,11 @@ def optimize(source: Source, request: Request) -> Done:
             if request.mutants:
                 request, deadline, more = with_mutants(model, request, deadline, store, machine())
                 told = (*told, *more)
-            return _Job(model, request, deadline, scratch, store, machine(), told).run()
+            job = _Job(model, request, deadline, scratch, store, machine(), told)
+            try:
+                return job.run()
+            except (OutOfTime, MemoryError) as e:
+                return job.unchanged(f"nothing was changed: {' '.join(str(e).split())}")
     except BaseException:
         scratch.remove()
         raise
@@ -152,7 +156,19 @@ class _Job:
         return Done(
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
-            tuple(dict.fromkeys(notes)), self.scratch, allowed, worst,
+            tuple(dict.fromkeys((*notes, *guard.current().said()))), self.scratch, allowed, worst,
+        )  # fmt: skip
+
+    def unchanged(self, why: str) -> Done:
+        """What is found where the time, or the memory, is over before there is anything."""
+        costs = Costs({}, by_roofline(self.request.threads))
+        cost = costs.of_graph(self.model.graph)
+        nothing = Outcome((), 0, self.deadline.spent(), StopReason.SECONDS, 0)
+        notes = dict.fromkeys((*self.store.notes, *self.told, *guard.current().said(), why))
+        return Done(
+            self.model.source, self.model, self.request, self.machine, nothing, Refusals(), None,
+            None, (), None, cost, cost, costs, None, tuple(notes), self.scratch, Admitted((), ()),
+            why,
         )  # fmt: skip
 
     def clock(self, original: Original, note: Note) -> MeasuredClock | None:
@@ -232,7 +248,11 @@ class _Job:
                 passed[-1].session.drop()
             begin = time.monotonic()
             folder = self.scratch.path / f"candidate{number}"
-            found = examine(original, variant, folder, self.request.threads, self.deadline)
+            try:
+                found = examine(original, variant, folder, self.request.threads, self.deadline)
+            except (OutOfTime, MemoryError) as e:
+                note(f"the graph of {variant.label} was not used: {' '.join(str(e).split())}")
+                break
             slowest = max(slowest, time.monotonic() - begin)
             match found:
                 case Candidate():

@@ -13,7 +13,7 @@ from superopt import ort
 from superopt.check.inputs import KINDS, Feeds, feeds
 from superopt.check.numeric import Keep, Reference, Unrunnable, reference
 from superopt.check.regions import Regions, cut, drawn, opaque_nodes
-from superopt.errors import UsageError
+from superopt.errors import OutOfTime, UsageError
 from superopt.ir import graph as g
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -23,6 +23,8 @@ from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
 PROBE_PART = 0.25  # of the budget: a model that takes longer runs on one set of inputs only
+RUN_PART = 0.5  # of the budget that loading the original, and a run of it, may take
+LEAST_RUN_SECONDS = 1.0  # but as much as this, however short the budget
 RELEASE_BYTES = 128 << 20  # of weights read, after which their pages are given back
 Note = Callable[[str], None]
 
@@ -98,8 +100,10 @@ class Original:
             return reference(self.regions, s.feed, free, ran, keep)
         except Unrunnable as e:
             return f"inputs {s.feed.kind}: the original cannot be evaluated there: {e}"
-        except MemoryError:
-            return f"inputs {s.feed.kind}: there was not enough memory to evaluate the original"
+        except MemoryError as e:
+            return f"inputs {s.feed.kind}: no memory to evaluate the original: {e}"
+        except OutOfTime as e:
+            return f"inputs {s.feed.kind}: {e.what}: {e.why}"
 
 
 def releasing(source: Source) -> Keep:
@@ -150,7 +154,9 @@ def prepare(model: Model, request: Request, folder: Path, note: Note) -> Origina
     Raises UsageError where it does not run on the user's own inputs or sizes.
     """
     path = original_file(model.source, folder)
-    session = Session(path, request.threads)
+    session = Session(
+        path, request.threads, limit=max(RUN_PART * request.budget, LEAST_RUN_SECONDS)
+    )
     try:
         return _prepare(model, request, folder, note, session, path)
     except BaseException:
@@ -171,7 +177,7 @@ def _prepare(
     file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
     own = file is not None and file.path == path
     if file is not None:
-        held = session if own else Session(file.path, request.threads)
+        held = session if own else Session(file.path, request.threads, limit=session.limit)
         try:
             probe = _Probe(model, request, held, held.refused)
             sets = tuple(probe.sets(sizes, note))
@@ -224,7 +230,7 @@ class _Probe:
         if first is None:
             return
         yield first
-        if time.monotonic() - begin > PROBE_PART * self.request.budget:
+        if time.monotonic() - begin > PROBE_PART * self.request.budget and not self.refused:
             note("running the original takes long: it was checked on one set of inputs")
             return
         self.sizes = first.feed.sizes

@@ -2,19 +2,23 @@
 
 The best few are compared roughly first; the best of these runs against the original once more, and
 only this second race counts: of several candidates the luckiest always looks faster than it is.
-It has two sittings, each with both models loaded anew: one and the same file was measured 2 %
-slower than itself for as long as it stayed loaded, by where its memory happened to lie.
+It has up to SITTINGS sittings, each with both models loaded anew: one and the same file was
+measured 2 % slower than itself for as long as it stayed loaded, by where its memory happened to
+lie.
+How far sittings differ, and how busy the machine is, says how wide the interval is.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt import ort
 from superopt.check.inputs import Feeds
-from superopt.cost.clock import LEAST_ROUNDS, Ratio, compare, faster
+from superopt.cost.clock import LEAST_ROUNDS, Ratio, Sitting, compare, faster, predict
+from superopt.cost.load import Load, LoadMeter, heaviest
 from superopt.cost.store import Store, Target, Times
 from superopt.pipeline.candidate import Candidate
 from superopt.pipeline.original import Note, Original
@@ -29,11 +33,12 @@ LEAST_SECONDS = 1.0
 ROUNDS = 60
 TIMED = 3  # candidates that are checked and timed whole, at most
 ROUGH = 0.35  # part of the time for comparing several candidates
-SITTINGS = 2
+SITTINGS = 4
 TOGETHER_BYTES = 256 << 20  # of models in the worker at once; larger ones are timed in pairs
 
 # A race may be decided early: looking often makes luck likelier, so the interval must be wide.
 EARLY_ROUNDS = 15
+LEAST_SITTINGS = 2
 EARLY_CONFIDENCE = 0.999
 CLEAR = 1.05  # surely faster than this: more rounds change nothing
 HOPELESS = 1.01  # surely not faster than this
@@ -49,11 +54,13 @@ def entrants(original: Original, budget: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """The times (microseconds, paired by round) of the original and of the best candidate."""
+    """The times (microseconds, paired by round) of the original and of the best candidate, and how
+    busy the machine was meanwhile."""
 
     best: Candidate
     times: Times
     ratio: Ratio
+    load: Load
 
     @property
     def won(self) -> bool:
@@ -87,6 +94,13 @@ def race(
     timing = _Timing(original, request, deadline, known, target, note)
     most = min(MOST_SECONDS, PART * request.budget)
     seconds = max(LEAST_SECONDS, min(most, 0.8 * deadline.left()))
+    raced = _raced(timing, passed, seconds)
+    if raced is not None and raced.load.busy:
+        note(str(raced.load))
+    return raced
+
+
+def _raced(timing: _Timing, passed: Sequence[Candidate], seconds: float) -> Raced | None:
     if len(passed) == 1:
         return timing.duel(passed[0], seconds)
     rough = timing.all(passed, ROUGH * seconds)
@@ -96,6 +110,14 @@ def race(
     if rough[best].ratio.high < HOPELESS:
         return rough[best]
     return timing.duel(passed[best], max(LEAST_SECONDS, (1 - ROUGH) * seconds)) or rough[best]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sat:
+    """One sitting of several models: a list of rounds for each, and the load meanwhile."""
+
+    times: Times
+    load: Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +131,8 @@ class _Timing:
 
     def duel(self, candidate: Candidate, seconds: float) -> Raced | None:
         """The candidate against the original."""
-        times = self._times([candidate], seconds, SITTINGS)
-        return None if times is None else self._raced(candidate, times[0], times[1])
+        sat = self._times([candidate], seconds, SITTINGS)
+        return None if sat is None else self._raced(candidate, 1, sat)
 
     def all(self, passed: Sequence[Candidate], seconds: float) -> list[Raced] | None:
         """All candidates, each against the original; None where one could not be timed."""
@@ -123,31 +145,37 @@ class _Timing:
                     return None
                 pairs.append(found)
             return pairs
-        times = self._times(passed, seconds, 1)
-        if times is None:
+        sat = self._times(passed, seconds, 1)
+        if sat is None:
             return None
-        return [self._raced(c, times[0], t) for c, t in zip(passed, times[1:], strict=True)]
+        return [self._raced(c, n, sat) for n, c in enumerate(passed, 1)]
 
-    def _raced(self, candidate: Candidate, a: Sequence[float], b: Sequence[float]) -> Raced:
-        return Raced(candidate, (tuple(a), tuple(b)), compare(a, b, self.request.seed))
+    def _raced(self, candidate: Candidate, number: int, sat: Sequence[_Sat]) -> Raced:
+        """The model of this number, in the sittings, against the original, which is the first."""
+        ratio = _ratio(sat, number, self.request.seed)
+        times = tuple(tuple(t for s in sat for t in s.times[n]) for n in (0, number))
+        return Raced(candidate, times, ratio, heaviest([s.load for s in sat]))
 
-    def _times(self, passed: Sequence[Candidate], seconds: float, sittings: int) -> Times | None:
-        """The original's times and each candidate's; from the store where it knows them."""
+    def _times(
+        self, passed: Sequence[Candidate], seconds: float, sittings: int
+    ) -> list[_Sat] | None:
+        """The original's times and each candidate's, by sitting; from the store where it knows
+        them. None where one cannot be timed."""
         feed = self._feed()
         digests = [
             f"{sha256}, {sizes_text(feed)}"
             for sha256 in (self.original.model.source.sha256, *(c.sha256 for c in passed))
         ]
-        found = self.known.get_graphs(self.target, digests)
-        if found is not None:
+        found = self._known(digests, sittings)
+        if found:
             self.note("times of whole models are from the cost store: this machine's, but earlier")
             return found
         sessions = [self.original.session, *(c.session for c in passed)]
-        times: list[list[float]] = [[] for _ in sessions]
+        sat: list[_Sat] = []
         begin = time.monotonic()
         for n in range(sittings):
             if n:
-                if self.deadline.left() < time.monotonic() - begin:
+                if self.deadline.left() < (time.monotonic() - begin) / n or self._clear(sat):
                     break
                 for session in sessions:
                     session.drop()
@@ -155,15 +183,36 @@ class _Timing:
             if isinstance(more, ort.Failed):
                 self.note(f"whole models were not timed: {more.message}")
                 return None
-            for row, new in zip(times, more, strict=True):
-                row += new
+            sat.append(more)
         if not self.deadline.stop():
-            self.known.put_graphs(self.target, digests, times, time.time())
-        return tuple(tuple(row) for row in times)
+            for n, s in enumerate(sat):
+                keys = [*digests, f"sitting {n} of {sittings}: waited, others"]
+                rows = [*s.times, (s.load.waited, s.load.others)]
+                self.known.put_graphs(self.target, keys, rows, time.time())
+        return sat
+
+    def _known(self, digests: Sequence[str], sittings: int) -> list[_Sat]:
+        """The sittings that the store has."""
+        sat: list[_Sat] = []
+        for n in range(sittings):
+            keys = [*digests, f"sitting {n} of {sittings}: waited, others"]
+            found = self.known.get_graphs(self.target, keys)
+            if found is None:
+                break
+            *times, (waited, others) = found
+            sat.append(_Sat(tuple(times), Load(waited, others)))
+        return sat
+
+    def _clear(self, sat: Sequence[_Sat]) -> bool:
+        """True where more sittings change nothing: every candidate is surely faster, or not."""
+        if len(sat) < LEAST_SITTINGS:
+            return False
+        ratios = [_ratio(sat, n, self.request.seed) for n in range(1, len(sat[0].times))]
+        return all(r.low > CLEAR or r.high < HOPELESS for r in ratios)
 
     def _sitting(
         self, sessions: Sequence[Session], feed: Feeds, seconds: float
-    ) -> list[list[float]] | ort.Failed:
+    ) -> _Sat | ort.Failed:
         begin = time.monotonic()
 
         def enough(times: list[list[float]]) -> bool:
@@ -174,25 +223,36 @@ class _Timing:
 
         if self.request.target == "cpu":
             paths = [s.path for s in sessions if s.path is not None]
-            return time_models(
+            meter = LoadMeter.start([os.getpid()])
+            times = time_models(
                 paths, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
                 rounds=ROUNDS, seed=self.request.seed, stop=enough,
             )  # fmt: skip
+            return _Sat(tuple(map(tuple, times)), meter.stop())
         models: list[ort.Loaded] = []
         for session in sessions:
             held = session.load()
             if isinstance(held, ort.Failed):
                 return held
             models.append(held)
-        return ort.time_interleaved(
+        meter = LoadMeter.start(filter(None, [ort.shared().process]))
+        found = ort.time_interleaved(
             models, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
             rounds=ROUNDS, seed=self.request.seed, stop=enough,
         )  # fmt: skip
+        if isinstance(found, ort.Failed):
+            return found
+        return _Sat(tuple(map(tuple, found)), meter.stop())
 
     def _feed(self) -> Feeds:
         """Inputs to time on: normal ones at the representative sizes."""
         ran = [s.feed for s in self.original.sets if s.got is not None]
         return next((f for f in ran if f.kind != "given"), ran[0])
+
+
+def _ratio(sat: Sequence[_Sat], number: int, seed: int) -> Ratio:
+    """How many times faster the model of this number is than the first."""
+    return predict([Sitting(s.times[0], s.times[number], s.load) for s in sat], seed)
 
 
 def together(original: Original, candidates: int) -> bool:

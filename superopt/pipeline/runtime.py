@@ -23,12 +23,13 @@ class Session:
     """A model in the worker: loaded at its first use, and again if the worker died meanwhile.
 
     A context manager that frees it. path: None for a model that there is not; level: of
-    onnxruntime's graph optimizations.
+    onnxruntime's graph optimizations; limit: seconds that loading it, and a run, may take.
     """
 
     path: Path | None
     threads: int
     level: str = "all"
+    limit: float | None = None
     _held: ort.Loaded | ort.Failed | None = None
 
     def __enter__(self) -> Session:
@@ -45,7 +46,9 @@ class Session:
             )
         stale = isinstance(self._held, ort.Loaded) and self._held.start != ort.shared().starts
         if self._held is None or stale:
-            self._held = ort.shared().load(self.path, threads=self.threads, level=self.level)
+            self._held = ort.shared().load(
+                self.path, threads=self.threads, level=self.level, limit=self.limit
+            )
         return self._held
 
     @property
@@ -55,11 +58,12 @@ class Session:
         return (held.message or held.kind) if isinstance(held, ort.Failed) else ""
 
     def run(self, feed: Feeds) -> Got | ort.Failed:
-        """What the model gives; Failed where it is not there, or does not survive the inputs."""
+        """What the model gives; Failed where it is not there, does not survive the inputs, or takes
+        too long."""
         held = self.load()
         if isinstance(held, ort.Failed):
             return held
-        return ort.shared().run(held, dict(feed.arrays))
+        return ort.shared().run(held, dict(feed.arrays), limit=self.limit)
 
     def drop(self) -> None:
         """Free the model; the next use loads it again."""

@@ -19,6 +19,7 @@ from typing import Protocol
 import ml_dtypes
 import numpy as np
 
+from superopt import guard
 from superopt.te.dtype import BOOL, F32, DType, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.fn import function
@@ -80,6 +81,7 @@ class Reals:
             return array
         if array.dtype != to_numpy(type.dtype) and not (type.dtype.kind == "s"):
             raise TypeError(f"got {array.dtype} elements for {type}")
+        guard.admit(array.size * stored.itemsize, f"{array.size} elements as {stored}")
         with np.errstate(all="ignore"):
             return array.astype(stored)
 

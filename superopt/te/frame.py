@@ -13,9 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
+from superopt import guard
 from superopt.te.contract import contract
 from superopt.te.domain import Domain
-from superopt.te.dtype import INDEX, DType
+from superopt.te.dtype import F64, INDEX, DType
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.fn import FOLDS, function
 from superopt.te.node import Axis
@@ -36,6 +37,8 @@ from superopt.te.steps import (
 )
 from superopt.te.strided import part, strided
 
+ELEMENT_BYTES = 8  # of most, as float64 and int64
+MEASURED_ELEMENTS = guard.MEASURED_BYTES // ELEMENT_BYTES
 MOST_BYTES = 96 << 20  # of the elements that a reduction is over, at a time
 FEW_TERMS = 16  # a reduction of so many terms, or so many places of a window, is computed ...
 MOST_LOOPS = 256
@@ -91,6 +94,8 @@ class Frame:
 
     def computed(self, step: Plan) -> np.ndarray:
         domain = self.source.domain
+        if not isinstance(step, View | Fold | Fixed):
+            self.admit(step)
         match step:
             case Fixed(scope, _, value, dtype):
                 if dtype == INDEX:
@@ -126,6 +131,16 @@ class Frame:
                 out = contract(domain, wide, values, rank, summed)
                 out = out.reshape(out.shape[: out.ndim - summed])
                 return _converted(domain, out, wide, dtype)
+
+    def admit(self, step: Plan) -> None:
+        """Raises OverMemory or OutOfTime for a step whose elements are too many."""
+        count = 1
+        for q in step.axes:
+            low, high = self.range(q, step.scope)
+            count *= high - low
+        if count > MEASURED_ELEMENTS:
+            size = ELEMENT_BYTES * count * math.prod(self.source.domain.lead(F64))
+            guard.admit(size, f"an intermediate result of {count} elements")
 
     def range(self, position: int, scope: tuple[Axis, ...]) -> tuple[int, int]:
         return self.ranges.get(position) or (0, extent(scope[position]))
@@ -186,6 +201,8 @@ class Frame:
             source = self.source.tensor(step.tensor)
             if step.flat:
                 lead = source.shape[: source.ndim - step.tensor.rank]
+                if not source.flags.c_contiguous:
+                    guard.admit(source.nbytes, f"a copy of {source.size} elements")
                 source = np.ascontiguousarray(source).reshape((*lead, -1))
         return self.placed(source, forms, step.scope, list(range(len(step.scope))))
 

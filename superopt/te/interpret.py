@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from superopt import guard
 from superopt.te.affine import Affine
 from superopt.te.bind import bind
 from superopt.te.domain import Domain, Reals
@@ -79,7 +81,9 @@ class _Run:
             value = Frame(self, made.shared).run(whole.body)
             lengths = tuple(extent(a) for a in whole.axes)
             return np.broadcast_to(value, (*lead, *lengths)).reshape(full)
-        out = np.empty(full, self.domain.store(t.dtype))
+        stored = self.domain.store(t.dtype)
+        guard.admit(math.prod(full) * stored.itemsize, f"a tensor of shape {list(made.shape)}")
+        out = np.empty(full, stored)
         for box in made.parts:
             value = Frame(self, made.shared).run(box.body)
             _window(out, box.place, box.axes)[...] = value
@@ -99,7 +103,9 @@ class _Run:
         if all((a, b) == (f, e) for (a, b), (_, _, f, e) in zip(inside, ends, strict=True)):
             out = part(source, len(lead), [slice(a, b + 1) for a, b in inside])
         else:
-            out = np.empty((*lead, *(e - f + 1 for _, _, f, e in ends)), source.dtype)
+            shape = (*lead, *(e - f + 1 for _, _, f, e in ends))
+            guard.admit(math.prod(shape) * source.dtype.itemsize, f"padding to {list(shape)}")
+            out = np.empty(shape, source.dtype)
             out[...] = fill.reshape((*fill.shape[: len(lead)], *(1,) * len(ends)))
             if all(a <= b for a, b in inside):
                 starts = [end[2] for end in ends]

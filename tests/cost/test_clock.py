@@ -1,11 +1,23 @@
 """Is the difference real?"""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from superopt.cost.clock import LEAST_ROUNDS, Ratio, compare, faster
+from superopt.cost.clock import (
+    LEAST_ROUNDS,
+    QUIET_DEVIATION,
+    WAITING_DEVIATION,
+    Ratio,
+    Sitting,
+    compare,
+    faster,
+    predict,
+)
+from superopt.cost.load import QUIET, Load
 from superopt.errors import UsageError
 
 
@@ -96,3 +108,91 @@ def test_what_is_no_measurement_is_refused(a: list[float], b: list[float], compl
         compare(a, b, seed=0)
     with pytest.raises(UsageError, match="confidence of 95"):
         compare([1.0], [1.0], seed=0, confidence=95)
+
+
+# --- several sittings -----------------------------------------------------------------------------
+
+
+def sittings(
+    rng: np.random.Generator, count: int, ratio: float, deviation: float, load: Load = QUIET
+) -> list[Sitting]:
+    """Sittings of eight rounds; `deviation`: of the logarithm of the ratio between them."""
+    made = []
+    for _ in range(count):
+        shift = math.exp(rng.normal(0, deviation))
+        a = (100 * ratio * shift * np.exp(rng.normal(0, 0.01, 8))).tolist()
+        b = (100 * np.exp(rng.normal(0, 0.01, 8))).tolist()
+        made.append(Sitting(a, b, load))
+    return made
+
+
+def middle(some: Sequence[Sitting]) -> float:
+    """The geometric mean of the sittings' ratios of medians."""
+    return math.exp(np.mean([math.log(np.median(s.a) / np.median(s.b)) for s in some]))
+
+
+def together(some: Sequence[Sitting]) -> Ratio:
+    """The interval of all rounds as if they were of one sitting."""
+    return compare([t for s in some for t in s.a], [t for s in some for t in s.b], 0)
+
+
+TRIALS = 100
+
+
+@pytest.mark.parametrize(("count", "deviation"), [(2, 0.0), (2, 0.03), (4, 0.03), (5, 0.08)])
+def test_another_measurement_lies_in_the_interval(count: int, deviation: float) -> None:
+    """On a machine whose load is as it was found, 95 % do; the rounds alone promise too much."""
+    rng = np.random.default_rng(count)
+    load = Load(waited=max(deviation - QUIET_DEVIATION, 0.0) / WAITING_DEVIATION)
+    hold = rounds = 0
+    for _ in range(TRIALS):
+        first = sittings(rng, count, 1.1, deviation, load)
+        later = middle(sittings(rng, count, 1.1, deviation))
+        claim, narrow = predict(first, 0), together(first)
+        assert claim.mid == pytest.approx(middle(first))
+        hold += claim.low <= later <= claim.high
+        rounds += narrow.low <= later <= narrow.high
+    assert hold >= 0.91 * TRIALS
+    if deviation:
+        assert rounds < 0.85 * TRIALS
+
+
+def test_sittings_that_differ_widen_the_interval_where_no_load_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    hold = 0
+    for _ in range(TRIALS):
+        claim = predict(sittings(rng, 5, 1.1, 0.03), 0)
+        hold += claim.low <= middle(sittings(rng, 5, 1.1, 0.03)) <= claim.high
+    assert hold >= 0.85 * TRIALS
+
+
+def test_a_busy_machine_claims_less() -> None:
+    quiet = sittings(np.random.default_rng(1), 4, 1.06, 0.002)
+    busy = [replace(s, load=Load(waited=0.5, others=0.9)) for s in quiet]
+    assert faster(predict(quiet, 0))
+    assert not faster(predict(busy, 0))
+    assert predict(quiet, 0).mid == predict(busy, 0).mid
+
+
+def test_an_interval_is_never_narrower_than_that_of_the_rounds() -> None:
+    rng = np.random.default_rng(2)
+    a, b = (np.exp(rng.normal(0, 0.5, (5, 9))) for _ in "ab")
+    some = [Sitting(x.tolist(), y.tolist()) for x, y in zip(a, b, strict=True)]
+    claim, rounds = predict(some, 0), together(some)
+    assert claim.high / claim.low >= 0.999 * rounds.high / rounds.low
+    assert claim.low <= claim.mid <= claim.high
+
+
+def test_one_sitting_is_less_certain_than_four_that_agree() -> None:
+    one = Sitting([110.0] * 9, [100.0] * 9)
+    wide, narrow = predict([one], 0), predict([one] * 4, 0)
+    assert wide.mid == narrow.mid == pytest.approx(1.1)
+    assert wide.low < narrow.low < 1.1 < narrow.high < wide.high
+    assert narrow.high / narrow.low < 1.04
+
+
+def test_sittings_that_are_no_measurement_are_refused() -> None:
+    with pytest.raises(UsageError, match="no time"):
+        predict([Sitting([1.0, 0.0], [1.0, 1.0])], 0)
+    with pytest.raises(UsageError):
+        predict([], 0)
