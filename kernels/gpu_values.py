@@ -193,11 +193,9 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             ]
             return _applied("select", [where, *some], dtype, dtype)
         case Apply("tf32", (Load(buffer, at),)) if buffer in w.registers:
-            # A float operation before the bitwise ones of the rounding: ptxas drops products whose
-            # accumulators are first used by these (gpu_machine_code.py). Sums begin with +0, and
-            # are never -0.
-            summed = read(w, buffer, at, guard)
-            return _applied("tf32", [replace(summed, text=f"{summed.text} + 0.0")], F32, F32)
+            # Not bitwise operations first: ptxas drops such products (gpu_machine_code.py).
+            total = read(w, buffer, at, guard)  # begins with +0, so it is never -0
+            return _applied("tf32", [replace(total, text=f"{total.text} + 0.0")], F32, F32)
         case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
             base = value(w, x, guard)
             return Block(POWERS[n].format(base.text), base.axes)
