@@ -34,7 +34,7 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import axes_of, loads
 
 # A number that is 0, which no compiler knows. Of small quotients LLVM makes operations of 16 bits,
-# two in a register of which one is undefined; ptxas 12.8 then leaves out what is added to the other.
+# two in a register of which one is undefined; ptxas 12.8 leaves out what is added to the other.
 ZERO = "zero"
 LARGEST = 1 << 20  # elements of a block, by Triton's rule
 
