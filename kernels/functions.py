@@ -79,8 +79,7 @@ def raised(t: Text, x: Value, n: Number) -> Value:
 
 
 def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
-    """a * b + c, rounded once where the processor has an instruction for that. Without one (SSE)
-    LLVM would call C's fma for each element: a product took 4 times as long."""
+    """a * b + c, rounded once where an instruction does it: a call of C's takes 4 times as long."""
     return t.call(f"llvm.fmuladd.{a.suffix}", [a, b, c], a.dtype)
 
 
