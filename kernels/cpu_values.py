@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from superopt.kernels import vector_math
 from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
 from superopt.kernels.cpu_writer import Writer, even, held, register, suffix, tabled, unpacked
 from superopt.kernels.functions import (
@@ -22,12 +23,6 @@ from superopt.kernels.functions import (
 )
 from superopt.kernels.prefetch import asked
 from superopt.kernels.text import Value, number, stored
-from superopt.kernels.vector_math import (
-    exp_below_gradual,
-    log_of_one_more,
-    log_of_one_more_within,
-    tanh_of_softplus,
-)
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.dtype import BOOL, F32, F64, INDEX, U32
@@ -59,11 +54,13 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
             return applied(w.t, "select", even(w, some), dtype)
         case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
             within = isinstance(x, Apply) and x.fn == "exp_below" and x.dtype == F32
-            return (log_of_one_more_within if within else log_of_one_more)(w.t, value(w, x, p))
+            if within:
+                return vector_math.log_of_one_more_within(w.t, value(w, x, p))
+            return vector_math.log_of_one_more(w.t, value(w, x, p))
         case Apply("tanh", (Apply("add", (a, b)),)) if (both := _softplus(a, b)) is not None:
-            return tanh_of_softplus(w.t, *even(w, [value(w, e, p) for e in both]))
+            return vector_math.tanh_of_softplus(w.t, *even(w, [value(w, e, p) for e in both]))
         case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
-            return exp_below_gradual(w.t, value(w, x, p))
+            return vector_math.exp_below_gradual(w.t, value(w, x, p))
         case Apply("pow", (x, Const(n))) if n in POWERS:
             return raised(w.t, value(w, x, p), n)
         case Apply(fn, args, dtype):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from superopt.kernels import bfloat, wide_math
 from superopt.kernels import vector_math as vm
-from superopt.kernels import wide_math
 from superopt.kernels.text import Text, Value, number
-from superopt.te.dtype import BF16, BOOL, F16, F32, I16, I32, DType
+from superopt.te.dtype import BF16, BOOL, F16, F32, I32, DType
 from superopt.te.node import Number
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -79,8 +79,7 @@ def raised(t: Text, x: Value, n: Number) -> Value:
 
 
 def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
-    """a * b + c, rounded once where the processor has an instruction for that. Without one (SSE)
-    LLVM would call C's fma for each element: a product took 4 times as long."""
+    """a * b + c, rounded once where an instruction does it: a call of C's takes 4 times as long."""
     return t.call(f"llvm.fmuladd.{a.suffix}", [a, b, c], a.dtype)
 
 
@@ -235,7 +234,9 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
     if dtype in HALF and kind != F32:
         return cast(t, cast(t, x, F32), dtype)
     if dtype == BF16:
-        return _bfloat(t, x)
+        return bfloat.rounded(t, x)
+    if kind == BF16 and dtype.is_float:
+        return cast(t, bfloat.widened(t, x), dtype)
     if kind.is_float and dtype.is_float:
         how = "fpext" if dtype.bits > kind.bits else "fptrunc"
     elif kind.is_float:
@@ -260,27 +261,6 @@ def _truncated(t: Text, x: Value, dtype: DType) -> Value:
     letter = "u" if dtype.kind == "u" else "s"
     out = t.make(f"fpto{letter}i {x} to {Value('', dtype, x.lanes).type}", dtype, x.lanes)
     return t.make(f"freeze {out}", dtype, x.lanes)
-
-
-def _bfloat(t: Text, x: Value) -> Value:
-    """The upper half of a float32, rounded to even: few processors have an instruction, and LLVM
-    calls a function of a compiler's library for the others."""
-    n = x.lanes
-
-    def op(text: str) -> Value:
-        return t.make(text, I32, n)
-
-    whole = Value("", I32, n)
-    bits = op(f"bitcast {x} to {whole.type}")
-    odd = op(f"and {op(f'lshr {bits}, {like(16, whole).text}')}, {like(1, whole).text}")
-    more = op(f"add {odd}, {like(0x7FFF, whole).text}")
-    rounded = op(f"add {bits}, {more.text}")
-    quiet = op(f"or {bits}, {like(1 << 22, whole).text}")
-    nan = t.make(f"fcmp uno {x}, {x.text}", BOOL, n)
-    kept = op(f"select {nan}, {quiet}, {rounded}")
-    upper = op(f"lshr {kept}, {like(16, whole).text}")
-    short = t.make(f"trunc {upper} to {Value('', I16, n).type}", I16, n)
-    return t.make(f"bitcast {short} to {Value('', BF16, n).type}", BF16, n)
 
 
 def like(value: Number, v: Value) -> Value:

@@ -1,19 +1,21 @@
 """Code for a level of x86-64 that the user names: which one, and which processors run it."""
 
+import re
+
 import numpy as np
 import pytest
 
 from superopt.cost import tuned
 from superopt.errors import UsageError
 from superopt.kernels import engine
-from superopt.kernels.cpu import loaded, object_code
+from superopt.kernels.cpu import _module, converts_float16, loaded, object_code
 from superopt.kernels.cpu_text import written
 from superopt.kernels.engine import host, linked, native, psabi_level
 from superopt.kernels.lower import lowered
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions, missing_features
 from superopt.kernels.tile import Kernel
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, compute, reduce_sum
+from superopt.te.dtype import BF16, F16, F32, DType
+from superopt.te.expr import Tensor, apply, compute, reduce_sum
 
 REGISTERS = {16: "%xmm", 32: "%ymm", 64: "%zmm"}  # by a vector's bytes
 
@@ -46,6 +48,24 @@ def test_products_call_no_function_for_each_element(level: str) -> None:
     made = engine.target(machine).emit_assembly(engine.llvm.parse_assembly(text))
     assert "fmaf" not in made
     assert ("vfmadd" in made) == ("fma" in LEVELS[level].features)
+
+
+ELEMENT_FUNCTIONS = ("floor", "ceil", "round", "abs", "neg", "sqrt", "exp", "tanh", "sign")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", [BF16, F16], ids=str)
+@pytest.mark.parametrize("fn", ELEMENT_FUNCTIONS)
+def test_short_floats_call_no_function_of_a_compiler_s_library(
+    fn: str, kind: DType, level: str
+) -> None:
+    """This process need not have such functions (__truncsfbf2): a call of one ends it."""
+    x, machine = Tensor("x", kind, (37,)), psabi_level(level)
+    if kind == F16 and not converts_float16(machine):
+        pytest.skip("there are no kernels of float16")
+    text = written(lowered("k", [x], [compute((37,), lambda i: apply(fn, x[i]))]), machine.width)
+    module, target = _module(text, machine)
+    assert not re.findall(r"__\w+f2", target.emit_assembly(module))
 
 
 @pytest.mark.parametrize("value", [None, "", "native"])

@@ -1,0 +1,40 @@
+"""Conversions of bfloat16, the upper half of a float32, by operations on integers.
+
+LLVM has instructions for them, but only processors with AVX512-BF16 do. For the others it calls
+functions of a compiler's library, which this process need not have; and it moves what rounds to
+integers (floor) from float32 to bfloat16, where each element would be converted back.
+"""
+
+from __future__ import annotations
+
+from superopt.kernels.text import Text, Value, number
+from superopt.te.dtype import BF16, BOOL, F32, I16, I32
+
+
+def widened(t: Text, x: Value) -> Value:
+    """The float32 of a bfloat16."""
+    n = x.lanes
+    short = t.make(f"bitcast {x} to {Value('', I16, n).type}", I16, n)
+    whole = t.make(f"zext {short} to {Value('', I32, n).type}", I32, n)
+    bits = t.make(f"shl {whole}, {number(16, I32, n).text}", I32, n)
+    return t.make(f"bitcast {bits} to {Value('', F32, n).type}", F32, n)
+
+
+def rounded(t: Text, x: Value) -> Value:
+    """The bfloat16 that is nearest to a float32, of two the even one; NaN stays NaN."""
+    n = x.lanes
+
+    def op(text: str) -> Value:
+        return t.make(text, I32, n)
+
+    bits = op(f"bitcast {x} to {Value('', I32, n).type}")
+    upper = op(f"lshr {bits}, {number(16, I32, n).text}")
+    odd = op(f"and {upper}, {number(1, I32, n).text}")
+    more = op(f"add {odd}, {number(0x7FFF, I32, n).text}")
+    nearest = op(f"add {bits}, {more.text}")
+    quiet = op(f"or {bits}, {number(1 << 22, I32, n).text}")
+    nan = t.make(f"fcmp uno {x}, {x.text}", BOOL, n)
+    kept = op(f"select {nan}, {quiet}, {nearest}")
+    half = op(f"lshr {kept}, {number(16, I32, n).text}")
+    short = t.make(f"trunc {half} to {Value('', I16, n).type}", I16, n)
+    return t.make(f"bitcast {short} to {Value('', BF16, n).type}", BF16, n)
