@@ -153,10 +153,11 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     t = x * 1.4426950408889634
     lost = tl.fma(x, 1.4426950408889634, -t) + x * 1.925963033500942e-08
     return tl.exp2(t) * (1.0 + lost * 0.6931471805599453)""",
+    # By its ceiling, not low + 1: of numbers from -0.5 on that is -0.0.
     "_even": """def _even(x):
     low = tl.floor(x)
     odd = low != 2 * tl.floor(low / 2)
-    return tl.where((x - low > 0.5) | ((x - low == 0.5) & odd), low + 1, low)""",
+    return tl.where((x - low > 0.5) | ((x - low == 0.5) & odd), tl.ceil(x), low)""",
     "_tanh": """def _tanh(x):
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)

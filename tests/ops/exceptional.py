@@ -236,6 +236,41 @@ RULES = (
 )  # fmt: skip
 
 
+# DynamicQuantizeLinear: x, and y, scale and zero point; of NaN as ONNX's reference has it, else as
+# ONNX Runtime does.
+DYNAMIC: list[tuple[list[float], list[int], float, int]] = [
+    ([0.0, 0.0, 0.0], [0, 0, 0], 1, 0),
+    ([-0.0, 0.0], [0, 0], 1, 0),
+    ([], [], 1, 0),
+    ([5, 5], [255, 255], 5 / 255, 0),
+    ([-5, -5], [0, 0], 5 / 255, 255),
+    ([1e-40, 0], [255, 0], 1e-40 / 255, 0),
+    ([1e-45, 0], [255, 0], 0, 255),
+    ([-1e-45, 0], [0, 0], 0, 255),
+    ([INF, 1], [0, 0], INF, 0),
+    ([-INF, 1], [0, 255], INF, 255),
+    ([3e38, -3e38], [0, 0], INF, 0),
+    ([NAN, 1], [0, 0], NAN, 255),
+    ([1, NAN, -1], [0, 0, 0], NAN, 255),
+    ([NAN] * 40, [0] * 40, NAN, 255),
+]
+
+
+def dynamic_model(size: int) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[{size}] x)'
+        f" => (uint8[{size}] y, float s, uint8 z) {{ y, s, z = DynamicQuantizeLinear(x) }}"
+    )
+
+
+def check_dynamic(got: dict[str, Array], y: list[int], scale: float, zero: int) -> None:
+    assert got["y"].dtype == got["z"].dtype == np.uint8
+    np.testing.assert_array_equal(got["y"], y)
+    np.testing.assert_array_equal(got["z"], zero)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got["s"], np.float32(scale), 1e-6, 2e-45)
+
+
 def lines(kind: str, few: bool = False) -> tuple[Array, Array, Array]:
     """a; b, which has each element of a beside others; and long lines. few: each line once."""
     some = np.array(INTEGER_LINES if KINDS[kind].kind in "iu" else LINES)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import superopt
+from superopt import ort
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ir.fold import fold
@@ -20,12 +22,16 @@ from superopt.onnx_io.source import read
 from superopt.te.dtype import to_numpy
 from superopt.te.naive import Scalar, elements
 from tests.ops.exceptional import (
+    DYNAMIC,
     FLOATS,
+    INF,
     KINDS,
     RULES,
     Array,
     Rule,
     check,
+    check_dynamic,
+    dynamic_model,
     feeds,
     model,
     outputs,
@@ -114,6 +120,34 @@ def _check_compiled(rule: Rule, kind: str, float_class: str) -> None:
     exe = superopt.compile(model(rule, kind), float_class=float_class)
     assert not exe.fallen({})
     check(rule, kind, exe.run(feeds(kind)))
+
+
+@pytest.mark.parametrize(("x", "y", "scale", "zero"), DYNAMIC)
+def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: int) -> None:
+    m, given = dynamic_model(len(x)), {"x": np.array(x, np.float32)}
+    for float_class in ("E1", "E2"):
+        exe = superopt.compile(m, float_class=float_class)
+        check_dynamic(exe.run(given), y, scale, zero)
+        assert not exe.fallen({})
+    with np.errstate(all="ignore"):
+        got = evaluate(import_model(read(m)).graph, given)
+    check_dynamic(dict(zip("ysz", got, strict=True)), y, scale, zero)
+    if not np.isnan(x).any():
+        check_dynamic(ort.run(ort.session(m.SerializeToString()), given), y, scale, zero)
+
+
+def test_what_runs_in_onnxruntime_gives_what_that_gives() -> None:
+    m = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[8] x) => (float[N] y, int64[M] i)'
+        " { y, i = Unique(x) }"
+    )
+    given = {"x": np.array([3, 1, -0.0, 0.0, INF, -INF, 1, 3], np.float32)}
+    exe = superopt.compile(m)
+    got, wanted = exe.run(given), ort.run(ort.session(m.SerializeToString()), given)
+    assert [n.op.name for n, _ in exe.fallen({})] == ["Unique"]
+    for name in "yi":
+        np.testing.assert_array_equal(got[name], wanted[name])
+    np.testing.assert_array_equal(got["y"], [-INF, 0, 1, 3, INF])
 
 
 def test_the_page_has_this_table() -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from superopt.onnx_io.source import read
 from superopt.pipeline import cuda
-from tests.ops.exceptional import RULES, Rule, check, feeds, model, outputs
+from tests.ops.exceptional import (
+    DYNAMIC,
+    RULES,
+    Rule,
+    check,
+    check_dynamic,
+    dynamic_model,
+    feeds,
+    model,
+    outputs,
+)
 from tests.plan.test_cuda import interpreted
 
 pytestmark = pytest.mark.gpu
@@ -26,3 +37,10 @@ def test_on_gpus(rule: Rule, kind: str) -> None:
     got = exe.run(given)
     assert not exe.fallen({})
     check(rule, kind, dict(got))
+
+
+@pytest.mark.parametrize(("x", "y", "scale", "zero"), [row for row in DYNAMIC if row[0]])
+def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: int) -> None:
+    exe = cuda.compile(read(dynamic_model(len(x))))
+    check_dynamic(dict(exe.run({"x": np.array(x, np.float32)})), y, scale, zero)
+    assert not exe.fallen({})
