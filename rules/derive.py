@@ -20,13 +20,13 @@ import numpy as np
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import node_results
-from superopt.ir.op import Op
+from superopt.ir.op import InferError, Op
 from superopt.ops import OPS
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
 from superopt.rules.index import Index
-from superopt.rules.make import NARY, make
+from superopt.rules.make import flattened
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
@@ -265,8 +265,7 @@ class _Order:
         for v in inputs:
             if v is not None:
                 self.numbers.setdefault(v, len(self.numbers))
-        if n.op.name in NARY:
-            inputs = make(n.op, inputs, dict(n.attrs)).inputs  # as right sides are made
+        inputs = flattened(n, inputs)
         sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # these are taken from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
@@ -335,8 +334,11 @@ def _without_axes(n: g.Node, inputs: tuple[g.Value | None, ...]) -> tuple[g.Valu
         assert v.type.dtype is not None
         scalar = g.constant(np.full((), one, to_numpy(v.type.dtype)))
         fewer = (*inputs[:k], scalar, *inputs[k + 1 :])
-        if g.node(n.op, fewer, **dict(n.attrs)).types == n.types:
-            inputs = fewer
+        try:
+            same = g.node(n.op, fewer, **dict(n.attrs)).types == n.types
+        except InferError:  # sizes that are not known to fit
+            same = False
+        inputs = fewer if same else inputs
     return inputs
 
 

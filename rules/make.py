@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, intern_node
-from superopt.ir.op import Attr, Attrs, Op, Types, canonical_attrs, infer
+from superopt.ir.op import Attr, Attrs, InferError, Op, Types, canonical_attrs, infer
 from superopt.rules.facts import rounded
 from superopt.rules.fills import ARRAYS, Content, array, meant, table
 from superopt.rules.functions import NotKnown, Result, integer, tell
@@ -71,6 +71,20 @@ def make(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node
         args = tuple(flat)
         made = infer(op, tuple([None if v is None else v.type for v in args]), full)
     return intern_node(op, args, full, made)
+
+
+def flattened(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
+    """The operands of `n` on `inputs`, with those of nested n-ary operators in their place.
+
+    Opaque nodes keep their operands, and so do nodes whose flattened operands have sizes that are
+    not known to fit.
+    """
+    if n.op.opaque or n.op.name not in NARY:
+        return inputs
+    try:
+        return make(n.op, inputs, dict(n.attrs)).inputs
+    except InferError:
+        return inputs
 
 
 @lru_cache(maxsize=1 << 12)

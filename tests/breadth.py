@@ -177,6 +177,8 @@ ONE_IN: Mapping[str, int] = {
     "verifier/test_prove.py::test_true_rules_are_proved": 6,
     "verifier/test_same.py::test_proofs_do_not_hang_on_those_before": 0,
     "verifier/test_second_solver.py::test_answers_of_both_are_confirmed": 0,
+    "pipeline/test_near_valid.py::test_every_command_takes_what_onnxruntime_runs": 5,
+    "pipeline/test_opaque_places.py::test_equal_graphs_around_an_opaque_operator": 6,
     "test_api.py::test_optimize_takes_a_model_in_every_form": 5,
     "test_backend.py::test_node": 40,
     "test_drawing.py::test_every_rule_in_svg": 8,

@@ -22,6 +22,7 @@ from superopt.verifier.forms import (
     Pool,
     Weight,
     aligned,
+    constant_bias,
     count,
     few,
     reshaped,
@@ -270,15 +271,9 @@ def _by_head(v: g.Value, w: g.Value, heads: int) -> tuple[g.Value | None, g.Valu
     return g.node(OPS["Transpose"], [first], perm=(1, 0, 2)), reshaped(w, (heads, d // heads, m))
 
 
-def _constant_bias(n: g.Node) -> g.Value | None:
-    """The third operand of a Gemm or Conv; None where it is absent or computed at run time."""
-    b = n.inputs[2] if len(n.inputs) > 2 else None
-    return b if isinstance(b, g.Constant) else None
-
-
 def _gemm(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
     """As a product, and what is added to it."""
-    w, b = n.inputs[1], _constant_bias(n)
+    w, b = n.inputs[1], constant_bias(n)
     assert isinstance(w, g.Constant)
     turned: g.Value | None = w
     if n.attr("transB"):
@@ -305,7 +300,7 @@ def _gemm(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
 
 def _conv(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
     """The kernel, also scaled by what its input's channels were scaled by; the bias."""
-    w, b = n.inputs[1], _constant_bias(n)
+    w, b = n.inputs[1], constant_bias(n)
     assert isinstance(w, g.Constant)
     rank = len(w.type.shape or ())
     root = [Weight(x, "Conv", w, rank, rank - 1)]

@@ -68,6 +68,12 @@ class Pool:
         return out
 
 
+def constant_bias(n: g.Node) -> g.Value | None:
+    """The third operand of a Gemm or Conv; None where it is absent or computed at run time."""
+    b = n.inputs[2] if len(n.inputs) > 2 else None
+    return b if isinstance(b, g.Constant) else None
+
+
 def count(v: g.Value) -> int:
     """Elements of a value of fixed shape."""
     return math.prod(sizes_of(v))

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from superopt.ir import graph as g
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
+from superopt.rules.facts import is_const
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64
 from superopt.te.expr import TensorType
+from superopt.verifier.folds import offered
 from superopt.verifier.related import ULPS, Relation, related
 
 RNG = np.random.default_rng(5)
@@ -163,3 +166,47 @@ def test_doubles_are_not_read_with_the_room_of_floats() -> None:
     first = op("Mul", op("MatMul", x, g.constant(w)), g.constant(s))
     found = related(g.Graph((x,), (first,)), g.Graph((x,), (g.constant(w * s * (1 + 1e-9)),)))[1]
     assert not found
+
+
+P = g.Input("p", TensorType(F32, (1, 3, 5, 5)))
+# The shape of a bias that is an input, and what it is added to.
+BIASED: dict[str, tuple[int, Callable[[g.Value], g.Value]]] = {
+    "Gemm and one number": (1, lambda b: op("Gemm", X, const(W), b, alpha=2.0, beta=0.5)),
+    "Gemm and a row": (8, lambda b: op("Gemm", X, const(W), b)),
+    "Conv": (4, lambda b: op("Conv", P, const(K), b)),
+    "Add behind Gemm": (1, lambda b: op("Add", op("Gemm", X, const(W), b, beta=0.5), const(S))),
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_that_is_computed_at_run_time_is_not_offered(name: str) -> None:
+    size, build = BIASED[name]
+    bias = g.Input("b", TensorType(F32, (size,)))
+    graph = g.Graph((X, P, bias), (build(bias),))
+    assert all(is_const(v) for v in offered(graph, 1 << 20))
+    other = g.Graph((X, P, bias), (op("Sub", graph.outputs[0], const(T[:1])),))
+    assert related(graph, other)[1] == ()
+
+
+UNREADABLE = {
+    "strings": (np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)),
+    "complex numbers": (np.array([1 + 2j]), np.array([1 - 2j])),
+}
+READABLE = {
+    str(kind): (np.array([1, 0, 1], kind), np.array([1, 1, 0], kind))
+    for kind in (
+        bool, np.uint8, np.int64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn,
+        ml_dtypes.int4, ml_dtypes.uint4,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREADABLE | READABLE)
+def test_constants_of_every_type(name: str) -> None:
+    """Those without numbers are never related; others are where their elements only moved."""
+    first, second = map(g.constant, (UNREADABLE | READABLE)[name])
+    _, found = related(g.Graph((), (first,)), g.Graph((), (second,)))
+    assert not (name in UNREADABLE and found)
+    for r in found:
+        assert r.ulps is None
+        assert (evaluate(g.Graph((), (r.value,)), {})[0] == second.load()).all()
