@@ -201,7 +201,7 @@ class Compiler:
             given = simplified(graph, may.float_class, self.threads, decided=decided)
             return program(given, sizes, on.width, how, tiles, on.unit, may.partial, on.registers)
 
-        return linked(looped(graph_of(s)), plan, s.decided)
+        return linked(looped(graph_of(s), self.threads), plan, sizes, s.decided)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

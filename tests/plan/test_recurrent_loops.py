@@ -195,14 +195,38 @@ def test_matrices_may_be_inputs(kind: str, steps: int) -> None:
     close(exe.run(x), wanted)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("kind", GATES)
-def test_threads(kind: str, direction: str, threads: int) -> None:
-    m, x, wanted = model(kind, 150, direction, batch=5, hidden=72, size=33, scale=0.1)
+def test_threads(kind: str, direction: str, threads: int, layout: int) -> None:
+    """Directions and sequences are shared out."""
+    options: dict[str, Any] = {"states": True, "lengths": True, "batch": 5, "hidden": 72}
+    m, x, wanted = model(kind, 60, direction, layout, size=33, scale=0.1, **options)
     exe = superopt.compile(m, threads=threads)
+    directions = 1 + (direction == "bidirectional")
+    assert [len(c.lanes) for c in loops(exe) if c.steps == 60] == [max(threads, directions)]
     for _ in range(3):
         close(exe.run(x), wanted)
+
+
+def test_other_sizes_may_be_symbolic() -> None:
+    """Of values that pass by a loop, whose own sizes are numbers."""
+    m, x, wanted = model("GRU", 20, outputs=("yh",))
+    for k in ("t", "q"):
+        m.graph.input.append(helper.make_tensor_value_info(k, TensorProto.FLOAT, ["n", 5]))
+    m.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 1, 3, 5]))
+    m.graph.node.append(helper.make_node("Exp", ["t"], ["e"]))
+    m.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "axes"))
+    m.graph.node.append(helper.make_node("Mul", ["e", "q"], ["eq"]))
+    m.graph.node.append(helper.make_node("Unsqueeze", ["eq", "axes"], ["u"]))
+    m.graph.node.append(helper.make_node("Add", ["u", "yh"], ["z"]))
+    exe = superopt.compile(m)
+    for n in (1, 40):
+        own = {k: np.full((n, 5), v, np.float32) for k, v in (("t", 0.5), ("q", 2.0))}
+        z = 2 * np.exp(np.float32(0.5)) + wanted[0][None]
+        close(exe.run(x | own), [wanted[0], np.broadcast_to(z, (n, 1, 3, 5))])
+        assert not exe.fallen({"n": n})
 
 
 def test_layers_one_after_the_other() -> None:
