@@ -15,10 +15,14 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
+from superopt.ir import graph as g
 from superopt.kernels.calls import Loop
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.native import Native
-from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS
+from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
+from superopt.plan.segments import why_not
 from tests.plan.exporting import OK, InC
 from tests.plan.recurrent_reference import FUNCTIONS, expected
 from tests.plan.test_export import CC, HERE
@@ -296,6 +300,27 @@ def test_what_runs_in_onnxruntime_says_why(options: dict[str, Any], cause: str) 
     (pair,) = exe.fallen({})
     assert cause in pair[1]
     close(exe.run(x), list(ort.run(ort.session(m.SerializeToString()), x).values()))
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"steps": 1025}, "LSTM: more than 1024 steps: 1025"),
+        ({"steps": 600, "direction": "bidirectional"}, "600 in each of 2 directions"),
+        ({"peepholes": True, "clip": 0.5}, "LSTM: peepholes, clip on this target"),
+        ({"lengths": True}, "LSTM: sequence_lens on this target"),
+        ({"activations": ["Relu", "Tanh", "Tanh"]}, "LSTM: activations on this target"),
+        ({"input_forget": 1}, "LSTM: input_forget on this target"),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_a_target_without_loops_says_why(options: dict[str, Any], cause: str) -> None:
+    m, _, _ = model("LSTM", **{"steps": 12, **options})
+    (n,) = (n for n in g.nodes(import_model(read(m)).graph) if n.op.name == "LSTM")
+    found = why_not(n, {}, MAX_UNROLLED_STEPS_GPU)
+    assert found.endswith(cause) if cause else not found
+    assert not why_not(n, {})
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
