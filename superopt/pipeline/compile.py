@@ -35,15 +35,14 @@ from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import checked_windows, dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
+from superopt.pipeline.programs import program_of
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Foreign, foreign, whole
 from superopt.pipeline.tune import Progress, tune
-from superopt.plan.build import Program, program
+from superopt.plan.build import Program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
-from superopt.plan.link import linked
-from superopt.plan.looped import looped
 from superopt.plan.scatters import has_kernel
 from superopt.plan.segments import (
     BESIDE,
@@ -51,13 +50,11 @@ from superopt.plan.segments import (
     NO_KERNEL,
     Segment,
     fallen,
-    graph_of,
     integers,
     why_not,
     why_slow,
     worthwhile,
 )  # fmt: skip
-from superopt.plan.simplify import simplified
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
@@ -194,14 +191,8 @@ class Compiler:
         return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        may, on, how = self.allowed, self.machine, self.chosen
-
-        def plan(graph: g.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
-            tiles = may.tiles and not repeated  # steps are small
-            given = simplified(graph, may.float_class, self.threads, decided=decided)
-            return program(given, sizes, on.width, how, tiles, on.unit, may.partial, on.registers)
-
-        return linked(looped(graph_of(s)), plan, s.decided)
+        how = self.threads, self.machine, self.chosen, self.allowed
+        return program_of(s, sizes, *how)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

@@ -27,17 +27,19 @@ Plan = Callable[[g.Graph, bool, tuple[int, ...]], Program]
 UNPLANNED = (LOOP, SCATTER)  # nodes that no tensor expression stands for
 
 
-def linked(graph: g.Graph, plan: Plan, decided: tuple[int, ...] = ()) -> Program:
-    """The program of a graph that may have loop nodes, whose shapes are numbers.
+def linked(
+    graph: g.Graph, plan: Plan, sizes: Mapping[str, int], decided: tuple[int, ...] = ()
+) -> Program:
+    """The program of a graph that may have loop nodes, whose own shapes are numbers.
 
     plan: gives the program of a graph without loops, from whether that is a loop's body, and from
     the numbers of the outputs that operators outside of it decide by (ir/decisions.py).
-    decided: these of `graph`.
+    sizes: of symbols in shapes. decided: these outputs of `graph`.
     Raises NotImplementedError where a part has no kernel.
     """
     if not any(n.op in UNPLANNED for n in g.nodes(graph)):
         return plan(graph, False, decided)
-    return _Linker(graph, plan, decided).program()
+    return _Linker(graph, plan, sizes, decided).program()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,7 @@ class _Linker:
 
     graph: g.Graph
     plan: Plan
+    sizes: Mapping[str, int]
     decided: tuple[int, ...] = ()
     stages: list[list[_Part]] = field(default_factory=list)
     where: dict[g.Value, Ref] = field(default_factory=dict)
@@ -139,7 +142,8 @@ class _Linker:
         while left:
             made = {v: n for n in left for v in g.results(n)}
             ready = [n for n in left if not any(v in made for v in n.inputs)]
-            first = ready[0]
+            # Loops with states come last, so that more of them are ready at once.
+            first = min(ready, key=_has_states)
             if first.op is LOOP:
                 loops = [n for n in ready if n.op is LOOP]
                 stage = [n for n in loops if repeat(n).steps == repeat(first).steps]
@@ -178,7 +182,7 @@ class _Linker:
             if isinstance(v, g.Constant):
                 self.hold(v)
             elif v not in self.where:
-                out[v] = Life(nbytes(v) * (1 + (v in twice)), min(some), max(some))
+                out[v] = Life(nbytes(v, self.sizes) * (1 + (v in twice)), min(some), max(some))
         return out
 
     def hold(self, c: g.Constant) -> None:
@@ -210,6 +214,10 @@ class _Linker:
         for call in own.calls:
             assert isinstance(call, Call)  # a part has no loops
             yield replace(call, given=tuple(map(moved, call.given)))
+
+
+def _has_states(n: g.Node) -> bool:
+    return n.op is LOOP and repeat(n).states > 0
 
 
 def _is_state(v: g.Value) -> bool:

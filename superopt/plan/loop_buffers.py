@@ -7,22 +7,24 @@ initial state is read where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from superopt.ir import graph as g
 from superopt.kernels.calls import Ref
 from superopt.plan.loops import Repeat, repeat
+from superopt.te import index as ix
 
 Where = Callable[[g.Value], Ref]
 
 
-def nbytes(v: g.Value) -> int:
-    """Bytes of a value whose shape is known."""
+def nbytes(v: g.Value, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Bytes of a value. sizes: of symbols in its shape."""
     assert v.type.dtype is not None
-    shape = v.type.shape or ()
-    return prod(n for n in shape if isinstance(n, int)) * max(v.type.dtype.bits // 8, 1)
+    shape = [ix.evaluate(d, dict(sizes)) for d in v.type.shape or ()]
+    return prod(shape) * max(v.type.dtype.bits // 8, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from superopt.plan.scan import is_scan, scan_loop, why_no_loop
 from superopt.plan.scatters import has_kernel, scatter_node
 
 
-def looped(graph: g.Graph) -> g.Graph:
+def looped(graph: g.Graph, threads: int = 1) -> g.Graph:
     """The graph with loop nodes, and nodes for scatters, in place of these."""
     while True:
         for n in g.nodes(graph):
-            made = _replacement(n)
+            made = _replacement(n, threads)
             if made is not None:
                 graph = replace_all(graph, dict(zip(g.results(n), made, strict=False)))
                 break
@@ -22,9 +22,9 @@ def looped(graph: g.Graph) -> g.Graph:
             return graph
 
 
-def _replacement(n: g.Node) -> list[g.Value] | None:
+def _replacement(n: g.Node, threads: int) -> list[g.Value] | None:
     if is_scan(n) and not why_no_loop(n):
         return scan_loop(n)
     if has_kernel(n):
         return scatter_node(n)
-    return recurrent_loop(n)
+    return recurrent_loop(n, threads)

@@ -42,7 +42,8 @@ class Recurrent:
     steps, batch: of x. hidden: elements of a state. backward: for each direction, whether it begins
     with the last step. activations: of each direction. clip: the bound of what activations are
     given, None for no bound. coupled: LSTM's input_forget. reset_after: GRU's linear_before_reset.
-    batch_first: layout 1. varied: sequences may be shorter than there are steps.
+    batch_first: layout 1. varied: sequences may be shorter than there are steps. first_row: of a
+    layer of only some of the sequences, the number of their first; None of a whole one.
     """
 
     node: g.Node
@@ -57,6 +58,7 @@ class Recurrent:
     reset_after: bool
     batch_first: bool
     varied: bool
+    first_row: int | None = None
 
     def input(self, k: int) -> g.Value | None:
         return self.node.inputs[k] if k < len(self.node.inputs) else None

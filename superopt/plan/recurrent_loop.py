@@ -6,6 +6,9 @@ hangs on the number of steps.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 
 from superopt.ir import graph as g
@@ -21,6 +24,7 @@ from superopt.plan.recurrent import (
 )
 from superopt.plan.recurrent_steps import (
     cell,
+    concat,
     do,
     initial,
     inputs,
@@ -36,8 +40,9 @@ from superopt.te.expr import TensorType
 BLOCK_ROWS = (48, 16)
 
 
-def recurrent_loop(n: g.Node) -> list[g.Value] | None:
-    """Y, Y_h and Y_c of a recurrent layer of many steps; None of any other node."""
+def recurrent_loop(n: g.Node, threads: int) -> list[g.Value] | None:
+    """Y, Y_h and Y_c of a recurrent layer of many steps; None of any other node. Each thread has
+    loops of its own where there are sequences enough."""
     if not is_recurrent(n):
         return None
     try:
@@ -48,9 +53,20 @@ def recurrent_loop(n: g.Node) -> list[g.Value] | None:
         return [_empty(v.type) for v in g.results(n)]
     if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
         return None
-    each = [_loop(r, d) for d in range(len(r.backward))]
+    parts = max(min(threads // len(r.backward), r.batch), 1)
+    each = [_direction(r, d, parts) for d in range(len(r.backward))]
     ys, hs, cs = (list(some) for some in zip(*each, strict=True))
     return results(r, ys, hs, cs)
+
+
+def _direction(r: Recurrent, d: int, parts: int) -> tuple[g.Value, g.Value, g.Value]:
+    """`_loop` of a direction, in loops of as many sequences each, or one more."""
+    if parts == 1:
+        return _loop(r, d)
+    ends = [k * r.batch // parts for k in range(parts + 1)]
+    some = [replace(r, batch=b - a, first_row=a) for a, b in pairwise(ends)]
+    ys, hs, cs = zip(*(_loop(own, d) for own in some), strict=True)
+    return concat(ys, 2), concat(hs, 1), concat(cs, 1)
 
 
 def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:

@@ -48,12 +48,19 @@ def of_directions(x: g.Value | None, ds: Sequence[int]) -> g.Value | None:
     return None if x is None else part(x, 0, ds[0], ds[-1] + 1)
 
 
+def of_rows(r: Recurrent, v: g.Value, axis: int) -> g.Value:
+    """The part of a value that belongs to the layer's sequences. axis: of these."""
+    if r.first_row is None:
+        return v
+    return part(v, axis, r.first_row, r.first_row + r.batch)
+
+
 def initial(r: Recurrent, k: int, ds: Sequence[int]) -> g.Value | None:
     """The initial state that is input number k, [directions, batch, hidden]; None for zeros."""
     state = r.input(k)
     if state is not None and r.batch_first:
         state = do("Transpose", state, perm=(1, 0, 2))
-    return of_directions(state, ds)
+    return None if state is None else of_directions(of_rows(r, state, 1), ds)
 
 
 def zeros(r: Recurrent, directions: int) -> g.Value:
@@ -80,7 +87,7 @@ def inputs(r: Recurrent) -> g.Value:
     """x, [steps, batch, size]."""
     x = r.input(X)
     assert x is not None
-    return do("Transpose", x, perm=(1, 0, 2)) if r.batch_first else x
+    return of_rows(r, do("Transpose", x, perm=(1, 0, 2)) if r.batch_first else x, 1)
 
 
 def projection(r: Recurrent, d: int, x: g.Value) -> tuple[g.Value, g.Value | None]:
@@ -111,7 +118,7 @@ def mask(r: Recurrent) -> g.Value | None:
     if not r.varied or lengths is None:
         return None
     steps = g.constant(np.arange(r.steps, dtype=np.int32).reshape(-1, 1, 1, 1))
-    return do("Less", steps, do("Unsqueeze", lengths, axes=(0, 1, 3)))
+    return do("Less", steps, do("Unsqueeze", of_rows(r, lengths, 0), axes=(0, 1, 3)))
 
 
 def last_state(r: Recurrent, state: g.Value) -> g.Value:

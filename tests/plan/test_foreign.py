@@ -58,6 +58,8 @@ def test_what_optimizations_refuse_runs_without(monkeypatch: pytest.MonkeyPatch)
 
 
 def little_beside_recurrence() -> onnx.ModelProto:
+    """Kernels do not compute the layer: it does not say the alpha of its second function."""
+    unsaid = ["Sigmoid", "ThresholdedRelu", "Tanh"]
     rng = np.random.default_rng(0)
     known = {
         "w": rng.standard_normal((1, 32, 8)).astype(np.float32),
@@ -67,7 +69,7 @@ def little_beside_recurrence() -> onnx.ModelProto:
     }
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8, clip=9.0),
+        helper.make_node("LSTM", ["t", "w", "r"], ["", "h"], hidden_size=8, activations=unsaid),
         helper.make_node("MatMul", ["h", "v"], ["a"]),
         helper.make_node("Relu", ["a"], ["y"]),
     ]
@@ -196,7 +198,13 @@ def test_bodies_that_state_no_shapes_run_behind_kernels(rows: int | str) -> None
     """onnxruntime takes them from what the body is given, so that must have some."""
     plain = {k: helper.make_tensor_value_info(k, F, None) for k in ("s", "e", "t", "o")}
     body = helper.make_graph(
-        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Tanh", ["t"], ["o"])],
+        [
+            helper.make_node("Add", ["s", "e"], ["t"]),
+            helper.make_node("NonZero", ["t"], ["at"]),  # which has no kernel
+            helper.make_node("Cast", ["at"], ["places"], to=F),
+            helper.make_node("ReduceSum", ["places"], ["some"], keepdims=0),
+            helper.make_node("Add", ["t", "some"], ["o"]),
+        ],
         "body",
         [plain["s"], plain["e"]],
         [plain["t"], plain["o"]],

@@ -15,10 +15,14 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
+from superopt.ir import graph as g
 from superopt.kernels.calls import Loop
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.source import read
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.native import Native
-from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS
+from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
+from superopt.plan.segments import why_not
 from tests.plan.exporting import OK, InC
 from tests.plan.recurrent_reference import FUNCTIONS, expected
 from tests.plan.test_export import CC, HERE
@@ -195,14 +199,38 @@ def test_matrices_may_be_inputs(kind: str, steps: int) -> None:
     close(exe.run(x), wanted)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("kind", GATES)
-def test_threads(kind: str, direction: str, threads: int) -> None:
-    m, x, wanted = model(kind, 150, direction, batch=5, hidden=72, size=33, scale=0.1)
+def test_threads(kind: str, direction: str, threads: int, layout: int) -> None:
+    """Directions and sequences are shared out."""
+    options: dict[str, Any] = {"states": True, "lengths": True, "batch": 5, "hidden": 72}
+    m, x, wanted = model(kind, 60, direction, layout, size=33, scale=0.1, **options)
     exe = superopt.compile(m, threads=threads)
+    directions = 1 + (direction == "bidirectional")
+    assert [len(c.lanes) for c in loops(exe) if c.steps == 60] == [max(threads, directions)]
     for _ in range(3):
         close(exe.run(x), wanted)
+
+
+def test_other_sizes_may_be_symbolic() -> None:
+    """Of values that pass by a loop, whose own sizes are numbers."""
+    m, x, wanted = model("GRU", 20, outputs=("yh",))
+    for k in ("t", "q"):
+        m.graph.input.append(helper.make_tensor_value_info(k, TensorProto.FLOAT, ["n", 5]))
+    m.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 1, 3, 5]))
+    m.graph.node.append(helper.make_node("Exp", ["t"], ["e"]))
+    m.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "axes"))
+    m.graph.node.append(helper.make_node("Mul", ["e", "q"], ["eq"]))
+    m.graph.node.append(helper.make_node("Unsqueeze", ["eq", "axes"], ["u"]))
+    m.graph.node.append(helper.make_node("Add", ["u", "yh"], ["z"]))
+    exe = superopt.compile(m)
+    for n in (1, 40):
+        own = {k: np.full((n, 5), v, np.float32) for k, v in (("t", 0.5), ("q", 2.0))}
+        z = 2 * np.exp(np.float32(0.5)) + wanted[0][None]
+        close(exe.run(x | own), [wanted[0], np.broadcast_to(z, (n, 1, 3, 5))])
+        assert not exe.fallen({"n": n})
 
 
 def test_layers_one_after_the_other() -> None:
@@ -272,6 +300,27 @@ def test_what_runs_in_onnxruntime_says_why(options: dict[str, Any], cause: str) 
     (pair,) = exe.fallen({})
     assert cause in pair[1]
     close(exe.run(x), list(ort.run(ort.session(m.SerializeToString()), x).values()))
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"steps": 1025}, "LSTM: more than 1024 steps: 1025"),
+        ({"steps": 600, "direction": "bidirectional"}, "600 in each of 2 directions"),
+        ({"peepholes": True, "clip": 0.5}, "LSTM: peepholes, clip on this target"),
+        ({"lengths": True}, "LSTM: sequence_lens on this target"),
+        ({"activations": ["Relu", "Tanh", "Tanh"]}, "LSTM: activations on this target"),
+        ({"input_forget": 1}, "LSTM: input_forget on this target"),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_a_target_without_loops_says_why(options: dict[str, Any], cause: str) -> None:
+    m, _, _ = model("LSTM", **{"steps": 12, **options})
+    (n,) = (n for n in g.nodes(import_model(read(m)).graph) if n.op.name == "LSTM")
+    found = why_not(n, {}, MAX_UNROLLED_STEPS_GPU)
+    assert found.endswith(cause) if cause else not found
+    assert not why_not(n, {})
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
