@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from os import PathLike
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from superopt import guard
-from superopt.errors import ModelError, UsageError
+from superopt.errors import ModelError, OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
@@ -98,16 +99,14 @@ def compile(
     faster (cuBLAS products, cuDNN convolutions, torch attention)? streams: on how many branches may
     run there that do not hang on each other. threads: 1 by default. tune: measure for at most
     `budget` seconds (300; on a GPU 90) which ways to compute the kernels are the fastest ones, and
-    write these down; a model with symbolic sizes is tuned by `tune`, for given ones. store: the
-    file or folder of measurements, by default in the user's cache; what was tuned before is taken
-    from there.
+    write these down; a model with symbolic sizes is tuned by `tune`, for given ones. store: where
+    measurements are, by default in the user's cache; what was tuned before is taken from there.
     float_class: how much floats may change: "E1" sums in another order, "E2" products distributed
     over sums, too (convolutions in Winograd's tiles, products of matrices by Strassen's parts,
     batch normalisation in weights): then what is infinite, or no number, reaches some results more.
     partial: may programs be used that compute most of a result, with what corrects the rest
     (dilated convolutions as dense ones)?
-    max_memory: bytes, or a text such as "8GB", that this process may use while it compiles; half of
-    what is free by default.
+    max_memory: bytes (or "8GB") that compiling may use; half of what is free by default.
 
     A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
     with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
@@ -125,7 +124,8 @@ def compile(
             given = precision, float_class, vendor, streams, place
             return _on_gpu(model, most if tune else 0.0, *given)
         if tune:
-            _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
+            with suppress(OutOfTime):  # what was measured by then is kept
+                _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
         from superopt.kernels.engine import host
         from superopt.pipeline import ready
         from superopt.pipeline.allowed import Allowed

@@ -26,7 +26,7 @@ from superopt.errors import OutOfMemory, OutOfTime, UsageError
 
 MEMORY_PART = 0.5  # of the memory that is available when a call begins
 OVERRUN_FACTOR = 1.1  # times its budget that a call may take, ...
-OVERRUN_SECONDS = 2.0  # ... and seconds more, to give back what it has
+OVERRUN_SECONDS = 3.0  # ... and seconds more, to give back what it has
 KILL_FACTOR = 1.2  # times its budget, and seconds more, after which the command line ends ...
 KILL_SECONDS = 3.7  # ... its process: a second is for starting Python, and for ending all
 MEASURED_BYTES = 1 << 24  # an allocation from which on the process's memory is looked at
