@@ -52,6 +52,8 @@ BLOCKS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
 # not much larger in all, walks are shorter: there are fewer loads in each step.
 COMPLETE_BYTES, LINKED_BYTES, COMPLETE_ROOM = 12, 16, 2
 MOST_LEVELS = 12  # of complete trees
+LEAST_TREES = 16  # of a group of trees of some depth
+GROUP_TREES = 8  # that could be walked in the time that a kernel of its own takes
 PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
 
 
@@ -224,11 +226,12 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """tree, level: of each node, -1 of one that no tree reaches; depth: steps to the last leaf."""
+    """tree, level: of each node, -1 of one that no tree reaches; depths: steps to the last leaf of
+    each tree."""
 
     tree: np.ndarray
     level: np.ndarray
-    depth: int
+    depths: np.ndarray
 
 
 def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
@@ -259,11 +262,12 @@ def levels(f: Forest) -> Levels:
     """Raises InferError for what is no tree, or too deep."""
     tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
     some, own, depth = f.roots, np.arange(f.roots.size), 0
+    depths = np.zeros(f.roots.size, np.int64)
     while True:
-        tree[some], level[some] = own, depth
+        tree[some], level[some], depths[own] = own, depth, depth
         inner = f.split[some]
         if not inner.any():
-            return Levels(tree, level, depth)
+            return Levels(tree, level, depths)
         depth += 1
         if depth > MOST_STEPS:
             raise _wrong(f"more than {MOST_STEPS} steps to some leaf")
@@ -292,13 +296,19 @@ def summed(
     weights = np.full((f.split.size, results), neutral, dtype)
     fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
     fold.at(weights, (f.leaf, f.target), f.weight.astype(dtype))
-    trees = _in_blocks(_trees(f, at, results if how in ("SUM", "AVERAGE") else 1))
-    if trees.shape[0] == results:  # each tree gives to one
-        own = weights.max(1) if how == "MAX" else weights.min(1) if how == "MIN" else weights.sum(1)
-        y = _walk(f, nodes, at, x, trees.reshape(-1), own, neutral)
-        y = _reduced(apply("Reshape", y, shape=(-1, *trees.shape)), how, 2)
-    else:
-        y = _reduced(_walk(f, nodes, at, x, trees[0], weights, neutral), how, 1)
+    every = _trees(f, at, results if how in ("SUM", "AVERAGE") else 1)
+    one = every.shape[0] == results  # each tree gives to one
+    if one:
+        weights = fold.reduce(weights, 1)
+    y: g.Value | None = None
+    for trees, depth in _by_depth(every, at.depths):
+        part = _walk(f, nodes, at, x, trees.reshape(-1), depth, weights, neutral)
+        if one:
+            part = apply("Reshape", part, shape=(-1, *trees.shape))
+        part = _reduced(part, how, 2 if one else 1)
+        join = {"MIN": "Min", "MAX": "Max"}.get(how, "Add")
+        y = part if y is None else apply(join, y, part)
+    assert y is not None
     if how == "AVERAGE":
         y = apply("Div", y, like(f.roots.size, y))
     if base.size:
@@ -340,17 +350,47 @@ def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
     return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
 
 
+def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """The trees of each result in groups, and how deep each group is: walks are as long as the
+    deepest tree of a group. Each has whole blocks of trees that are walked side by side."""
+    own = np.where(trees < 0, 0, depths[trees])
+    order = np.argsort(own, axis=1, kind="stable")
+    trees, deep = np.take_along_axis(trees, order, 1), np.sort(own, axis=1).max(0)
+    cuts = [0, *(k for k in range(1, deep.size) if deep[k] != deep[k - 1]), deep.size]
+    cuts = [k for k in cuts if k in (0, deep.size) or min(k, deep.size - k) >= LEAST_TREES]
+    # The cheapest way to make groups that end at the k-th cut, by what it costs.
+    best: list[tuple[float, list[int]]] = [(0.0, [])]
+    for k, end in enumerate(cuts[1:], 1):
+        some = []
+        for begin, (cost, ends) in zip(cuts[:k], best, strict=True):
+            steps = (_blocks(end - begin)[1] + GROUP_TREES) * (int(deep[end - 1]) + 1)
+            some.append((cost + steps, [*ends, end]))
+        best.append(min(some))
+    ends = best[-1][1]
+    groups = zip([0, *ends[:-1]], ends, strict=True)
+    return [(_in_blocks(trees[:, a:b]), int(deep[b - 1])) for a, b in groups]
+
+
+def _blocks(count: int) -> tuple[int, float]:
+    """In how many trees so many are walked, and how long that takes, in trees."""
+    if count <= 16:
+        whole = max(2, 1 << (count - 1).bit_length())
+        return whole, 16 * BLOCKS[16]
+    return min(
+        ((-(-count // b) * b, -(-count // b) * b * cost) for b, cost in BLOCKS.items()),
+        key=lambda row: row[1],
+    )
+
+
 def _in_blocks(trees: np.ndarray) -> np.ndarray:
-    """With more that are none, in whole blocks of trees that are walked side by side."""
-    count = trees.shape[1]
-    block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
-    whole = -(-count // block) * block if count > 16 else max(2, 1 << (count - 1).bit_length())
-    return np.pad(trees, ((0, 0), (0, whole - count)), constant_values=-1)
+    """With more that are none, in whole blocks."""
+    more = _blocks(trees.shape[1])[0] - trees.shape[1]
+    return np.pad(trees, ((0, 0), (0, more)), constant_values=-1)
 
 
 def _walk(
-    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, weights: np.ndarray,
-    neutral: float,
+    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, depth: int,
+    weights: np.ndarray, neutral: float,
 ) -> g.Value:  # fmt: skip
     """The weights of the leaves that rows reach in these trees; `neutral` where one is none."""
     kind = x.type.dtype
@@ -358,13 +398,15 @@ def _walk(
     more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
     weights = np.concatenate([weights, more])  # the last node is that of no tree
     last = f.split.size
-    complete = trees.size * COMPLETE_BYTES << at.depth
-    if at.depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * LINKED_BYTES * last:
-        order, leaves = _completed(f, nodes, at, trees)
+    complete = trees.size * COMPLETE_BYTES << depth
+    own_nodes = np.isin(at.tree, trees)
+    linked = LINKED_BYTES * np.count_nonzero(own_nodes)
+    if depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * linked:
+        order, leaves = _completed(f, nodes, depth, trees)
         links: tuple[g.Value | None, g.Value | None] = (None, None)
         shown = weights[leaves]
     else:
-        reached = np.flatnonzero(at.tree >= 0)
+        reached = np.flatnonzero(own_nodes & (at.tree >= 0))
         order = reached[np.lexsort((reached, at.level[reached], at.tree[reached]))]
         order = np.concatenate([order, [last]])
         places = np.full(last + 1, -1)
@@ -390,21 +432,21 @@ def _walk(
     return apply(
         "TreeWeights", x, constant(table(nodes.feature), U32), constant(threshold, kind),
         constant(shown, kind), *links, lower,
-        depth=at.depth, missing=int(nodes.missing),
+        depth=depth, missing=int(nodes.missing),
     )  # fmt: skip
 
 
 def _completed(
-    f: Forest, nodes: Nodes, at: Levels, trees: np.ndarray
+    f: Forest, nodes: Nodes, depth: int, trees: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Trees all of whose leaves are at the last level: the forest's node at each place of a heap,
     [trees, 2 ** depth], whose root is at 1; and its leaves, likewise."""
     last = f.split.size
     split = np.concatenate([f.split, [False]])
     children = np.concatenate([nodes.children, [[last, last]]])
-    heap = np.full((trees.size, 1 << at.depth), last)
+    heap = np.full((trees.size, 1 << depth), last)
     level = np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)][:, None]
-    for d in range(at.depth):
+    for d in range(depth):
         heap[:, 1 << d : 2 << d] = level
         below = np.where(split[level][..., None], children[level], level[..., None])
         level = below.reshape(trees.size, -1)
