@@ -169,7 +169,7 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
 def _steps(n: g.Node) -> float:
     """How many steps lead to a leaf of its trees, where each of two children is as likely."""
     if n not in _STEPS:
-        depth, children, roots = n.attr("depth"), *n.inputs[4:6]
+        depth, children, roots = n.attr("depth"), *(*n.inputs, None, None)[4:6]
         assert isinstance(depth, int)
         if not isinstance(children, g.Constant) or not isinstance(roots, g.Constant):
             return float(depth)  # complete trees
@@ -181,7 +181,7 @@ def _steps(n: g.Node) -> float:
             moving = np.where(inner, here, 0) / 2
             total += 2 * moving.sum()
             here = np.bincount(below.reshape(-1), np.repeat(moving, 2), len(below))
-        _STEPS[n] = total
+        _STEPS[n] = float(total)
     return _STEPS[n]
 
 
