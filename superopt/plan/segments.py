@@ -176,7 +176,8 @@ def _steps(n: g.Node) -> float:
         below, first = children.load(), roots.load()
         inner = below[:, 0] != np.arange(len(below))
         inner |= below[:, 1] != np.arange(len(below))
-        here, total = np.bincount(first, minlength=len(below)) / len(first), 0.0
+        here: np.ndarray = np.bincount(first, minlength=len(below)) / len(first)
+        total = 0.0
         for _ in range(depth):
             moving = np.where(inner, here, 0) / 2
             total += 2 * moving.sum()
