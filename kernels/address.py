@@ -10,7 +10,7 @@ from superopt.kernels.text import Value
 from superopt.te import affine
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Axis, Const, Expr
+from superopt.te.node import Apply, Axis, Const, Expr, Index
 from superopt.te.walk import axes_of, loads
 
 Moving = tuple[tuple[tuple[Expr, ...], int], ...]
@@ -151,3 +151,8 @@ def runs(flat: Expr, p: Place) -> list[tuple[int, Expr, int]]:
             out.append((k, place, 1))
         last = now
     return out
+
+
+def looked_up(e: Expr) -> bool:
+    """True if an index is an element of a tensor, so that lanes read from anywhere."""
+    return any(isinstance(a, Index) for atoms in ix.polynomial(e) for a in atoms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.kernels import vector_math
-from superopt.kernels.address import Address, Moving, Place, address, flat_index, spread
+from superopt.kernels.address import Address, Moving, Place, address, flat_index, looked_up, spread
 from superopt.kernels.cpu_writer import Writer, even, held, register, suffix, tabled, unpacked
 from superopt.kernels.functions import (
     POWERS,
@@ -276,15 +276,10 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
     told: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in w.unrolled.items()}
     found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
-        if near and _looked_up(where) and buffer.dtype.bits in (32, 64):
+        if near and looked_up(where) and buffer.dtype.bits in (32, 64):
             return _gathered(w, buffer, where, p)
         return _at(w, buffer, index_value(w, where, p), p.guard)
     return _picked(w, buffer, *found, p)
-
-
-def _looked_up(e: Expr) -> bool:
-    """True if an index is an element of a tensor, so that lanes read from anywhere."""
-    return any(isinstance(a, Index) for atoms in ix.polynomial(e) for a in atoms)
 
 
 def _gathered(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:

@@ -100,7 +100,8 @@ def main() -> None:
     lines = [
         "# Tree ensembles",
         "",
-        f"Written by `python scripts/bench_trees.py` on {time.strftime('%Y-%m-%d')}: {machine()}.",
+        f"Written by `python scripts/bench_trees.py` on {time.strftime('%Y-%m-%d')}:",
+        f"{machine().text}.",
         f"onnxruntime {ort.__version__}, Python {platform.python_version()}, one thread each, rows",
         f"of {FEATURES} features; microseconds of processor time for a call, medians of",
         f"{args.rounds} rounds in turns.",
@@ -114,7 +115,11 @@ def main() -> None:
         for n in BATCHES:
             x = rng.standard_normal((n, FEATURES)).astype(dtype)
             found = measured(made, x, args.rounds)
-            text = "no kernel | | " if found is None else "{:.1f} | {:.1f} | {:.2f}".format(*found)
+            text = (
+                "in onnxruntime | | "
+                if found is None
+                else "{:.1f} | {:.1f} | {:.2f}".format(*found)
+            )
             lines.append(f"| {name} | {n} | {text} |")
             print(lines[-1], flush=True)
     if args.output is not None:

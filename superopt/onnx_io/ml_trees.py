@@ -8,13 +8,12 @@ holds outside of the interval. In the table of a leaf the threshold is what the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as g
-from superopt.ir.op import InferError
 from superopt.onnx_io.ml_build import (
     POST_TRANSFORMS,
     above,
@@ -25,23 +24,19 @@ from superopt.onnx_io.ml_build import (
     features,
     floats,
     integer,
-    integers,
     labels,
     like,
     matrix,
     numeric,
-    strings,
     transformed,
     two_scores,
     word,
 )
 from superopt.onnx_io.ml_dense import Expand, Operands
+from superopt.onnx_io.ml_forest import MODES, Forest, by_ids, by_places, wrong
 from superopt.te.dtype import F32, F64, I64, U32
 
 AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
-# Modes by their numbers in opset 5.
-MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-MEMBER, LEAF = 6, 7
 _OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval the mode holds
 _STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
 _POINT = np.array([False, False, False, False, True, True])  # it is one float
@@ -52,161 +47,9 @@ BLOCKS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
 # not much larger in all, walks are shorter: there are fewer loads in each step.
 COMPLETE_BYTES, LINKED_BYTES, COMPLETE_ROOM = 12, 16, 2
 MOST_LEVELS = 12  # of complete trees
+LEAST_TREES = 16  # of a group of trees of some depth
+GROUP_TREES = 8  # that could be walked in the time that a kernel of its own takes
 PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
-
-
-@dataclass(frozen=True, slots=True)
-class Forest:
-    """Nodes of all trees, and what leaves add.
-
-    feature, threshold, split (of leaves False): one for each node; children: [nodes, 2], of nodes,
-    the first where the node's condition holds; mode: its number; missing: NaN goes to the first
-    child; roots: of trees; leaf, target, weight: for each weight its node and result.
-    """
-
-    feature: np.ndarray
-    threshold: np.ndarray
-    split: np.ndarray
-    children: np.ndarray
-    mode: np.ndarray
-    missing: np.ndarray
-    roots: np.ndarray
-    leaf: np.ndarray
-    target: np.ndarray
-    weight: np.ndarray
-
-
-def _wrong(why: str) -> InferError:
-    return InferError(f"a tree ensemble with {why}")
-
-
-def by_ids(n: oir.Node, of: str) -> Forest:
-    """The forest of TreeEnsembleRegressor (of: "target") or TreeEnsembleClassifier ("class")."""
-    trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
-    count = trees.size
-    names = strings(n, "nodes_modes")
-    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF}
-    if not count or any(name not in known for name in set(names)):
-        raise _wrong("no nodes, or of modes that are not known")
-    mode = np.array([known[name] for name in names], np.int64)
-    threshold, feature = floats(n, "nodes_values"), integers(n, "nodes_featureids")
-    sides = [integers(n, f"nodes_{k}nodeids") for k in ("true", "false")]
-    if any(a.size != count for a in (ids, mode, threshold, feature, *sides)):
-        raise _wrong("lists of nodes that are not of one length")
-    missing = integers(n, "nodes_missing_value_tracks_true")
-    missing = np.resize(missing, count) != 0 if missing.size == count else np.zeros(count, bool)
-    table = _Places(trees, ids)
-    split = mode != LEAF
-    children = np.stack([np.where(split, s, ids) for s in sides], 1)
-    held = [integers(n, f"{of}_{k}") for k in ("treeids", "nodeids", "ids")]
-    weight = floats(n, f"{of}_weights")
-    if any(a.size != weight.size for a in held):
-        raise _wrong("lists of weights that are not of one length")
-    first = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
-    if np.unique(trees[first]).size != first.size:
-        raise _wrong("trees whose nodes are not in one place")
-    return Forest(
-        feature, threshold, split,
-        np.stack([table.of(trees, children[:, k]) for k in range(2)], 1),
-        np.where(split, mode, 0), missing, first, table.of(held[0], held[1]), held[2], weight,
-    )  # fmt: skip
-
-
-class _Places:
-    """Where the node of a tree is among all nodes."""
-
-    def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
-        if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
-            raise _wrong("numbers of nodes that are negative, or far too large")
-        self.wide = int(ids.max()) + 1
-        keys = trees * self.wide + ids
-        self.order = np.argsort(keys, kind="stable")
-        self.keys = keys[self.order]
-        if (self.keys[1:] == self.keys[:-1]).any():
-            raise _wrong("two nodes of one number")
-
-    def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        wanted = trees * self.wide + ids
-        at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
-        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.wide).any():
-            raise _wrong("a node that is not there")
-        out: np.ndarray = self.order[at]
-        return out
-
-
-def by_places(n: oir.Node) -> Forest:
-    """The forest of TreeEnsemble, whose inner nodes and leaves are numbered apart."""
-    mode = _tensor(n, "nodes_modes").astype(np.int64)
-    threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
-    feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
-    roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
-    missing = integers(n, "nodes_missing_value_tracks_true")
-    missing = missing != 0 if missing.size else np.zeros(inner, bool)
-    some = [
-        integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
-    ]
-    if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
-        raise _wrong("lists of nodes that are not of one length")
-    sides = []
-    for at, leaf in (some[:2], some[2:]):
-        if (at < 0).any() or (at >= np.where(leaf != 0, leaves, inner)).any():
-            raise _wrong("a node that is not there")
-        sides.append(np.where(leaf != 0, at + inner, at))
-    ends = np.arange(inner, inner + leaves)
-    children = np.concatenate([np.stack(sides, 1), np.stack([ends, ends], 1)])
-
-    def padded(a: np.ndarray) -> np.ndarray:
-        return np.concatenate([a, np.zeros(leaves, a.dtype)])
-
-    # A tree of one leaf is a node both of whose children are that leaf.
-    forest = Forest(
-        padded(feature), padded(threshold), padded(np.ones(inner, bool)), children, padded(mode),
-        padded(missing), roots, ends, target, weight,
-    )  # fmt: skip
-    return _without_sets(forest, _tensor(n, "membership_values"))
-
-
-def _tensor(n: oir.Node, name: str) -> np.ndarray:
-    found = n.attributes.get(name)
-    return np.zeros(0) if found is None else np.asarray(found.as_tensor().numpy()).reshape(-1)
-
-
-def _without_sets(f: Forest, values: np.ndarray) -> Forest:
-    """Nodes that ask whether a feature is in a set as chains of nodes that compare with one value;
-    the sets are in the order of the nodes, and end with NaN."""
-    asks = np.flatnonzero(f.split & (f.mode == MEMBER))
-    ends = np.flatnonzero(np.isnan(values))
-    if asks.size != ends.size:
-        raise _wrong(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
-    if not asks.size:
-        return f
-    feature, threshold, split = list(f.feature), list(f.threshold), list(f.split)
-    children, mode, missing = f.children.tolist(), list(f.mode), list(f.missing)
-    for node, begin, end in zip(asks, [0, *(ends[:-1] + 1)], ends, strict=True):
-        some = values[begin:end]
-        if not some.size:
-            raise _wrong("an empty set")
-        yes, no = children[node]
-        at = int(node)
-        for k, value in enumerate(some):
-            mode[at], threshold[at] = MODES.index("BRANCH_EQ"), value
-            if k == len(some) - 1:
-                children[at] = [yes, no]
-                break
-            following = len(feature)
-            children[at] = [yes, following]
-            feature.append(feature[at])
-            threshold.append(value)
-            split.append(True)
-            mode.append(0)
-            missing.append(missing[at])
-            children.append([yes, no])
-            at = following
-    return replace(
-        f, feature=np.array(feature), threshold=np.array(threshold, f.threshold.dtype),
-        split=np.array(split), children=np.array(children), mode=np.array(mode),
-        missing=np.array(missing),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +67,19 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """tree, level: of each node, -1 of one that no tree reaches; depth: steps to the last leaf."""
+    """tree, level: of each node, -1 of one that no tree reaches; depths: steps to the last leaf of
+    each tree."""
 
     tree: np.ndarray
     level: np.ndarray
-    depth: int
+    depths: np.ndarray
 
 
 def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
     """Raises InferError for features that rows of `columns` do not have."""
     inner = f.split
     if ((f.feature < 0) | (f.feature >= columns))[inner].any():
-        raise _wrong(f"features that rows of {columns} do not have")
+        raise wrong(f"features that rows of {columns} do not have")
     strict, outside = inner & _STRICT[f.mode], inner & _OUTSIDE[f.mode]
     point = inner & _POINT[f.mode]
     threshold = f.threshold.astype(dtype)
@@ -259,14 +103,15 @@ def levels(f: Forest) -> Levels:
     """Raises InferError for what is no tree, or too deep."""
     tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
     some, own, depth = f.roots, np.arange(f.roots.size), 0
+    depths = np.zeros(f.roots.size, np.int64)
     while True:
-        tree[some], level[some] = own, depth
+        tree[some], level[some], depths[own] = own, depth, depth
         inner = f.split[some]
         if not inner.any():
-            return Levels(tree, level, depth)
+            return Levels(tree, level, depths)
         depth += 1
         if depth > MOST_STEPS:
-            raise _wrong(f"more than {MOST_STEPS} steps to some leaf")
+            raise wrong(f"more than {MOST_STEPS} steps to some leaf")
         below, own = f.children[some[inner]].reshape(-1), np.repeat(own[inner], 2)
         some, kept = np.unique(below, return_index=True)
         own = own[kept]
@@ -281,24 +126,30 @@ def summed(
     assert kind is not None
     dtype = np.dtype(np.float64 if kind is F64 else np.float32)
     if ((f.target < 0) | (f.target >= results)).any():
-        raise _wrong(f"weights of results that are not among {results}")
+        raise wrong(f"weights of results that are not among {results}")
     if f.split[f.leaf].any():
-        raise _wrong("weights of nodes that are no leaves")
+        raise wrong("weights of nodes that are no leaves")
     nodes, at = asked(f, features(x), dtype), levels(f)
     given = _always(f, at, results)
     if how in ("MIN", "MAX") and not given.all():
-        raise _wrong(f"{how} of results that some rows may not have")
+        raise wrong(f"{how} of results that some rows may not have")
     neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
     weights = np.full((f.split.size, results), neutral, dtype)
     fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
     fold.at(weights, (f.leaf, f.target), f.weight.astype(dtype))
-    trees = _in_blocks(_trees(f, at, results if how in ("SUM", "AVERAGE") else 1))
-    if trees.shape[0] == results:  # each tree gives to one
-        own = weights.max(1) if how == "MAX" else weights.min(1) if how == "MIN" else weights.sum(1)
-        y = _walk(f, nodes, at, x, trees.reshape(-1), own, neutral)
-        y = _reduced(apply("Reshape", y, shape=(-1, *trees.shape)), how, 2)
-    else:
-        y = _reduced(_walk(f, nodes, at, x, trees[0], weights, neutral), how, 1)
+    every = _trees(f, at, results if how in ("SUM", "AVERAGE") else 1)
+    one = every.shape[0] == results  # each tree gives to one
+    if one:
+        weights = fold.reduce(weights, 1)
+    y: g.Value | None = None
+    for trees, depth in _by_depth(every, at.depths):
+        part = _walk(f, nodes, at, x, trees.reshape(-1), depth, weights, neutral)
+        if one:
+            part = apply("Reshape", part, shape=(-1, *trees.shape))
+        part = _reduced(part, how, 2 if one else 1)
+        join = {"MIN": "Min", "MAX": "Max"}.get(how, "Add")
+        y = part if y is None else apply(join, y, part)
+    assert y is not None
     if how == "AVERAGE":
         y = apply("Div", y, like(f.roots.size, y))
     if base.size:
@@ -340,17 +191,47 @@ def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
     return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
 
 
+def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """The trees of each result in groups, and how deep each group is: walks are as long as the
+    deepest tree of a group. Each has whole blocks of trees that are walked side by side."""
+    own = np.where(trees < 0, 0, depths[trees])
+    order = np.argsort(own, axis=1, kind="stable")
+    trees, deep = np.take_along_axis(trees, order, 1), np.sort(own, axis=1).max(0)
+    cuts = [0, *(k for k in range(1, deep.size) if deep[k] != deep[k - 1]), deep.size]
+    cuts = [k for k in cuts if k in (0, deep.size) or min(k, deep.size - k) >= LEAST_TREES]
+    # The cheapest way to make groups that end at the k-th cut, by what it costs.
+    best: list[tuple[float, list[int]]] = [(0.0, [])]
+    for k, end in enumerate(cuts[1:], 1):
+        some = []
+        for begin, (cost, ends) in zip(cuts[:k], best, strict=True):
+            steps = (_blocks(end - begin)[1] + GROUP_TREES) * (int(deep[end - 1]) + 1)
+            some.append((cost + steps, [*ends, end]))
+        best.append(min(some))
+    ends = best[-1][1]
+    groups = zip([0, *ends[:-1]], ends, strict=True)
+    return [(_in_blocks(trees[:, a:b]), int(deep[b - 1])) for a, b in groups]
+
+
+def _blocks(count: int) -> tuple[int, float]:
+    """In how many trees so many are walked, and how long that takes, in trees."""
+    if count <= 16:
+        whole = max(2, 1 << (count - 1).bit_length())
+        return whole, 16 * BLOCKS[16]
+    return min(
+        ((-(-count // b) * b, -(-count // b) * b * cost) for b, cost in BLOCKS.items()),
+        key=lambda row: row[1],
+    )
+
+
 def _in_blocks(trees: np.ndarray) -> np.ndarray:
-    """With more that are none, in whole blocks of trees that are walked side by side."""
-    count = trees.shape[1]
-    block = min(BLOCKS, key=lambda b: -(-count // b) * b * BLOCKS[b])
-    whole = -(-count // block) * block if count > 16 else max(2, 1 << (count - 1).bit_length())
-    return np.pad(trees, ((0, 0), (0, whole - count)), constant_values=-1)
+    """With more that are none, in whole blocks."""
+    more = _blocks(trees.shape[1])[0] - trees.shape[1]
+    return np.pad(trees, ((0, 0), (0, more)), constant_values=-1)
 
 
 def _walk(
-    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, weights: np.ndarray,
-    neutral: float,
+    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, depth: int,
+    weights: np.ndarray, neutral: float,
 ) -> g.Value:  # fmt: skip
     """The weights of the leaves that rows reach in these trees; `neutral` where one is none."""
     kind = x.type.dtype
@@ -358,13 +239,15 @@ def _walk(
     more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
     weights = np.concatenate([weights, more])  # the last node is that of no tree
     last = f.split.size
-    complete = trees.size * COMPLETE_BYTES << at.depth
-    if at.depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * LINKED_BYTES * last:
-        order, leaves = _completed(f, nodes, at, trees)
+    complete = trees.size * COMPLETE_BYTES << depth
+    own_nodes = np.isin(at.tree, trees)
+    linked = LINKED_BYTES * np.count_nonzero(own_nodes)
+    if depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * linked:
+        order, leaves = _completed(f, nodes, depth, trees)
         links: tuple[g.Value | None, g.Value | None] = (None, None)
         shown = weights[leaves]
     else:
-        reached = np.flatnonzero(at.tree >= 0)
+        reached = np.flatnonzero(own_nodes & (at.tree >= 0))
         order = reached[np.lexsort((reached, at.level[reached], at.tree[reached]))]
         order = np.concatenate([order, [last]])
         places = np.full(last + 1, -1)
@@ -390,21 +273,21 @@ def _walk(
     return apply(
         "TreeWeights", x, constant(table(nodes.feature), U32), constant(threshold, kind),
         constant(shown, kind), *links, lower,
-        depth=at.depth, missing=int(nodes.missing),
+        depth=depth, missing=int(nodes.missing),
     )  # fmt: skip
 
 
 def _completed(
-    f: Forest, nodes: Nodes, at: Levels, trees: np.ndarray
+    f: Forest, nodes: Nodes, depth: int, trees: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Trees all of whose leaves are at the last level: the forest's node at each place of a heap,
     [trees, 2 ** depth], whose root is at 1; and its leaves, likewise."""
     last = f.split.size
     split = np.concatenate([f.split, [False]])
     children = np.concatenate([nodes.children, [[last, last]]])
-    heap = np.full((trees.size, 1 << at.depth), last)
+    heap = np.full((trees.size, 1 << depth), last)
     level = np.concatenate([f.roots, [last]])[np.where(trees < 0, -1, trees)][:, None]
-    for d in range(at.depth):
+    for d in range(depth):
         heap[:, 1 << d : 2 << d] = level
         below = np.where(split[level][..., None], children[level], level[..., None])
         level = below.reshape(trees.size, -1)
@@ -420,7 +303,7 @@ def _rows(operand: g.Value | None) -> g.Value:
 def _base(n: oir.Node, results: int) -> np.ndarray:
     base = floats(n, "base_values")
     if base.size not in (0, results):
-        raise _wrong(f"{base.size} base values for {results} results")
+        raise wrong(f"{base.size} base values for {results} results")
     return base
 
 
@@ -454,7 +337,7 @@ def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Valu
         return _binary(n, x, f, names, post)
     y, given = summed(f, x, count, "SUM", _base(n, count))
     if count < 3 or not given.all():
-        raise _wrong(f"{count} classes, of which some may get no score")
+        raise wrong(f"{count} classes, of which some may get no score")
     chosen = apply("Gather", constant(names, I64), best(y), axis=0)
     return chosen, cast(transformed(y, post), F32)
 
@@ -463,7 +346,7 @@ def _binary(n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str) ->
     """Two classes of which one has scores."""
     base = floats(n, "base_values")
     if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
-        raise _wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")
+        raise wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")
     score, _ = summed(f, x, 1, "SUM", base)
     positive = bool((f.weight >= 0).all())
     chosen = above(score, 0.5 if positive else 0.0, names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +89,8 @@ class Compiler:
     own: bool = False
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
-        """The compiler itself; or, where these sizes leave shapes unknown, as those that are
-        computed by Concat and Reshape may be, that of the model whose inputs have these sizes.
-        So, too, where that is read in other words."""
+        """The compiler itself; or, where these sizes leave shapes unknown or the model is read in
+        other words at them, that of the model whose inputs have these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
             more = sizes or plainer(self.model)
@@ -270,12 +268,8 @@ class Compiler:
         write(saved_from(self.model.source, *how, exe.variants), path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
-        native = partial(self.native_node, sizes=sizes)
-        return worthwhile(self.model.graph, native, sizes, self.model.units())
-
-    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
-        """True if a node runs as a kernel."""
-        return not self.why_not(n, sizes)
+        units = self.model.units()
+        return worthwhile(self.model.graph, lambda n: not self.why_not(n, sizes), sizes, units)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from scripts.tree_models import MODES, Attributes, forest, model, regressor
+from superopt.plan import segments
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -67,8 +68,16 @@ ENSEMBLES = ensembles()
 
 
 @pytest.mark.parametrize(("name", "attributes"), ENSEMBLES, ids=[n for n, _ in ENSEMBLES])
-def test_regressors_of_all_shapes(name: str, attributes: Attributes) -> None:
+def test_regressors_of_all_shapes(
+    name: str, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "UNEVEN", np.inf)  # by kernels, however long their walks are
     compared(regressor(attributes, FEATURES), rows())
+
+
+def test_very_uneven_trees_run_in_onnxruntime() -> None:
+    attributes = forest(np.random.default_rng(6), 5, 30, FEATURES, grow=0.52)
+    compared(regressor(attributes, FEATURES), rows(), kernels=False)
 
 
 @pytest.mark.parametrize("n", [1, 2, 33, 100])

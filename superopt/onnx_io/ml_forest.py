@@ -1,0 +1,169 @@
+"""Forests: the nodes of a tree ensemble of ai.onnx.ml, whichever operator has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt.ir.op import InferError
+from superopt.onnx_io.ml_build import floats, integers, strings
+
+# Modes by their numbers in opset 5.
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+MEMBER, LEAF = 6, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Nodes of all trees, and what leaves add.
+
+    feature, threshold, split (of leaves False): one for each node; children: [nodes, 2], of nodes,
+    the first where the node's condition holds; mode: its number; missing: NaN goes to the first
+    child; roots: of trees; leaf, target, weight: for each weight its node and result.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    split: np.ndarray
+    children: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    roots: np.ndarray
+    leaf: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+def wrong(why: str) -> InferError:
+    return InferError(f"a tree ensemble with {why}")
+
+
+def by_ids(n: oir.Node, of: str) -> Forest:
+    """The forest of TreeEnsembleRegressor (of: "target") or TreeEnsembleClassifier ("class")."""
+    trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
+    count = trees.size
+    names = strings(n, "nodes_modes")
+    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF}
+    if not count or any(name not in known for name in set(names)):
+        raise wrong("no nodes, or of modes that are not known")
+    mode = np.array([known[name] for name in names], np.int64)
+    threshold, feature = floats(n, "nodes_values"), integers(n, "nodes_featureids")
+    sides = [integers(n, f"nodes_{k}nodeids") for k in ("true", "false")]
+    if any(a.size != count for a in (ids, mode, threshold, feature, *sides)):
+        raise wrong("lists of nodes that are not of one length")
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = np.resize(missing, count) != 0 if missing.size == count else np.zeros(count, bool)
+    table = _Places(trees, ids)
+    split = mode != LEAF
+    children = np.stack([np.where(split, s, ids) for s in sides], 1)
+    held = [integers(n, f"{of}_{k}") for k in ("treeids", "nodeids", "ids")]
+    weight = floats(n, f"{of}_weights")
+    if any(a.size != weight.size for a in held):
+        raise wrong("lists of weights that are not of one length")
+    first = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
+    if np.unique(trees[first]).size != first.size:
+        raise wrong("trees whose nodes are not in one place")
+    return Forest(
+        feature, threshold, split,
+        np.stack([table.of(trees, children[:, k]) for k in range(2)], 1),
+        np.where(split, mode, 0), missing, first, table.of(held[0], held[1]), held[2], weight,
+    )  # fmt: skip
+
+
+class _Places:
+    """Where the node of a tree is among all nodes."""
+
+    def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
+        if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
+            raise wrong("numbers of nodes that are negative, or far too large")
+        self.wide = int(ids.max()) + 1
+        keys = trees * self.wide + ids
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        if (self.keys[1:] == self.keys[:-1]).any():
+            raise wrong("two nodes of one number")
+
+    def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        wanted = trees * self.wide + ids
+        at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.wide).any():
+            raise wrong("a node that is not there")
+        out: np.ndarray = self.order[at]
+        return out
+
+
+def by_places(n: oir.Node) -> Forest:
+    """The forest of TreeEnsemble, whose inner nodes and leaves are numbered apart."""
+    mode = _tensor(n, "nodes_modes").astype(np.int64)
+    threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
+    feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
+    roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
+    missing = integers(n, "nodes_missing_value_tracks_true")
+    missing = missing != 0 if missing.size else np.zeros(inner, bool)
+    some = [
+        integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
+    ]
+    if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
+        raise wrong("lists of nodes that are not of one length")
+    sides = []
+    for at, leaf in (some[:2], some[2:]):
+        if (at < 0).any() or (at >= np.where(leaf != 0, leaves, inner)).any():
+            raise wrong("a node that is not there")
+        sides.append(np.where(leaf != 0, at + inner, at))
+    ends = np.arange(inner, inner + leaves)
+    children = np.concatenate([np.stack(sides, 1), np.stack([ends, ends], 1)])
+
+    def padded(a: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, np.zeros(leaves, a.dtype)])
+
+    # A tree of one leaf is a node both of whose children are that leaf.
+    forest = Forest(
+        padded(feature), padded(threshold), padded(np.ones(inner, bool)), children, padded(mode),
+        padded(missing), roots, ends, target, weight,
+    )  # fmt: skip
+    return _without_sets(forest, _tensor(n, "membership_values"))
+
+
+def _tensor(n: oir.Node, name: str) -> np.ndarray:
+    found = n.attributes.get(name)
+    return np.zeros(0) if found is None else np.asarray(found.as_tensor().numpy()).reshape(-1)
+
+
+def _without_sets(f: Forest, values: np.ndarray) -> Forest:
+    """Nodes that ask whether a feature is in a set as chains of nodes that compare with one value;
+    the sets are in the order of the nodes, and end with NaN."""
+    asks = np.flatnonzero(f.split & (f.mode == MEMBER))
+    ends = np.flatnonzero(np.isnan(values))
+    if asks.size != ends.size:
+        raise wrong(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
+    if not asks.size:
+        return f
+    feature, threshold, split = list(f.feature), list(f.threshold), list(f.split)
+    children, mode, missing = f.children.tolist(), list(f.mode), list(f.missing)
+    for node, begin, end in zip(asks, [0, *(ends[:-1] + 1)], ends, strict=True):
+        some = values[begin:end]
+        if not some.size:
+            raise wrong("an empty set")
+        yes, no = children[node]
+        at = int(node)
+        for k, value in enumerate(some):
+            mode[at], threshold[at] = MODES.index("BRANCH_EQ"), value
+            if k == len(some) - 1:
+                children[at] = [yes, no]
+                break
+            following = len(feature)
+            children[at] = [yes, following]
+            feature.append(feature[at])
+            threshold.append(value)
+            split.append(True)
+            mode.append(0)
+            missing.append(missing[at])
+            children.append([yes, no])
+            at = following
+    return replace(
+        f, feature=np.array(feature), threshold=np.array(threshold, f.threshold.dtype),
+        split=np.array(split), children=np.array(children), mode=np.array(mode),
+        missing=np.array(missing),
+    )  # fmt: skip
