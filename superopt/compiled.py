@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from superopt import guard
-from superopt.errors import ModelError, OutOfTime, UsageError
+from superopt.errors import OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
@@ -19,12 +19,10 @@ from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
-    from superopt.pipeline import gpu_ready, ready
-    from superopt.pipeline.compile import Compiler
+    from superopt.pipeline import gpu_ready
     from superopt.pipeline.cuda import Compiler as GpuCompiler
-    from superopt.pipeline.executable import Executable, Sizes, Steps
+    from superopt.pipeline.executable import Executable, Sizes
     from superopt.pipeline.gpu_parts import Variant
-    from superopt.pipeline.native import Native
     from superopt.pipeline.on_gpu import OnGpu
     from superopt.report.compiled import Tuned
     from superopt.report.data import Event
@@ -126,17 +124,17 @@ def compile(
         if tune:
             with suppress(OutOfTime):  # what was measured by then is kept
                 _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
-        from superopt.kernels.engine import host
-        from superopt.pipeline import ready
+        from superopt import from_file
         from superopt.pipeline.allowed import Allowed
+        from superopt.pipeline.kept_fallback import Options
 
-        options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
+        options = Options(threads or 1, Allowed(float_class, bool(partial)), place)
         if isinstance(model, str | Path):
-            exe = _from_file(Path(model), options)
+            exe = from_file.executable(Path(model), options)
         else:
             from superopt.onnx_io.source import read
 
-            exe = _compiler(read(model), options).executable()
+            exe = from_file.compiler(read(model), options).executable()
         if not symbolic(exe.ports):
             exe.variant({})
         return exe
@@ -180,6 +178,7 @@ def _gpu_compiler(
 def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
     """The model in a file; its programs are kept, and found again. Where they are found neither the
     model nor the compiler, torch and Triton are loaded until something else is asked of it."""
+    from superopt import from_file
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.on_gpu import OnGpu
 
@@ -192,7 +191,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
 
         source = read(path)
         made = _gpu_compiler(source, options, on)
-        _watched(watch, source)
+        from_file.keep_digest(watch, source)
         key = options.key(source.sha256, on)
         about = entries.Interface(made.ports(), made.names())
         if not any(p.optional for p in about.ports):
@@ -201,7 +200,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         def make() -> GpuCompiler:
             return made
     else:
-        make = cache(lambda: _gpu_compiler(_again(path, digest), options, on))
+        make = cache(lambda: _gpu_compiler(from_file.read_again(path, digest), options, on))
 
     def keep(sizes: Sizes, v: Variant) -> None:
         make().keep(key, sizes, v)
@@ -223,78 +222,6 @@ def _threads(given: object) -> None:
         raise UsageError(
             f"threads {given!r}", f"it is a whole number from 1 to {MOST_THREADS}", "give another"
         )
-
-
-def _compiler(source: Source, options: ready.Options) -> Compiler:
-    from superopt.pipeline.compile import compiler
-
-    o = options
-    return compiler(source, o.threads, o.machine, o.store, o.allowed, _rewrite)
-
-
-def _rewrite(source: Source, log: str) -> Source:
-    from superopt.pipeline.rewritten import rewritten
-
-    return rewritten(source, log)
-
-
-def _from_file(path: Path, options: ready.Options) -> Executable:
-    """The model in a file; its programs are kept, and found again. Where they are found neither the
-    model nor the compiler is loaded until something else is asked of it."""
-    from superopt.pipeline import ready
-    from superopt.pipeline.executable import Executable
-    from superopt.pipeline.native import Native
-
-    watch = entries.Watch.on(path)
-    digest = entries.digest_of(path)
-    kept = None if digest is None else ready.Kept(options.key(digest), options.machine)
-    about = None if kept is None else entries.interface(kept.key)
-    if kept is None or about is None:
-        from superopt.onnx_io.source import read
-
-        source = read(path)
-        made = _compiler(source, options)
-        _watched(watch, source)
-        kept = ready.Kept(options.key(source.sha256), options.machine)
-        about = entries.Interface(made.ports(), made.names())
-        if not any(p.optional for p in about.ports):
-            entries.keep_interface(kept.key, about)
-
-        def make() -> Compiler:
-            return made
-    else:
-        make = cache(lambda: _compiler(_again(path, digest), options))
-
-    def find(sizes: Sizes) -> Native | None:
-        return kept.find(sizes, lambda how: make().planned(dict(sizes), how))
-
-    def keep(sizes: Sizes, steps: Steps) -> None:
-        if len(steps) == 1 and isinstance(steps[0], Native) and steps[0].whole is not None:
-            kept.keep(sizes, steps[0], make().image(steps[0]))
-
-    return Executable(
-        about.ports, about.outputs, options.threads, options.machine, make, find, keep
-    )
-
-
-def _watched(watch: entries.Watch, source: Source) -> None:
-    """Write down the digest of a model's files, where they are as they were."""
-    folder = watch.path.parent
-    watch.keep(source.sha256, [folder / location for location in source.skeleton.files])
-
-
-def _again(path: Path, digest: str | None) -> Source:
-    """A model of which there is only its program so far."""
-    from superopt.onnx_io.source import read
-
-    source = read(path)
-    if source.sha256 != digest:
-        raise ModelError(
-            f"{path} is another model now",
-            "it was changed after it was compiled",
-            "compile it again",
-        )
-    return source
 
 
 def tune(

@@ -41,7 +41,7 @@ class Machine:
 @functools.cache
 def machine() -> Machine:
     """This machine."""
-    cpu, flags = _processor()
+    cpu, flags = processor()
     system = f"{platform.system() or sys.platform} {platform.release()}".strip()
     return Machine(cpu, digest(flags), _cores(), memory(), system)
 
@@ -53,7 +53,10 @@ def digest(flags: list[str]) -> str:
     return hashlib.sha256(" ".join(sorted(set(flags))).encode()).hexdigest()[:12]
 
 
-def _processor() -> tuple[str, list[str]]:
+@functools.cache
+def processor() -> tuple[str, list[str]]:
+    """The processor's name, and the names of its instruction set extensions as the system has
+    them; none where it does not tell."""
     if text := _read("/proc/cpuinfo"):
         return parse_cpuinfo(text)
     if sys.platform == "darwin":

@@ -3,7 +3,7 @@ taken in its place. torch writes one where it squeezes a dimension that it did n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 import onnx
@@ -31,17 +31,27 @@ def decided(model: Model) -> Model:
     while known := conditions(model):
         source = model.source
         proto = source.skeleton.proto()
-        nodes: list[onnx.NodeProto] = []
-        for k, n in enumerate(proto.graph.node):
-            if k not in known:
-                nodes.append(n)
-                continue
-            (branch,) = (a.g for a in n.attribute if a.name == BRANCH[known[k]])
-            nodes += _nodes(branch, n)
-            proto.graph.initializer.extend(_own(branch, n))
-        with_nodes(proto.graph, nodes)
+        inline(proto.graph, known)
         model = import_model(source.instead(proto))
     return model
+
+
+def inline(
+    graph: onnx.GraphProto, taken: Mapping[int, bool], dropped: Set[int] = frozenset()
+) -> None:
+    """Put the branch that is taken in the place of each of these Ifs, which are given by their
+    positions, and leave out the nodes at the positions `dropped`."""
+    nodes: list[onnx.NodeProto] = []
+    for k, n in enumerate(graph.node):
+        if k in dropped:
+            continue
+        if k not in taken:
+            nodes.append(n)
+            continue
+        (branch,) = (a.g for a in n.attribute if a.name == BRANCH[taken[k]])
+        nodes += _nodes(branch, n)
+        graph.initializer.extend(_own(branch, n))
+    with_nodes(graph, nodes)
 
 
 def _own(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
@@ -58,21 +68,27 @@ def _nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProt
     for inner in branch.node:
         out = onnx.NodeProto()
         out.CopyFrom(inner)
-        out.name = f"{n.output[0]}/{inner.name}" if inner.name else ""
-        _rename(out, names)
+        out.name = f"{_prefix(n)}/{inner.name}" if inner.name else ""
+        rename(out, names)
         yield out
     for v, name in zip(branch.output, n.output, strict=True):
-        yield onnx.helper.make_node("Identity", [names.get(v.name, v.name)], [name])
+        if name:
+            yield onnx.helper.make_node("Identity", [names.get(v.name, v.name)], [name])
 
 
 def _names(branch: onnx.GraphProto, n: onnx.NodeProto) -> dict[str, str]:
     """Of what the branch defines: names that nothing else has."""
     some = [t.name for t in branch.initializer]
     some += [name for inner in branch.node for name in inner.output if name]
-    return {name: f"{n.output[0]}/{name}" for name in some}
+    return {name: f"{_prefix(n)}/{name}" for name in some}
 
 
-def _rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
+def _prefix(n: onnx.NodeProto) -> str:
+    """Of the names of what its branches define."""
+    return next((name for name in n.output if name), n.name)
+
+
+def rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Wherever the node, and what is in it, reads and gives them."""
     for some in (n.input, n.output):
         some[:] = [names.get(x, x) for x in some]
@@ -81,4 +97,4 @@ def _rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
             for v in inner.output:
                 v.name = names.get(v.name, v.name)
             for m in inner.node:
-                _rename(m, names)
+                rename(m, names)

@@ -8,21 +8,21 @@ import onnx_ir as oir
 from onnx_ir.convenience import extract
 
 from superopt.onnx_io.importer import OVERRIDABLE_SINCE
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.source import Source
 from superopt.onnx_io.stowed import proto_of
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
 
 
 def extracted(
-    model: Model, given: Mapping[str, TensorType], outputs: Sequence[str]
+    source: Source, given: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
-    """A model file that computes `outputs` from `given`, and from inputs of the model where it
-    needs them; and the names of its inputs.
+    """A model file that computes `outputs` from `given`, and from inputs of the source's model
+    where it needs them; and the names of its inputs.
 
     Raises ValueError where a name is none of the file's, and for a model above protobuf's limit.
     """
-    theirs = model.source.model
+    theirs = source.model
     old = theirs.ir_version < OVERRIDABLE_SINCE  # initializers are inputs, which nobody gives
     known = theirs.graph.initializers if old else ()
     own = [v.name for v in theirs.graph.inputs if v.name is not None and v.name not in known]
@@ -40,6 +40,13 @@ def extracted(
     )
     names = tuple(v.name for v in graph.inputs if v.name is not None)
     return bytes(proto_of(part).SerializeToString()), names
+
+
+def defined(source: Source) -> frozenset[str]:
+    """The names of the values of the model's own graph."""
+    graph = source.model.graph
+    values = (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs))
+    return frozenset(v.name for v in values if v.name)
 
 
 def _state(v: oir.Value, t: TensorType) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx.inliner
+import onnx_ir as oir
 from onnx import helper
 
 from superopt.onnx_io.checker import complaint
@@ -16,6 +17,8 @@ from superopt.onnx_io.source import Source
 
 Shapes = Mapping[str, Sequence[object]]
 SECONDS = 3  # of the checker's, for a small model
+# Metadata of a node that stands for part of another one: the first result of that one.
+REPLACES = "superopt.replaces"
 KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -43,6 +46,8 @@ def told(source: Source) -> Source | None:
                 continue
             made = Maker(opset, kinds, shapes, node.output[0], known, asked)
             _tell(made, node)
+            for part in made.nodes:
+                part.metadata_props.add(key=REPLACES, value=node.output[0])
             nodes += made.nodes
     except (Untold, ValueError, TypeError, LookupError, ArithmeticError):  # of odd attributes
         return None
@@ -54,6 +59,11 @@ def told(source: Source) -> Source | None:
         for v, inferred in zip(graph.output, found.output, strict=True):
             v.CopyFrom(inferred)  # shapes that are left out, as of what nobody knew
     return source.instead(model)
+
+
+def replaced(node: oir.Node) -> str | None:
+    """The first result of the operator of onnxruntime that this node is a part of, or None."""
+    return node.metadata_props.get(REPLACES)
 
 
 def inlined(source: Source) -> Source | None:

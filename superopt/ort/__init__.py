@@ -2,9 +2,14 @@
 
 `session` and `run` work in this process.  Whatever may crash, hang or run out of memory goes
 through a `Worker`, a child process that is started anew when it dies; so does all timing.
+
+What times models, and what runs them in other processes, is loaded on first use (PEP 562): a
+process that runs one session does without.
 """
 
-from superopt.ort.measure import Tried, runs_everywhere, time_interleaved, time_single
+import importlib
+from typing import TYPE_CHECKING
+
 from superopt.ort.runtime import (
     Port,
     Session,
@@ -18,9 +23,25 @@ from superopt.ort.runtime import (
     session,
     session_of_part,
 )
-from superopt.ort.timing import Timing
 from superopt.ort.values import Array, Feeds, Value
-from superopt.ort.worker import Failed, Loaded, Worker, shared
+
+if TYPE_CHECKING:
+    from superopt.ort.measure import Tried, runs_everywhere, time_interleaved, time_single
+    from superopt.ort.timing import Timing
+    from superopt.ort.worker import Failed, Loaded, Worker, shared
+
+# Where each name lives that is loaded on first use.
+_HOME = {
+    "Failed": "superopt.ort.worker",
+    "Loaded": "superopt.ort.worker",
+    "Timing": "superopt.ort.timing",
+    "Tried": "superopt.ort.measure",
+    "Worker": "superopt.ort.worker",
+    "runs_everywhere": "superopt.ort.measure",
+    "shared": "superopt.ort.worker",
+    "time_interleaved": "superopt.ort.measure",
+    "time_single": "superopt.ort.measure",
+}
 
 __all__ = [
     "Array",
@@ -47,3 +68,11 @@ __all__ = [
     "time_interleaved",
     "time_single",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if (home := _HOME.get(name)) is None:
+        raise AttributeError(f"module 'superopt.ort' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

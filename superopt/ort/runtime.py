@@ -83,8 +83,13 @@ def levels() -> tuple[str, ...]:
     return tuple(name for name, attribute in _LEVELS.items() if hasattr(known, attribute))
 
 
-def session(model: Source, threads: int = 1, level: str = "all") -> Session:
+def session(
+    model: Source, threads: int = 1, level: str = "all", unsigned_weights: bool = False
+) -> Session:
     """Loads a model for the CPU with a fixed number of threads.
+
+    unsigned_weights: int8 weights are multiplied as uint8 where products by int8 would saturate
+    (onnxruntime's session option `session.x64quantprecision`).
 
     Raises ModelError where onnxruntime refuses the model, UsageError for an unknown level or a
     number of threads below 1.
@@ -105,6 +110,8 @@ def session(model: Source, threads: int = 1, level: str = "all") -> Session:
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
+    if unsigned_weights:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     given = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(given, str) and not Path(given).is_file():
         raise ModelError(f"no model at {given}", "there is no such file", "check the path")
@@ -117,11 +124,14 @@ def session(model: Source, threads: int = 1, level: str = "all") -> Session:
     return Session(raw, _ports(raw.get_inputs()), _ports(raw.get_outputs()))
 
 
-def session_of_part(model: Source, threads: int = 1) -> Session:
+def session_of_part(
+    model: Source, threads: int = 1, level: str = "all", unsigned_weights: bool = False
+) -> Session:
     """As `session`, for what has to run: where onnxruntime's optimizations refuse what they made
     themselves, as some of quantized nodes do, without these."""
     try:
-        return session(model, threads)
+        more = {"unsigned_weights": True} if unsigned_weights else {}
+        return session(model, threads, level, **more)
     except ModelError:
         return session(model, threads, levels()[0])
 

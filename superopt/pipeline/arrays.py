@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,8 @@ def sizes_of(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, i
 
 
 def _array(port: Port, given: Any, wanted: np.dtype) -> np.ndarray:
-    if isinstance(given, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # which numpy loads when it is first asked for
+    if masked is not None and isinstance(given, masked.MaskedArray):
         raise UsageError(
             f"input {port.name!r} is a masked array", "a model takes all elements of its inputs",
             "use .filled(value), or .data for all elements as they are",

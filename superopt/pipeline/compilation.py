@@ -13,10 +13,12 @@ from superopt.kernels.cpu_text import written
 from superopt.kernels.dump import passes
 from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import ALL, Allowed
+from superopt.pipeline.branching import value_names
 from superopt.pipeline.compile import compile
+from superopt.pipeline.notes import notes
 from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import fitting, representative
-from superopt.pipeline.steps import Native
+from superopt.pipeline.steps import natives
 from superopt.plan.build import Program
 from superopt.report.compiled import Compilation, Foreign
 
@@ -35,12 +37,12 @@ def compilation(
     with fitting(exe.model, shapes):
         steps = exe.variant(sizes)
     seconds = time.monotonic() - begin
-    programs = [s.code.program for s in steps if isinstance(s, Native)]
+    programs = [s.code.program for s in natives(steps)]
     if dump is not None:
         for n, p in enumerate(programs):
             _dumped(p, exe.machine, dump if len(programs) == 1 else dump / f"part{n}")
     kernels = {name for p in programs for name in p.kernels}
-    names = exe.at(sizes).model.names
+    names = value_names(exe.compiler, sizes)
     foreign = tuple(
         Foreign(f"{n.op.title} {names.get(g.item(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
@@ -56,6 +58,7 @@ def compilation(
         sum(p.memory + threads * p.workspace for p in programs),
         foreign,
         sizes=tuple(sizes.items()),
+        notes=notes(exe.compiler, sizes),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,51 +14,59 @@ import numpy as np
 from superopt import ort
 from superopt.cost import tuned
 from superopt.cost.store import Store, default_folder
-from superopt.errors import ModelError, Unlike, UsageError
+from superopt.errors import ModelError, Unlike
 from superopt.ir import graph as g
-from superopt.ir.evaluate import bound_sizes
 from superopt.kernels.cpu import Machine, host
 from superopt.kernels.option import Option
 from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model, why_opaque
+from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline import export
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.arrays import Port, symbolic
+from superopt.pipeline.branching import branch, compile_ahead, nodes_in_onnxruntime
 from superopt.pipeline.executable import Executable as Executable
 from superopt.pipeline.executable import Sizes, Steps
-from superopt.pipeline.foreign import unread, unsaved
+from superopt.pipeline.foreign import (
+    Original,
+    checked_available,
+    fitting_shapes,
+    told_operators,
+    units,
+    unsaved,
+    without_kernels,
+)
 from superopt.pipeline.in_turn import Direct, in_turn
-from superopt.pipeline.native import Native, Whole
+from superopt.pipeline.integer_mode import DEFAULT
+from superopt.pipeline.native import Native
+from superopt.pipeline.native_segment import native, out_of_memory
 from superopt.pipeline.outside import Readable, readable
-from superopt.pipeline.ports import checked_windows, dtype_of, port, shape_at
+from superopt.pipeline.ports import given_sizes, port
 from superopt.pipeline.profile import profile
 from superopt.pipeline.programs import program_of
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
-from superopt.pipeline.steps import Arrays, Foreign, foreign, whole
+from superopt.pipeline.steps import Arrays, Branch, Fallback, Foreign, foreign, natives, whole
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program
-from superopt.plan.execute import code, image
+from superopt.plan.execute import image
 from superopt.plan.image import Image
 from superopt.plan.scatters import has_kernel
 from superopt.plan.segments import (
-    BESIDE,
-    INTEGERS,
     NO_KERNEL,
     Segment,
+    Units,
     fallen,
-    integers,
     why_not,
     why_slow,
     worthwhile,
 )  # fmt: skip
+from superopt.plan.unsupported import unsupported
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
-from superopt.te.domain import Reals
 
 Rewrite = Callable[[Source, str], Source]
 
@@ -73,10 +82,13 @@ class Compiler:
     keys. packed: constants of programs that are known, by the programs' identities. allowed: what
     may be done. without: nodes that turned out to have no kernel, and why. fixed:
     what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
-    own: whatever has a kernel is to run as one, also where onnxruntime is faster.
+    own: whatever has a kernel is to run as one, also where onnxruntime is faster. original: what
+    onnxruntime gets where it runs all of the model. depth: how many Ifs were decided before. units:
+    see `segments`. branches: the programs at the first If, or None, once that is known.
     """
 
     model: Model
+    original: Original
     threads: int
     machine: Machine
     folder: Path | None
@@ -87,6 +99,12 @@ class Compiler:
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
     own: bool = False
+    depth: int = 0
+    units: Units = field(init=False)
+    branches: list[Branch | None] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.units = units(self.model)
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown or the model is read in
@@ -95,16 +113,22 @@ class Compiler:
         if key not in self.fixed:
             more = sizes or plainer(self.model)
             none = 0 in sizes.values()  # expressions are of sizes from 1 on
-            open_ = self.session is None and more and (none or fallen(self.split(sizes)))
+            open_ = not self.all_fall_back and more and (none or fallen(self.split(sizes)))
             model = sized(self.model, sizes) if open_ else None
-            own = {} if model is None or self.own else _without(model)
+            own = {} if model is None or self.own else without_kernels(model)
             other = None if model is None else replace(self, model=model, without=own, fixed={})
             self.fixed[key] = other or self
         return self.fixed[key]
 
+    @property
+    def all_fall_back(self) -> bool:
+        """True if all nodes run in onnxruntime, whatever the sizes are."""
+        return all(n in self.without for n in g.nodes(self.model.graph))
+
     def executable(self) -> Executable:
         """The model, nothing of which is compiled yet."""
-        return Executable(self.ports(), self.names(), self.threads, self.machine, lambda: self)
+        about = self.ports(), self.names(), self.threads
+        return Executable(*about, lambda: self.machine, lambda: self)
 
     def ports(self) -> tuple[Port, ...]:
         return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
@@ -124,8 +148,9 @@ class Compiler:
 
     def direct(self, steps: Steps) -> Direct | None:
         """What runs the model as one function, where there is one."""
-        graph = self.model.graph
-        return in_turn(steps, graph.inputs, dict(zip(self.names(), graph.outputs, strict=True)))
+        parts = [s for s in steps if isinstance(s, Native | Foreign)]
+        named = dict(zip(self.names(), self.model.graph.outputs, strict=True))
+        return in_turn(parts, self.model.graph.inputs, named) if len(parts) == len(steps) else None
 
     def names(self) -> tuple[str, ...]:
         """Of the outputs."""
@@ -139,13 +164,7 @@ class Compiler:
 
     def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
-        given = dict(zip(self.model.graph.inputs, arrays, strict=True))
-        if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
-            return {}
-        try:
-            return bound_sizes(given, Reals())
-        except ValueError as e:
-            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+        return given_sizes(self.model.graph, arrays)
 
     def compiled(self, sizes: Mapping[str, int]) -> Steps:
         """The steps for inputs of these sizes, of the model of which `at` is."""
@@ -159,34 +178,26 @@ class Compiler:
                 self.fixed[tuple(sorted(sizes.items()))] = self
         if self.session is None and 0 in sizes.values() and (all_ := self.elsewhere()) is not None:
             return all_
+        if (branch := self.branch()) is not None:
+            compile_ahead(branch, self.depth)
+            return [branch]
         while True:
             out: Steps = []
             parts = self.split(sizes)
             for s in parts:
                 try:
                     alone = len(parts) == 1
-                    out.append(self.native(s, sizes, alone) if s.native else self.foreign(s, sizes))
+                    out.append(
+                        native(self, s, sizes, alone) if s.native else self.foreign(s, sizes)
+                    )
                 except NO_KERNEL as e:
-                    self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
+                    found = unsupported(s, partial(self.program, sizes=sizes))
+                    self.without |= found or dict.fromkeys(s.nodes, str(e))
                     break
                 except MemoryError as e:
-                    raise _short(self.model.source.label, str(e)) from None
+                    raise out_of_memory(self.model.source.label, str(e)) from None
             else:
                 return out
-
-    def native(self, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
-        checked_windows(self.model, s.nodes, sizes)
-        made = self.program(s, sizes)
-        specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
-        constants = self.packed.get(made.identity()) if self.packed else None
-        try:
-            ready = code(made, self.machine, self.threads, self.folder, constants)
-        except MemoryError as e:
-            needs = made.constant_bytes + made.memory + self.threads * made.workspace
-            at = ", ".join(f"{k}={n}" for k, n in sizes.items())
-            why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
-            raise _short(self.model.source.label, why, at) from None
-        return Native(ready, specs, lambda: s, self.whole(s) if alone else None)
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         how = self.threads, self.machine, self.chosen, self.allowed
@@ -207,27 +218,6 @@ class Compiler:
         """What code and sizes a part was compiled to."""
         return image(made.code.program, self.machine, self.threads, self.folder)
 
-    def whole(self, s: Segment) -> Whole | None:
-        """How the only segment gives the model's outputs; None where not all of them are its."""
-        graph = self.model.graph
-        if not set(graph.outputs) <= set(s.outputs):
-            return None
-        takes = tuple(graph.inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
-        gives = (s.outputs.index(v) for v in graph.outputs)
-        return Whole(takes, dict(zip(self.names(), gives, strict=True)))
-
-    def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
-        """The nodes of a segment that no kernel computes, each with why."""
-        out = {}
-        for n in s.nodes:
-            inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
-            alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
-            try:
-                self.program(alone, sizes)
-            except NO_KERNEL as e:
-                out[n] = str(e)
-        return out
-
     def tune(
         self,
         steps: Steps,
@@ -237,13 +227,14 @@ class Compiler:
         stop: Callable[[], bool],
     ) -> Tuned:
         """Find faster ways to compute the kernels of these steps, and take them from now on."""
-        programs = [s.code.program for s in steps if isinstance(s, Native)]
+        programs = [s.code.program for s in natives(steps)]
         parts, end = [], time.monotonic() + budget
         for n, p in enumerate(programs):
             share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
             parts.append(tune(p, self.machine, self.threads, store, share, progress, stop))
         self.chosen = tuned.chosen(store, tuned.target(self.threads))
         self.fixed.clear()
+        self.branches.clear()
         kernels = tuple(k for part in parts for k in part.kernels)
         return Tuned(kernels, sum(part.seconds for part in parts))
 
@@ -265,11 +256,16 @@ class Compiler:
         if self.session is not None:
             raise unsaved(self.model, self.without)
         how = self.threads, self.machine.width, self.allowed
-        write(saved_from(self.model.source, *how, exe.variants), path)
+        source = self.original.source if told_operators(self.model) else self.model.source
+        write(saved_from(source, *how, exe.variants), path)
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
-        units = self.model.units()
-        return worthwhile(self.model.graph, lambda n: not self.why_not(n, sizes), sizes, units)
+        native = partial(self.native_node, sizes=sizes)
+        return worthwhile(self.model.graph, native, sizes, self.units)
+
+    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
+        """True if a node runs as a kernel."""
+        return not self.why_not(n, sizes)
 
     def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
@@ -278,10 +274,30 @@ class Compiler:
             return why
         return slow if ort.available() is not None else ""
 
-    def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign:
-        if self.session is None:
-            return foreign(self.model, s, self.threads, sizes)
-        return unread(self.model, s, self.session)
+    def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign | Fallback:
+        if len(s.nodes) == len(g.nodes(self.model.graph)):
+            return self.fallback()
+        return foreign(self.model, s, self.threads, sizes, self.original)
+
+    def branch(self) -> Branch | None:
+        """The programs at the first If that is not decided; None where there is none."""
+        if not self.branches:
+            self.branches.append(branch(self))
+        return self.branches[0]
+
+    def part(self, source: Source, original: Source) -> Compiler:
+        """A part of the model at an If, compiled as the model is."""
+        how = self.threads, self.machine, self.chosen, self.packed, self.allowed
+        return replace(_compiler(Readable(source, original), *how), depth=self.depth + 1)
+
+    def fallback(self) -> Fallback:
+        """All of the model in onnxruntime, as it was given."""
+        graph = self.model.graph
+        checked_available(self.model, g.nodes(graph))
+        with fitting_shapes(self.model):
+            read = self.session if self.original.mode == DEFAULT else None
+            session = read or self.original.session()
+        return Fallback(session, tuple(i.name for i in graph.inputs), self.names(), lambda: graph)
 
     def outside(self, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
@@ -289,15 +305,11 @@ class Compiler:
 
     def elsewhere(self) -> Steps | None:
         """All of it in onnxruntime, for any sizes; None where that is not there."""
-        own = dict.fromkeys(g.nodes(self.model.graph), "not compiled for these sizes yet")
-        return replace(self, without=own, fixed={}).compiled({}) if ort.available() else None
+        return [self.fallback()] if ort.available() else None
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
-        if (other := self.at(sizes)) is not self:
-            return other.fallen({})
-        some = [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
-        return [(n, why_opaque(self.model, n, why)) for n, why in some]
+        return nodes_in_onnxruntime(self, sizes)
 
 
 def compile(
@@ -338,13 +350,14 @@ def compiler(
     try:
         ask(0, source.size_bytes)  # some way or other its weights are copied
     except MemoryError as e:
-        raise _short(source.label, str(e)) from None
-    given = Readable(source) if valid else readable(source, threads)
+        raise out_of_memory(source.label, str(e)) from None
+    given = Readable(source, source) if valid else readable(source, threads)
     with Store.open(store) as held:
         chosen = tuned.chosen(held, tuned.target(threads))
         log = tuned.graph(held, threads, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.tiles:
-        given = replace(given, source=rewrite(given.source, log))
+        found = rewrite(given.source, log)
+        given = given if found is given.source else replace(given, source=found, given=found)
     return _compiler(given, threads, machine, chosen, {}, allowed)
 
 
@@ -370,22 +383,8 @@ def _compiler(
     allowed: Allowed,
 ) -> Compiler:
     folder, model = objects_folder(), import_model(given.source)
+    how = Original(given.given, threads), threads, machine, folder
     if given.session is None:
-        said = _without(model)
-        return Compiler(model, threads, machine, folder, chosen, packed, allowed, said)
+        return Compiler(model, *how, chosen, packed, allowed, without_kernels(model))
     said = dict.fromkeys(g.nodes(model.graph), given.why)
-    return Compiler(model, threads, machine, folder, {}, {}, allowed, said, session=given.session)
-
-
-def _short(label: str, why: str, at: str = "") -> ModelError:  # at: sizes
-    return ModelError(
-        f"{label}: out of memory{' at ' * bool(at)}{at}",
-        why or "compiling takes more than there is",
-        "give smaller inputs, or the process more memory",
-    )
-
-
-def _without(model: Model) -> dict[g.Node, str]:
-    """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
-    whole = ort.available() is not None and integers(model.graph)
-    return dict.fromkeys(g.nodes(model.graph), INTEGERS) if whole else {}
+    return Compiler(model, *how, {}, {}, allowed, said, session=given.session)

@@ -30,7 +30,7 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
-from superopt.pipeline.foreign import Foreign, foreign, unread, unsaved, whole
+from superopt.pipeline.foreign import Foreign, Original, foreign, units, unread, unsaved, whole
 from superopt.pipeline.gpu_keep import keep
 from superopt.pipeline.gpu_last import Sizes
 from superopt.pipeline.gpu_parts import Part, Variant
@@ -102,7 +102,8 @@ class Compiler:
     why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
     would have to, and little nevertheless. number: of the GPU. session: runs the model, where
     superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours.
-    tried: ways to compute problems of which Triton did not compile the first, by their keys."""
+    tried: ways to compute problems of which Triton did not compile the first, by their keys.
+    original: the model as it was given."""
 
     model: Model
     precision: str
@@ -119,6 +120,7 @@ class Compiler:
     threads: int = 1
     fallback: Mapping[str, Option] = field(default_factory=dict)
     tried: dict[str, set[Option]] = field(default_factory=dict)
+    original: Original | None = None
 
     def executable(self) -> OnGpu:
         """The model, nothing of which is compiled yet."""
@@ -170,7 +172,7 @@ class Compiler:
         while True:
             out: list[Part | Foreign] = []
             native = partial(self.native_node, sizes=sizes)
-            for s in worthwhile(model.graph, native, sizes, model.units()):
+            for s in worthwhile(model.graph, native, sizes, units(model)):
                 try:
                     out.append(self.part(s, sizes) if s.native else self.foreign(model, s, sizes))
                 except NO_KERNEL as e:
@@ -181,7 +183,7 @@ class Compiler:
 
     def foreign(self, model: Model, s: Segment, sizes: Mapping[str, int]) -> Foreign:
         if self.session is None:
-            return foreign(model, s, self.threads, sizes)
+            return foreign(model, s, self.threads, sizes, self.original)
         return unread(model, s, self.session)
 
     def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
@@ -367,7 +369,7 @@ def compiler(
     how = precision, where, float_class, vendor, streams, chosen
     given = readable(source, 1)
     out = Compiler(import_model(given.source), *how, number=number, session=given.session)
-    out.fallback = ours
+    out.fallback, out.original = ours, Original(given.given, out.threads)
     if given.session is not None:
         out.without |= dict.fromkeys(g.nodes(out.model.graph), given.why)
     return out

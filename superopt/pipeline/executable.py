@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.cost import machine
-from superopt.cost.machine import PART, UNKNOWN
+from superopt.cost.machine import PART, UNKNOWN, memory
 from superopt.errors import Unlike, UsageError
-from superopt.kernels.engine import Machine
 from superopt.pipeline import forks
-from superopt.pipeline.arrays import Port, as_array, sizes_of
+from superopt.pipeline.arrays import Port, as_array, sizes_of, symbolic
+from superopt.pipeline.branch import Branch
+from superopt.pipeline.fallback import ByName, Fallback
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.rare import Rare
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
     from superopt.ir import graph as g
+    from superopt.kernels.engine import Machine
     from superopt.onnx_io.model import Model
     from superopt.pipeline.compile import Compiler
     from superopt.pipeline.in_turn import Direct
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
     from superopt.report.profile import Profile
 
 Sizes = tuple[tuple[str, int], ...]
-Steps = list["Native | Foreign"]
+Steps = list["Native | Foreign | Fallback | Branch"]
 _NDARRAY = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
     """A program that is the whole model, and what it takes and gives: see Native and Whole. direct:
-    in its place, the parts of a model that is not one program."""
+    in its place, the parts of a model that is not one program. by_name: in its place, what takes
+    the inputs by name, and arrays that are not contiguous, too."""
 
     inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
     takes: tuple[int, ...] | None  # None where these are all inputs in order
@@ -52,6 +54,16 @@ class _Last:
     gives: tuple[tuple[str, int], ...]
     call: Callable[[tuple[np.ndarray, ...]], None]
     direct: Direct | None = None
+    by_name: ByName | None = None
+
+    @classmethod
+    def whole(
+        cls, step: Fallback | Branch, ports: Sequence[Port], given: Sequence[Any]
+    ) -> _Last | None:
+        if step.by_name is None or any(p.dtype is None for p in ports):
+            return None
+        inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
+        return cls(inputs, None, list, (), _nothing, None, step.by_name)
 
     @classmethod
     def of(
@@ -78,7 +90,9 @@ def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
 
 
 def _bytes(steps: Steps) -> int:
-    return sum(s.code.bytes for s in steps if isinstance(s, Native))
+    own = sum(s.code.bytes for s in steps if isinstance(s, Native))
+    parts = [part for s in steps if isinstance(s, Branch) for part in s.parts]
+    return own + sum(_bytes(inner) for part in parts for inner in part.variants.values())
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -87,17 +101,17 @@ class Executable:
     after some only for those that come again (rare.py); those called longest ago go where all would
     take more than a part of the memory (PART).
 
-    ports: inputs; outputs: names. make: gives the compiler. find, keep: steps that were compiled
-    earlier, in this process or another; what to do with those that are new. Calls from several
-    threads wait for each other.
+    ports: inputs; outputs: names. on: returns the processor. make: gives the compiler. find, keep:
+    steps that were compiled earlier, in this process or another; what to do with those that are
+    new. Calls from several threads wait for each other.
     """
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
     threads: int
-    machine: Machine
+    on: Callable[[], Machine]
     make: Callable[[], Compiler]
-    find: Callable[[Sizes], Native | None] = lambda sizes: None
+    find: Callable[[Sizes], Native | Fallback | None] = lambda sizes: None
     keep: Callable[[Sizes, Steps], None] = lambda sizes, steps: None
     variants: dict[Sizes, Steps] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -127,6 +141,15 @@ class Executable:
         last = self._last
         if last is None or type(feeds) is not dict or len(feeds) != len(last.inputs):
             return self._run(feeds)
+        if last.by_name is not None:
+            for name, dtype, shape in last.inputs:
+                a = feeds.get(name)
+                if type(a) is not _NDARRAY or a.dtype is not dtype or a.shape != shape:
+                    return self._run(feeds)
+            try:
+                return last.by_name(feeds)
+            except Exception:  # of a dozen types; the other way says what is wrong
+                return self._run(feeds)
         given = []
         for name, dtype, shape in last.inputs:
             a = feeds.get(name)
@@ -161,6 +184,9 @@ class Executable:
                 return out
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
+            if isinstance(first, Fallback | Branch):
+                self._last = _Last.whole(first, self.ports, given)
+                return first.call(given)
             if not isinstance(first, Native) or first.whole is None:
                 made = self.compiler.at(sizes)
                 if (direct := made.direct(steps)) is not None:
@@ -245,7 +271,7 @@ class Executable:
         self.variants[key] = steps  # as the last one
         if len(self.variants) > 1:
             held = sum(map(_bytes, self.variants.values()))
-            while held > (machine.memory() or UNKNOWN) // PART and len(self.variants) > 1:
+            while held > (memory() or UNKNOWN) // PART and len(self.variants) > 1:
                 old = next(iter(self.variants))
                 held -= _bytes(self.variants.pop(old))
                 self.rare.gone(old)
@@ -260,6 +286,11 @@ class Executable:
         out.lock = self.lock  # memory is the same
         out.variants[()] = self.variant(sizes)
         return out
+
+    @property
+    def machine(self) -> Machine:
+        """What it is compiled for."""
+        return self.on()
 
     @property
     def compiler(self) -> Compiler:
@@ -280,6 +311,11 @@ class Executable:
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
         return self.compiler.fallen(sizes)
+
+    def fallbacks(self) -> list[tuple[g.Node, str]]:
+        """The same, at each of the sizes that it was compiled for, or that are known."""
+        known = self.variants or ({} if symbolic(self.ports) else {(): []})
+        return [found for key in tuple(known) for found in self.fallen(dict(key))]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UsageError(

@@ -24,7 +24,7 @@ from superopt.onnx_io.atomic import NewFile, new_files, target_of
 from superopt.onnx_io.model import Model
 from superopt.pipeline.linker import compiler, shared_object
 from superopt.pipeline.shapes import representative
-from superopt.pipeline.steps import Foreign, Native
+from superopt.pipeline.steps import Branch, Native, Step
 from superopt.plan.execute import objects
 from superopt.plan.image import ALIGNED
 from superopt.plan.segments import computes
@@ -88,8 +88,8 @@ class Compiled(Protocol):
     @property
     def folder(self) -> Path | None: ...
     @property
-    def variants(self) -> Mapping[tuple[tuple[str, int], ...], object]: ...
-    def variant(self, sizes: Mapping[str, int]) -> Sequence[Native | Foreign]: ...
+    def variants(self) -> Mapping[tuple[tuple[str, int], ...], Sequence[Step]]: ...
+    def variant(self, sizes: Mapping[str, int]) -> Sequence[Step]: ...
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]: ...
     def at(self, sizes: Mapping[str, int]) -> Compiled: ...
 
@@ -152,7 +152,13 @@ def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
 
 def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
     """What is computed, if anything is. Raises UsageError where nodes run in onnxruntime."""
-    steps = [] if exe.fallen(at) else exe.variant(at)
+    steps = exe.variants.get(tuple(sorted(at.items())), ())
+    if any(isinstance(s, Branch) for s in steps):
+        raise UsageError(
+            f"{exe.model.source.label} cannot be exported",
+            "a library is one program, and an If of the model is decided at the call",
+            "export a model of each branch",
+        )
     if fallen := exe.fallen(at):
         of = exe.model.names
         each = (f"{n.op.title} {of.get(g.item(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
@@ -161,6 +167,7 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
             f"in onnxruntime run {', '.join(each)}",
             "export a model without these nodes",
         )
+    steps = steps or exe.variant(at)
     return next((s for s in steps if isinstance(s, Native)), None)
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from superopt import ort
+from superopt.cost.machine import processor
 from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as g
-from superopt.onnx_io.extract import extracted
+from superopt.onnx_io.extract import defined, extracted
 from superopt.onnx_io.model import Model
+from superopt.onnx_io.saturation import Saturating, saturating
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.told import replaced
+from superopt.pipeline.integer_mode import DEFAULT, IntegerMode, integer_mode, sums_in_16_bits
 from superopt.pipeline.outputs import Spec
 from superopt.pipeline.ports import dtype_of, shape_at
-from superopt.plan.segments import Segment
+from superopt.plan.segments import INTEGERS, Segment, Units, integers
 from superopt.te import index as ix
 from superopt.te.dtype import STRING
 
@@ -71,22 +78,120 @@ def unsaved(model: Model, without: Mapping[g.Node, str]) -> UsageError:
     return UsageError(f"{model.source.label} cannot be saved", why, "keep the model itself")
 
 
-def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) -> Foreign:
-    """A segment of a model in onnxruntime. Raises ModelError where that is not installed, and where
-    it does not run it, as for inputs whose shapes do not fit each other."""
+@dataclass(slots=True)
+class Original:
+    """The model as it was given, and a session of it that inputs of all sizes share."""
+
+    source: Source
+    threads: int
+    held: ort.Session | None = None
+    known: IntegerMode | None = None
+
+    @property
+    def mode(self) -> IntegerMode:
+        """How all sessions of the model multiply integers."""
+        if self.known is None:
+            some = sums_in_16_bits(processor()[1])
+            self.known = integer_mode(_saturating(self.source)) if some else DEFAULT
+        return self.known
+
+    def session(self) -> ort.Session:
+        """Raises ModelError where onnxruntime refuses the model, or is not installed."""
+        if self.held is None:
+            self.held = self.part(_file(self.source), self.threads)
+        return self.held
+
+    def part(self, file: Path | bytes, threads: int) -> ort.Session:
+        """A session of a part of the model, or of all of it."""
+        return ort.session_of_part(file, threads, self.mode.level, self.mode.unsigned_weights)
+
+
+def _saturating(source: Source) -> tuple[Saturating, ...]:
+    try:
+        return saturating(source.model)
+    except ModelError:  # onnx_ir has no form for all that onnxruntime runs
+        return ()
+
+
+def _file(source: Source) -> Path | bytes:
+    """What onnxruntime loads: the file itself, where there is one."""
+    if source.raw is None:
+        names = [v.name for v in source.model.graph.outputs if v.name]
+        return extracted(source, {}, names)[0]
+    return source.path or bytes(source.raw.view())
+
+
+def units(model: Model) -> Units:
+    """For each node that is a part of one of the file's, or of an operator of onnxruntime (`told`),
+    all parts of it."""
+    live, parts = set(g.nodes(model.graph)), dict[str, set[g.Node]]()
+    for n in filter(live.__contains__, model.origins):
+        if (name := _operator(model, n)) is not None:
+            parts.setdefault(name, set()).add(n)
+    out: dict[g.Node, Collection[g.Node]] = {
+        n: some & live for n, some in model.units().items() if n in live
+    }
+    for some in parts.values():
+        whole = frozenset(some.union(*(out.get(n, ()) for n in some)))
+        out |= dict.fromkeys(whole, whole)
+    return out
+
+
+def told_operators(model: Model) -> bool:
+    """True if nodes of the model stand for operators of onnxruntime."""
+    return any(_operator(model, n) is not None for n in model.origins)
+
+
+def _operator(model: Model, n: g.Node) -> str | None:
+    """The first result of the operator of onnxruntime that a node is a part of; None of others."""
+    origin = model.origins.get(n)
+    return None if origin is None else replaced(origin.node)
+
+
+def checked_available(model: Model, nodes: Sequence[g.Node]) -> None:
+    """Raises ModelError where onnxruntime, which runs these nodes, is not installed."""
     if ort.available() is None:
-        what = ", ".join(dict.fromkeys(n.op.title for n in s.nodes))
+        what = ", ".join(dict.fromkeys(n.op.title for n in nodes))
         raise ModelError(
             f"{model.source.label}: {what} run only in onnxruntime", "it is not installed",
             'pip install "superopt[ort]"',
         )  # fmt: skip
+
+
+def foreign(
+    model: Model,
+    s: Segment,
+    threads: int,
+    sizes: Mapping[str, int],
+    original: Original | None = None,
+) -> Foreign:
+    """A segment of a model in onnxruntime: by the original's nodes, where it has parts of them.
+
+    Raises ModelError where onnxruntime is not installed, and where it does not run the segment, as
+    for inputs whose shapes do not fit each other.
+    """
+    checked_available(model, s.nodes)
     names = model.names
     outputs = tuple(names[v] for v in s.outputs)
     given = {names[v]: v for v in s.inputs}
-    part, wanted = extracted(model, {n: v.type for n, v in given.items()}, outputs)
-    own = {i.name: i for i in model.graph.inputs}
+    source = model.source
+    if original is not None and any(_operator(model, n) is not None for n in s.nodes):
+        own = defined(original.source)
+        source = original.source if own.issuperset((*given, *outputs)) else source
+    part, wanted = extracted(source, {n: v.type for n, v in given.items()}, outputs)
+    load = ort.session_of_part if original is None else original.part
+    with fitting_shapes(model):
+        session = load(part, threads)
+    inputs = {i.name: i for i in model.graph.inputs}
+    some = {n: given.get(n) or inputs[n] for n in wanted}
+    return Foreign(s, session, some, outputs, _specs(model.graph, s, sizes))
+
+
+@contextmanager
+def fitting_shapes(model: Model) -> Iterator[None]:
+    """Says more of onnxruntime's errors about shapes: what the inputs are."""
     try:
-        session = ort.session_of_part(part, threads)
+        yield
     except ModelError as e:
         if UNFIT not in e.why:
             raise
@@ -95,8 +200,6 @@ def foreign(model: Model, s: Segment, threads: int, sizes: Mapping[str, int]) ->
             e.what, f"{e.why}; the inputs: {inputs}",
             "give inputs that fit each other, or check the model with onnx.checker",
         ) from e  # fmt: skip
-    some = {n: given.get(n) or own[n] for n in wanted}
-    return Foreign(s, session, some, outputs, _specs(model.graph, s, sizes))
 
 
 def _specs(graph: g.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec | None, ...]:
@@ -108,3 +211,9 @@ def _specs(graph: g.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec |
         known = known and all(ix.symbols(d) <= sizes.keys() for d in t.shape or ())
         out.append((shape_at(t, sizes), dtype_of(t)) if known else None)
     return tuple(out)
+
+
+def without_kernels(model: Model) -> dict[g.Node, str]:
+    """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
+    whole = ort.available() is not None and integers(model.graph)
+    return dict.fromkeys(g.nodes(model.graph), INTEGERS) if whole else {}

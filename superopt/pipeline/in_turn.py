@@ -44,8 +44,6 @@ def in_turn(
     wanted = [(name, slots[v]) for name, v in outputs.items()]
     # Of an input, and of a constant, its own array is given to nobody.
     copies = [n for n, v in outputs.items() if isinstance(v, g.Input | g.Constant)]
-    if len(steps) == 1 and isinstance(steps[0], Foreign) and not copies:
-        return _alone(steps[0], inputs, outputs) or _call(calls, rest, wanted)
     call = _call(calls, rest, wanted)
 
     def copied(arrays: Sequence[Any]) -> dict[str, Any]:
@@ -63,24 +61,6 @@ def _call(calls: Sequence[Step], rest: Sequence[Any], wanted: Sequence[tuple[str
         for step in calls:
             step(held)
         return {name: held[n] for name, n in wanted}
-
-    return call
-
-
-def _alone(s: Foreign, inputs: Sequence[g.Value], outputs: Mapping[str, g.Value]) -> Direct | None:
-    """Of a model that is one part in onnxruntime, in as few steps as Python allows. None where
-    that takes or gives other values than the model does."""
-    of = {v: name for name, v in s.given.items()}
-    by = dict(zip(s.segment.outputs, s.outputs, strict=True))
-    once = len({*outputs.values()}) == len(outputs) and {*outputs.values()} <= {*by}
-    if not once or {*inputs} != {*of} or any(s.specs):
-        return None
-    run, names = ort.caller(s.session), tuple(outputs)
-    wanted, takes = [by[v] for v in outputs.values()], tuple(of[v] for v in inputs)
-
-    def call(arrays: Sequence[Any]) -> dict[str, Any]:
-        found = run(wanted, dict(zip(takes, arrays, strict=True)), ort.run_options())
-        return dict(zip(names, found, strict=True))
 
     return call
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.pipeline.outputs import Spec, outputs
-from superopt.plan.image import Code
 
 if TYPE_CHECKING:
     from superopt.ir import graph as g
+    from superopt.plan.image import Code
     from superopt.plan.segments import Segment
 
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]

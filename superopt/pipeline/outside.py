@@ -23,10 +23,11 @@ from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 @dataclass(frozen=True, slots=True)
 class Readable:
     """A valid model: the one that was given, the same with what it leaves out or in order, or one
-    that stands for it. session: runs it, where superopt does not read it; error: what is said of
-    it then."""
+    that stands for it. given: the model as it was given. session: runs it, where superopt does not
+    read it; error: what is said of it then."""
 
     source: Source
+    given: Source
     session: ort.Session | None = None
     error: ModelError | None = None
 
@@ -43,17 +44,17 @@ def readable(source: Source, threads: int) -> Readable:
     for some in (own, fixed) if own is not None else (fixed,):
         try:
             validate(some)
-            return Readable(_flat(some))
+            return Readable(_flat(some), source)
         except ModelError as e:
             error = e
         for other in (undeclared(some), inferred(some)):
             if other is not None and _valid(other) is not None:
-                return Readable(_flat(other))
+                return Readable(_flat(other), source)
     found = outside(source, threads)
     if found is None:
         raise error
     made, session = found
-    return Readable(made, session, error if session is not None else None)
+    return Readable(made, source, session, error if session is not None else None)
 
 
 def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from superopt.errors import ModelError
+from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as g
+from superopt.ir.evaluate import bound_sizes
 from superopt.onnx_io.model import Model
 from superopt.pipeline.arrays import Port
 from superopt.te import index as ix
+from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
@@ -41,3 +43,14 @@ def checked_windows(model: Model, nodes: Iterable[g.Node], sizes: Mapping[str, i
 def dtype_of(t: TensorType) -> np.dtype:
     assert t.dtype is not None
     return np.dtype(to_numpy(t.dtype))
+
+
+def given_sizes(graph: g.Graph, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    """The symbolic sizes that these inputs have; raises UsageError where shapes do not fit."""
+    given = dict(zip(graph.inputs, arrays, strict=True))
+    if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
+        return {}
+    try:
+        return bound_sizes(given, Reals())
+    except ValueError as e:
+        raise UsageError("the inputs do not fit", str(e), "give other shapes") from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from superopt.kernels.calls import Call, Loop
 from superopt.kernels.peak import SIZES, Peak, peak
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.shapes import fitting
-from superopt.pipeline.steps import Arrays, Foreign, Native
+from superopt.pipeline.steps import Arrays, Branch, Foreign, Native, Step
 from superopt.plan.build import Program
 from superopt.plan.execute import Timed, timed
 from superopt.plan.origins import named
@@ -37,7 +37,7 @@ LEAST = 5  # runs
 class _Lane:
     """A step of the model, and the seconds of its calls in each run."""
 
-    step: Native | Foreign
+    step: Step
     clock: Timed | None
     seconds: list[np.ndarray] = field(default_factory=list)
 
@@ -78,6 +78,9 @@ def _profile(
     exe.run(feeds)  # after which it is known what runs in onnxruntime
     if (other := exe.at(sizes)) is not exe:
         return replace(_profile(other, feeds, seconds, stop), sizes=tuple(sizes.items()))
+    first, *_ = (*exe.variant(sizes), None)
+    if isinstance(first, Branch):
+        return _of_branch(exe, first, arrays, seconds, stop)
     with exe.lock:
         lanes = [
             _Lane(s, timed(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)
@@ -105,6 +108,21 @@ def _profile(
     )
 
 
+def _of_branch(
+    exe: Executable, b: Branch, arrays: Sequence[Any], seconds: float, stop: Callable[[], bool]
+) -> Profile:
+    """Of the programs that these inputs lead to, each run by itself."""
+    parts = [*b.runs(dict(zip(b.takes, arrays, strict=True)))]
+    some = [_profile(part, own, seconds / len(parts), stop) for part, own in parts]
+    return replace(
+        some[-1],
+        model=exe.model.source.label,
+        runs=min(p.runs for p in some),
+        seconds=sum(p.seconds for p in some),
+        parts=tuple(part for p in some for part in p.parts),
+    )
+
+
 def _peak(exe: Executable) -> Peak:
     try:
         return peak(exe.machine, exe.threads)
@@ -118,9 +136,10 @@ def _peak(exe: Executable) -> Peak:
 
 def _parts(exe: Executable, lane: _Lane, most: Peak) -> list[Part]:
     median = np.median(np.stack(lane.seconds), axis=0)
-    if isinstance(lane.step, Foreign):
-        nodes = lane.step.segment.nodes
-        name = exe.model.names.get(g.item(nodes[-1], 0), "")
+    if not isinstance(lane.step, Native):
+        step = lane.step
+        nodes = step.segment.nodes if isinstance(step, Foreign) else g.nodes(step.graph())
+        name = exe.model.names.get(g.item(nodes[-1], 0), "") if nodes else ""
         ops = tuple(n.op.title for n in nodes)
         return [Part(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0.0, 0.0)]
     return _kernels(exe, lane.step, median, most)

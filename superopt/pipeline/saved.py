@@ -21,7 +21,7 @@ from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_s
 from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.executable import Sizes, Steps
-from superopt.pipeline.native import Native
+from superopt.pipeline.steps import natives
 
 ALIGNED = 64
 
@@ -53,7 +53,7 @@ def saved_from(
     source: Source, threads: int, width: int, allowed: Allowed, variants: Mapping[Sizes, Steps]
 ) -> Saved:
     """What was compiled of a model."""
-    found = [s.code for steps in variants.values() for s in steps if isinstance(s, Native)]
+    found = [s.code for steps in variants.values() for s in natives(steps)]
     options = {key: o for c in found for key, o in c.program.options.items()}
     constants = {c.program.identity(): c.constants for c in found}
     sizes = tuple(map(dict, variants))

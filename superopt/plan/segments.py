@@ -50,6 +50,12 @@ ONCE = 1 << 27  # comparisons that are made ahead of time: a second
 _STEPS: WeakKeyDictionary[g.Node, float] = WeakKeyDictionary()
 
 
+# Nodes that stand for one node of the file, by each of them.
+Units = Mapping[g.Node, Collection[g.Node]]
+NO_UNITS: Units = MappingProxyType({})
+KINDS = 2  # of segments
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Nodes that run one after the other: as kernels, or else in onnxruntime. inputs: values that
@@ -222,23 +228,35 @@ def _unknown(v: object, sizes: Mapping[str, int]) -> bool:
 
 
 def segments(
-    graph: g.Graph, native: Callable[[g.Node], bool], decided: Collection[int] = ()
+    graph: g.Graph,
+    native: Callable[[g.Node], bool],
+    decided: Collection[int] = (),
+    units: Units = NO_UNITS,
 ) -> list[Segment]:
     """As few turns as taking all that can run gives. decided: the numbers of the graph's outputs
-    that operators outside of it decide by."""
+    that operators outside of it decide by. units: nodes that stand for one node of the file, which
+    onnxruntime runs all in one segment."""
     order = g.nodes(graph)
     done: set[g.Node] = set()
     groups: list[tuple[bool, list[g.Node]]] = []
+
+    def ready(n: g.Node, whole: bool) -> bool:
+        unit = units.get(n, (n,)) if whole and not native(n) else (n,)
+        needed = (_producer(v) for m in unit for v in m.inputs)
+        inside = () if len(unit) == 1 else unit
+        return all(p is None or p in done or p in inside for p in needed)
+
     kind = bool(order) and native(order[0])
+    idle = 0  # turns since the last node; units that share nodes may wait for each other
     while len(done) < len(order):
         group = []
         for n in order:
-            ready = all(p is None or p in done for p in map(_producer, n.inputs))
-            if n not in done and ready and native(n) == kind:
+            if n not in done and native(n) == kind and ready(n, idle < KINDS):
                 group.append(n)
                 done.add(n)
         if group:
             groups.append((kind, group))
+        idle = 0 if group else idle + 1
         kind = not kind
     outside = [graph.outputs[k] for k in decided]
     decisive = decisive_values(graph, outside) if len(groups) > 1 or outside else set()
@@ -249,18 +267,18 @@ def worthwhile(
     graph: g.Graph,
     native: Callable[[g.Node], bool],
     sizes: Mapping[str, int],
-    units: Mapping[g.Node, Collection[g.Node]] = MappingProxyType({}),
+    units: Units = NO_UNITS,
 ) -> list[Segment]:
     """The same, but kernels between nodes that run in onnxruntime only where they have enough to do
-    that changing over pays: else these nodes run there, too. units: the nodes that stand for one of
-    the file's: they run as kernels together, or not at all."""
+    that changing over pays: else these nodes run there, too. A unit of which one node runs there
+    runs there as a whole."""
     small: set[g.Node] = set()
 
     def large(n: g.Node) -> bool:
         return all(m not in small and native(m) for m in units.get(n, (n,)))
 
     while True:
-        some = segments(graph, large)
+        some = segments(graph, large, units=units)
         if all(s.native for s in some):
             return some
         more = {n for s in some if s.native and _work(s, sizes) < CHANGE_US for n in s.nodes}

@@ -21,7 +21,7 @@ class Foreign:
 class Compilation:
     """What `superopt compile` did. threads: 0 for a GPU, whose precision is said then. kernels:
     functions, each called once or more (`calls`); constants, memory: bytes that the model takes
-    when it runs; sizes: symbolic ones."""
+    when it runs; sizes: symbolic ones; notes: sentences on what to know beside."""
 
     model: str
     threads: int
@@ -34,6 +34,7 @@ class Compilation:
     foreign: tuple[Foreign, ...]
     precision: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,11 @@ def compilation(c: Compilation) -> str:
     ]
     if c.foreign:
         lines += _foreign(c)
-    return joined(lines)
+    return joined([*lines, *_notes(c)])
+
+
+def _notes(c: Compilation) -> list[str]:
+    return [f"  note: {words.plain(note)}" for note in c.notes]
 
 
 def _foreign(c: Compilation) -> list[str]:
@@ -136,8 +141,10 @@ def fallen(c: Compilation) -> str:
     """What `superopt explain MODEL` says."""
     nodes = words.count(c.nodes, "node")
     if not c.foreign:
-        return f"{words.plain(c.model)}: all of its {nodes} run as kernels when it is compiled\n"
-    return joined([f"{words.plain(c.model)}: {nodes}; when it is compiled", *_foreign(c)])
+        head = f"{words.plain(c.model)}: all of its {nodes} run as kernels when it is compiled"
+        return joined([head, *_notes(c)])
+    head = f"{words.plain(c.model)}: {nodes}; when it is compiled"
+    return joined([head, *_foreign(c), *_notes(c)])
 
 
 def tuned(t: Tuned) -> str:

@@ -1,0 +1,222 @@
+"""A model at an If whose condition only a call tells, as three models: what computes the
+condition, and for each value of it the rest of the model with the branch in place of the If.
+
+    y = f(If(c(x), then: p(x), else: q(x)))  =>  c(x);  f(p(x));  f(q(x))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from superopt.ir import graph as g
+from superopt.onnx_io.decided import inline, rename
+from superopt.onnx_io.follow import followed
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.model import Model
+from superopt.onnx_io.protos import descend, subgraphs_of, with_nodes
+from superopt.onnx_io.source import Source
+from superopt.onnx_io.types import onnx_dtype
+from superopt.te.expr import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """A model at its first If that is not decided.
+
+    condition: the value's name. prefix: a model whose outputs are the condition and `passed`,
+    values that the arms do not compute again; None where the condition is an input. arms: the rest
+    of the model for each value of the condition, a model of the inputs and of `passed`. Its outputs
+    are those of the model that the prefix does not give.
+    """
+
+    condition: str
+    prefix: Source | None
+    passed: tuple[str, ...]
+    arms: Mapping[bool, Source]
+
+
+def undecided(model: Model) -> int | None:
+    """The position in the file of the first If whose condition is no constant; None if there is
+    none."""
+    found = [
+        model.origins[n].position
+        for n in g.nodes(model.graph)
+        if n.op.name == "If" and not n.op.domain and n in model.origins
+        and not isinstance(n.inputs[0], g.Constant)
+    ]  # fmt: skip
+    return min(found, default=None)
+
+
+def branched(model: Model) -> Branched | None:
+    """The model at its first If that is not decided; None where there is none, and where a value
+    that would be passed to the branches is no tensor of a known type.
+
+    Raises ModelError where a part makes no sense by itself.
+    """
+    position = undecided(model)
+    if position is None:
+        return None
+    source = model.source
+    proto = source.skeleton.proto()
+    nodes = list(proto.graph.node)
+    condition = nodes[position].input[0]
+    before = _ancestors(nodes, [condition])
+    if any(a.g.sparse_initializer for a in nodes[position].attribute):
+        return None
+    if not before:
+        given = next(i for i in model.graph.inputs if i.name == condition)
+        at = _If(position, condition, given.type)
+        return Branched(condition, None, (), _arms(source, at, set(), {}))
+    made = {name: k for k in before for name in nodes[k].output if name}
+    rest = [n for k, n in enumerate(nodes) if k not in before]
+    wanted = {v.name for v in proto.graph.output}
+    used = _used(rest) - {condition}  # of which the arms know the value
+    read = [name for name in made if name in wanted or name in used]
+    candidates = _closed(nodes, made, [condition, *read])
+    types = _types(source, [nodes[k] for k in sorted(before)], candidates)
+    passed, again = _divided(nodes, made, read, types, wanted)
+    if any(types[name].dtype is None for name in passed):
+        return None
+    outputs = tuple(dict.fromkeys((condition, *passed)))
+    prefix = _prefix(source, [nodes[k] for k in sorted(before)], outputs)
+    at = _If(position, condition, types[condition])
+    known = {name: types[name] for name in passed}
+    return Branched(condition, prefix, passed, _arms(source, at, before - again, known))
+
+
+@dataclass(frozen=True, slots=True)
+class _If:
+    """The position of an If among the nodes of the file, and its condition's name and type."""
+
+    position: int
+    condition: str
+    type: TensorType
+
+    def value(self, taken: bool) -> np.ndarray:
+        """The condition, where this branch is taken."""
+        dims = self.type.shape or ()
+        return np.full([d for d in dims if isinstance(d, int)], taken)
+
+
+def _ancestors(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[int]:
+    """The positions of the nodes that these values are computed by."""
+    by = {name: k for k, n in enumerate(nodes) for name in n.output if name}
+    found: set[int] = set()
+    todo = [by[name] for name in names if name in by]
+    while todo:
+        k = todo.pop()
+        if k not in found:
+            found.add(k)
+            todo += [by[name] for name in _reads(nodes[k]) if name in by]
+    return found
+
+
+def _reads(n: onnx.NodeProto) -> Iterator[str]:
+    """What a node and its subgraphs read, names that subgraphs define included."""
+    yield from (name for name in n.input if name)
+    for place in descend(subgraphs_of(n, 0)):
+        for inner in place.body.node:
+            yield from (name for name in inner.input if name)
+        for v in place.body.output:
+            yield v if isinstance(v, str) else v.name
+
+
+def _used(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    return {name for n in nodes for name in _reads(n)}
+
+
+def _closed(
+    nodes: Sequence[onnx.NodeProto], made: Mapping[str, int], names: Sequence[str]
+) -> list[str]:
+    """These values of the prefix, and all that they are computed from there."""
+    out = dict.fromkeys(names)
+    todo = list(names)
+    while todo:
+        for name in _reads(nodes[made[todo.pop()]]):
+            if name in made and name not in out:
+                out[name] = None
+                todo.append(name)
+    return list(out)
+
+
+def _types(
+    source: Source, nodes: Sequence[onnx.NodeProto], names: Sequence[str]
+) -> dict[str, TensorType]:
+    model = import_model(_prefix(source, nodes, names))
+    return {name: v.type for name, v in zip(names, model.graph.outputs, strict=True)}
+
+
+def _divided(
+    nodes: Sequence[onnx.NodeProto],
+    made: Mapping[str, int],
+    read: Sequence[str],
+    types: Mapping[str, TensorType],
+    wanted: Set[str],
+) -> tuple[tuple[str, ...], set[int]]:
+    """Which values of the prefix are passed to the arms, and the positions of the nodes that the
+    arms compute again: of small integers, which shapes may be made from. read: by the arms."""
+    passed, again = dict.fromkeys(name for name in read if name in wanted), set[int]()
+    todo = [name for name in read if name not in wanted]
+    while todo:
+        name = todo.pop()
+        if name in passed:
+            continue
+        if not followed(types[name]):
+            passed[name] = None
+        elif (k := made[name]) not in again:
+            again.add(k)
+            todo += [source for source in _reads(nodes[k]) if source in made]
+    return tuple(passed), again
+
+
+def _prefix(source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> Source:
+    proto = source.skeleton.proto()
+    with_nodes(proto.graph, nodes)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    _prune_inputs(proto.graph, _used(nodes))
+    return source.instead(proto)
+
+
+def _arms(
+    source: Source, at: _If, dropped: Set[int], passed: Mapping[str, TensorType]
+) -> dict[bool, Source]:
+    """dropped: positions of nodes that the prefix alone computes."""
+    out = {}
+    for taken in (True, False):
+        proto = source.skeleton.proto()
+        graph = proto.graph
+        inline(graph, {at.position: taken}, dropped)
+        known = f"{at.condition}/{taken}"
+        for n in graph.node:
+            n.output[:] = ["" if name in passed else name for name in n.output]  # computed twice
+            rename(n, {at.condition: known})
+        graph.initializer.append(onnx.numpy_helper.from_array(at.value(taken), known))
+        kept = [v for v in graph.output if v.name not in passed]
+        del graph.output[:]
+        graph.output.extend(kept)
+        used = _used(graph.node)
+        graph.input.extend(_info(name, t) for name, t in passed.items() if name in used)
+        _prune_inputs(graph, used | {v.name for v in kept})
+        out[taken] = source.instead(proto)
+    return out
+
+
+def _prune_inputs(graph: onnx.GraphProto, used: set[str]) -> None:
+    """Removes inputs that nothing reads; initializers that are inputs stay."""
+    weights = {w.name for w in graph.initializer}
+    kept = [v for v in graph.input if v.name in used or v.name in weights]
+    if len(kept) < len(graph.input):
+        copies = [onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in kept]
+        del graph.input[:]
+        graph.input.extend(copies)
+
+
+def _info(name: str, t: TensorType) -> onnx.ValueInfoProto:
+    assert t.dtype is not None
+    dims = None if t.shape is None else [d if isinstance(d, int) else None for d in t.shape]
+    return onnx.helper.make_tensor_value_info(name, int(onnx_dtype(t.dtype)), dims)

@@ -1,0 +1,71 @@
+"""A whole model in ONNX Runtime: the file as it was given, so that results are the runtime's own
+bits. Importing this file loads neither the compiler nor onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import ModelError
+from superopt.ort import runtime
+
+if TYPE_CHECKING:
+    from superopt.ir import graph as g
+
+ByName = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A session of the whole model.
+
+    takes: the names of the model's inputs, in order; gives: of its outputs; graph: returns the
+    model's graph, which calls do not need. by_name: runs the session on arrays by the inputs' names
+    that are checked already; None where numpy lacks a type of an input or of an output.
+    """
+
+    session: runtime.Session
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    graph: Callable[[], g.Graph]
+    by_name: ByName | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", _by_name(self))
+
+    def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by name, of the inputs in order. Raises ModelError where onnxruntime refuses
+        the inputs."""
+        feeds = dict(zip(self.takes, arrays, strict=True))
+        try:
+            found = runtime.run(self.session, feeds, tuple(dict.fromkeys(self.gives)))
+        except ModelError as e:
+            inputs = ", ".join(f"{name}: {_type(a)}" for name, a in feeds.items())
+            raise ModelError(e.what, f"{e.why}; the inputs: {inputs}", e.todo) from e
+        return {name: found[name] for name in self.gives}
+
+    def run(self, env: MutableMapping[g.Value, Any]) -> None:
+        """Computes the graph's outputs from its inputs, which are all that there is, in order: of
+        this graph, or of the same at other sizes."""
+        found = self.call([*env.values()])
+        env.update(zip(self.graph().outputs, (found[name] for name in self.gives), strict=True))
+
+
+def _type(value: Any) -> str:
+    """Of an array, as ports are printed: f32[3, 4]; or of what is no tensor."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return type(value).__name__
+    short = f"{dtype.kind}{8 * dtype.itemsize}" if dtype.kind in "fiu" else dtype.name
+    return f"{short}{list(value.shape)}"
+
+
+def _by_name(f: Fallback) -> ByName | None:
+    if not runtime.plainly(f.session, f.gives):
+        return None
+    run, gives, options = runtime.caller(f.session), list(f.gives), runtime.run_options
+    if len(gives) == 1:
+        (name,) = gives
+        return lambda feeds: {name: run(gives, feeds, options())[0]}
+    return lambda feeds: dict(zip(gives, run(gives, feeds, options()), strict=True))

@@ -1,0 +1,51 @@
+"""The machine code of a segment of a model, and the error where memory is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from superopt.errors import ModelError
+from superopt.ir import graph as g
+from superopt.pipeline.native import Native, Whole
+from superopt.pipeline.ports import checked_windows, dtype_of, shape_at
+from superopt.plan.execute import code
+from superopt.plan.segments import Segment
+
+if TYPE_CHECKING:
+    from superopt.pipeline.compile import Compiler
+
+
+def native(c: Compiler, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
+    """The code of a segment. alone: there is no other segment. Raises ModelError where it takes
+    more memory than there is."""
+    checked_windows(c.model, s.nodes, sizes)
+    made = c.program(s, sizes)
+    specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
+    constants = c.packed.get(made.identity()) if c.packed else None
+    try:
+        ready = code(made, c.machine, c.threads, c.folder, constants)
+    except MemoryError as e:
+        needs = made.constant_bytes + made.memory + c.threads * made.workspace
+        at = ", ".join(f"{k}={n}" for k, n in sizes.items())
+        why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
+        raise out_of_memory(c.model.source.label, why, at) from None
+    return Native(ready, specs, lambda: s, _whole(c, s) if alone else None)
+
+
+def _whole(c: Compiler, s: Segment) -> Whole | None:
+    """How the only segment gives the model's outputs; None where not all of them are its."""
+    graph = c.model.graph
+    if not set(graph.outputs) <= set(s.outputs):
+        return None
+    takes = tuple(graph.inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
+    gives = (s.outputs.index(v) for v in graph.outputs)
+    return Whole(takes, dict(zip(c.names(), gives, strict=True)))
+
+
+def out_of_memory(label: str, why: str, at: str = "") -> ModelError:  # at: sizes
+    return ModelError(
+        f"{label}: out of memory{' at ' * bool(at)}{at}",
+        why or "compiling takes more than there is",
+        "give smaller inputs, or the process more memory",
+    )

@@ -1,0 +1,75 @@
+"""What a user should know of a compiled model beside its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from superopt.ir import graph as g
+from superopt.pipeline.arrays import symbolic
+from superopt.plan.segments import Segment
+from superopt.report import words
+
+if TYPE_CHECKING:
+    from superopt.pipeline.compile import Compiler
+
+QUANTIZERS = frozenset(
+    ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+     "QAttention")
+)  # fmt: skip
+
+
+def notes(c: Compiler, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Of the model at these sizes: that branches are chosen at the call, that quantization may
+    amplify what kernels round otherwise, and how onnxruntime's integers are kept exact."""
+    return tuple(dict.fromkeys(_notes(c, sizes)))
+
+
+def _notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
+    if (at := c.at(sizes)) is not c:
+        yield from _notes(at, {})
+        return
+    if (b := c.branch()) is not None:
+        yield f"a call chooses between programs by the If's condition {b.condition!r}"
+        for part in b.parts:
+            known = part.variants or ({} if symbolic(part.ports) else {(): []})
+            for key in known:
+                yield from _notes(part.compiler, dict(key))
+        return
+    parts = c.split(sizes)
+    if any(not s.native for s in parts):
+        yield from c.original.mode.notes
+    if (found := amplified(parts)) and any(s.native for s in parts):
+        first = c.model.names.get(g.item(found[0], 0), "")
+        yield (
+            f"{words.count(len(found), 'quantization')}, first {found[0].op.name} {first}, of what "
+            "kernels compute: where they round otherwise than onnxruntime by 1e-7, a value may "
+            "become the next integer, and results differ by whole steps of quantization"
+        )
+
+
+def amplified(parts: Iterable[Segment]) -> list[g.Node]:
+    """The nodes that quantize what kernels compute, or what depends on it."""
+    reached: set[g.Value] = set()
+    out = []
+    for s in parts:
+        for n in s.nodes:
+            depends = any(v in reached for v in n.inputs if v is not None)
+            if depends and n.op.name in QUANTIZERS:
+                out.append(n)
+            if depends or (s.native and _rounds(n)):
+                reached |= set(g.results(n))
+    return out
+
+
+def _rounds(n: g.Node) -> bool:
+    """True if a kernel may give other floats than onnxruntime's."""
+    return any(t.dtype is not None and t.dtype.is_float for t in n.types) and n.op.name not in MOVES
+
+
+# What only moves elements, or rounds nothing.
+MOVES = frozenset(
+    ("Reshape", "Transpose", "Identity", "Slice", "Concat", "Gather", "Squeeze", "Unsqueeze", "Pad",
+     "Expand", "Flatten", "Split", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where", "Cast",
+     "DequantizeLinear")
+)  # fmt: skip

@@ -1,0 +1,22 @@
+"""Nodes that turn out to have no kernel, found by planning each node of a segment alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from superopt.ir import graph as g
+from superopt.plan.segments import NO_KERNEL, Segment
+
+
+def unsupported(s: Segment, plan: Callable[[Segment], object]) -> dict[g.Node, str]:
+    """The nodes of a segment that no kernel computes, each with the reason. plan: plans a segment,
+    and raises one of NO_KERNEL where it cannot."""
+    out = {}
+    for n in s.nodes:
+        inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
+        alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
+        try:
+            plan(alone)
+        except NO_KERNEL as e:
+            out[n] = str(e)
+    return out
