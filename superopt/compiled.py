@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from superopt import guard
-from superopt.errors import ModelError, UsageError
+from superopt.errors import UsageError
 from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
+from superopt.pipeline.new_sizes import Shapes, Specialize, checked_specialize
 from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
     from superopt.onnx_io.source import Given, Source
-    from superopt.pipeline import gpu_ready, ready
-    from superopt.pipeline.compile import Compiler
+    from superopt.pipeline import gpu_ready
     from superopt.pipeline.cuda import Compiler as GpuCompiler
-    from superopt.pipeline.executable import Executable, Sizes, Steps
+    from superopt.pipeline.executable import Executable, Sizes
     from superopt.pipeline.gpu_parts import Variant
-    from superopt.pipeline.native import Native
     from superopt.pipeline.on_gpu import OnGpu
     from superopt.report.compiled import Tuned
     from superopt.report.data import Event
@@ -51,6 +50,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> Executable: ...
 @overload
 def compile(
@@ -67,6 +68,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> OnGpu: ...
 
 
@@ -84,6 +87,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> Executable | OnGpu:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
@@ -109,36 +114,49 @@ def compile(
     max_memory: bytes, or a text such as "8GB", that this process may use while it compiles; half of
     what is free by default.
 
-    A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
-    with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
+    shapes: values of symbolic sizes, by name, for which the model is compiled at once; a sequence
+    of these, for several. specialize: what a call at other sizes does. "background": the first call
+    compiles the model for its sizes, if `shapes` gave none; a call at further sizes runs the whole
+    model in onnxruntime, until compiling for them would have paid; then the model is compiled
+    beside the calls, and compiled code is used once it is there, if it was measured to be faster.
+    Results may change in the last bits then. "eager": a call at new sizes compiles the model first.
+    "never": all but `shapes` run in onnxruntime. Without onnxruntime each is as "eager", as on a
+    GPU, where only the default is taken. Nodes that no kernel computes run in onnxruntime always.
 
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
-    installed; UsageError for another target.
+    installed; UsageError for another target, and for sizes that the model has not.
     """
     known_target(target, precision, vendor, tune)
     _threads(threads)
     place = _place(store)
     _float_class(float_class)
+    known = checked_specialize(specialize)
     most = BUDGET[target] if budget is None else seconds_("budget", budget)
     with guard.limited(None, guard.bytes_given(max_memory)):
         if target == "cuda":
+            if known != "background" or shapes is not None:
+                raise UsageError(
+                    f"specialize={known!r}, shapes={shapes!r} of target cuda",
+                    "a GPU's programs are compiled in the call", "leave both out",
+                )  # fmt: skip
             given = precision, float_class, vendor, streams, place
             return _on_gpu(model, most if tune else 0.0, *given)
         if tune:
             _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
+        from superopt import open_model
         from superopt.kernels.engine import host
         from superopt.pipeline import ready
         from superopt.pipeline.allowed import Allowed
 
         options = ready.Options(threads or 1, Allowed(float_class, bool(partial)), host(), place)
         if isinstance(model, str | Path):
-            exe = _from_file(Path(model), options)
+            exe = open_model.open_file(Path(model), options, known)
         else:
             from superopt.onnx_io.source import read
 
-            exe = _compiler(read(model), options).executable()
-        if not symbolic(exe.ports):
-            exe.variant({})
+            exe = open_model.open_source(read(model), options, known)
+        for sizes in open_model.sizes_of_shapes(exe, shapes):
+            exe.variant(sizes)
         return exe
 
 
@@ -180,6 +198,7 @@ def _gpu_compiler(
 def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
     """The model in a file; its programs are kept, and found again. Where they are found neither the
     model nor the compiler, torch and Triton are loaded until something else is asked of it."""
+    from superopt.open_model import read_again, watch_files
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.on_gpu import OnGpu
 
@@ -192,7 +211,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
 
         source = read(path)
         made = _gpu_compiler(source, options, on)
-        _watched(watch, source)
+        watch_files(watch, source)
         key = options.key(source.sha256, on)
         about = entries.Interface(made.ports(), made.names())
         if not any(p.optional for p in about.ports):
@@ -201,7 +220,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         def make() -> GpuCompiler:
             return made
     else:
-        make = cache(lambda: _gpu_compiler(_again(path, digest), options, on))
+        make = cache(lambda: _gpu_compiler(read_again(path, digest), options, on))
 
     def keep(sizes: Sizes, v: Variant) -> None:
         make().keep(key, sizes, v)
@@ -223,78 +242,6 @@ def _threads(given: object) -> None:
         raise UsageError(
             f"threads {given!r}", f"it is a whole number from 1 to {MOST_THREADS}", "give another"
         )
-
-
-def _compiler(source: Source, options: ready.Options) -> Compiler:
-    from superopt.pipeline.compile import compiler
-
-    o = options
-    return compiler(source, o.threads, o.machine, o.store, o.allowed, _rewrite)
-
-
-def _rewrite(source: Source, log: str) -> Source:
-    from superopt.pipeline.rewritten import rewritten
-
-    return rewritten(source, log)
-
-
-def _from_file(path: Path, options: ready.Options) -> Executable:
-    """The model in a file; its programs are kept, and found again. Where they are found neither the
-    model nor the compiler is loaded until something else is asked of it."""
-    from superopt.pipeline import ready
-    from superopt.pipeline.executable import Executable
-    from superopt.pipeline.native import Native
-
-    watch = entries.Watch.on(path)
-    digest = entries.digest_of(path)
-    kept = None if digest is None else ready.Kept(options.key(digest), options.machine)
-    about = None if kept is None else entries.interface(kept.key)
-    if kept is None or about is None:
-        from superopt.onnx_io.source import read
-
-        source = read(path)
-        made = _compiler(source, options)
-        _watched(watch, source)
-        kept = ready.Kept(options.key(source.sha256), options.machine)
-        about = entries.Interface(made.ports(), made.names())
-        if not any(p.optional for p in about.ports):
-            entries.keep_interface(kept.key, about)
-
-        def make() -> Compiler:
-            return made
-    else:
-        make = cache(lambda: _compiler(_again(path, digest), options))
-
-    def find(sizes: Sizes) -> Native | None:
-        return kept.find(sizes, lambda how: make().planned(dict(sizes), how))
-
-    def keep(sizes: Sizes, steps: Steps) -> None:
-        if len(steps) == 1 and isinstance(steps[0], Native) and steps[0].whole is not None:
-            kept.keep(sizes, steps[0], make().image(steps[0]))
-
-    return Executable(
-        about.ports, about.outputs, options.threads, options.machine, make, find, keep
-    )
-
-
-def _watched(watch: entries.Watch, source: Source) -> None:
-    """Write down the digest of a model's files, where they are as they were."""
-    folder = watch.path.parent
-    watch.keep(source.sha256, [folder / location for location in source.skeleton.files])
-
-
-def _again(path: Path, digest: str | None) -> Source:
-    """A model of which there is only its program so far."""
-    from superopt.onnx_io.source import read
-
-    source = read(path)
-    if source.sha256 != digest:
-        raise ModelError(
-            f"{path} is another model now",
-            "it was changed after it was compiled",
-            "compile it again",
-        )
-    return source
 
 
 def tune(
@@ -372,11 +319,14 @@ def _tune(
 _tuned = tune  # a parameter of `compile` has its name
 
 
-def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
+def load(
+    path: str | Path, *, threads: int | None = None, specialize: Specialize = "background"
+) -> Executable | OnGpu:
     """A compiled model that `Executable.save` wrote, or that of a GPU.
 
-    threads: by default those that it was compiled for. Kernels come from the user's cache of
-    machine code, and are made again where they are not there.
+    threads: by default those that it was compiled for. specialize: what a call at sizes that were
+    not saved does, as `compile` has it; on a GPU such sizes are compiled in the call. Kernels come
+    from the user's cache of machine code, and are made again where they are not there.
 
     Raises UsageError for a file that is none, is of another format, or is damaged.
     """
@@ -386,12 +336,15 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
     _threads(threads)
     if not isinstance(path, str | Path):
         raise UsageError(f"{type(path).__name__} is no path", "load reads a file", "give its path")
+    known = checked_specialize(specialize)
     held = saved.read(Path(path))
     if held.target == "cuda":
         from superopt.pipeline import cuda
 
         return cuda.loaded(held)
-    return compile_.loaded(held, threads)
+    exe = compile_.loaded(held, threads)
+    exe.new_sizes.specialize = known
+    return exe
 
 
 def _place(store: object) -> Path | None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from superopt import ort
 from superopt.cost import tuned
-from superopt.cost.store import Store, default_folder
+from superopt.cost.folder import objects_folder
+from superopt.cost.store import Store
 from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as g
 from superopt.ir.evaluate import bound_sizes
@@ -35,11 +36,12 @@ from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import checked_windows, dtype_of, port, shape_at
 from superopt.pipeline.profile import profile
-from superopt.pipeline.programs import program_of
+from superopt.pipeline.programs import Simple, program_of
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Foreign, foreign, whole
 from superopt.pipeline.tune import Progress, tune
+from superopt.pipeline.whole_model import whole_steps
 from superopt.plan.build import Program
 from superopt.plan.execute import code, image
 from superopt.plan.image import Image
@@ -63,18 +65,14 @@ from superopt.te.domain import Reals
 Rewrite = Callable[[Source, str], Source]
 
 
-def objects_folder() -> Path:
-    """Where object files are kept."""
-    return default_folder() / "objects"
-
-
 @dataclass(slots=True)
 class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
     keys. packed: constants of programs that are known, by the programs' identities. allowed: what
     may be done. without: nodes that turned out to have no kernel, and why. fixed:
     what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
-    own: whatever has a kernel is to run as one, also where onnxruntime is faster.
+    own: whatever has a kernel is to run as one, also where onnxruntime is faster. simple: segments
+    as graphs that were simplified, whatever sizes are.
     """
 
     model: Model
@@ -88,6 +86,7 @@ class Compiler:
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
     own: bool = False
+    simple: dict[object, Simple] = field(default_factory=dict)
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
         """The compiler itself; or, where these sizes leave shapes unknown, as those that are
@@ -149,12 +148,13 @@ class Compiler:
         except ValueError as e:
             raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
-    def compiled(self, sizes: Mapping[str, int]) -> Steps:
-        """The steps for inputs of these sizes, of the model of which `at` is."""
+    def compiled(self, sizes: Mapping[str, int], *, sessions: bool = True) -> Steps:
+        """The steps for inputs of these sizes, of the model of which `at` is. sessions: also those
+        in onnxruntime; a forked process makes none."""
         self.model.source.check()
         if (other := self.at(sizes)) is not self:
             try:
-                return other.compiled({})
+                return other.compiled({}, sessions=sessions)
             except ModelError:  # onnxruntime refuses some of what it sees no more in a branch
                 if not plainer(self.model):
                     raise
@@ -167,7 +167,10 @@ class Compiler:
             for s in parts:
                 try:
                     alone = len(parts) == 1
-                    out.append(self.native(s, sizes, alone) if s.native else self.foreign(s, sizes))
+                    if s.native:
+                        out.append(self.native(s, sizes, alone))
+                    elif sessions:
+                        out.append(self.foreign(s, sizes))
                 except NO_KERNEL as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
@@ -182,7 +185,8 @@ class Compiler:
         specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
-            ready = code(made, self.machine, self.threads, self.folder, constants)
+            given = made, self.machine, self.threads, self.folder, constants
+            ready = code(*given, self.model.source.release)
         except MemoryError as e:
             needs = made.constant_bytes + made.memory + self.threads * made.workspace
             at = ", ".join(f"{k}={n}" for k, n in sizes.items())
@@ -192,7 +196,7 @@ class Compiler:
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         how = self.threads, self.machine, self.chosen, self.allowed
-        return program_of(s, sizes, *how)
+        return program_of(s, sizes, *how, self.simple)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -295,11 +299,12 @@ class Compiler:
 
     def elsewhere(self) -> Steps | None:
         """All of it in onnxruntime, for any sizes; None where that is not there."""
-        own = dict.fromkeys(g.nodes(self.model.graph), "not compiled for these sizes yet")
-        return replace(self, without=own, fixed={}).compiled({}) if ort.available() else None
+        return whole_steps(self) if ort.available() else None
 
-    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
-        """The nodes that run in onnxruntime, and why."""
+    def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why. why: if it is the same for all nodes."""
+        if why:
+            return [(n, why) for n in g.nodes(self.model.graph)]
         if (other := self.at(sizes)) is not self:
             return other.fallen({})
         some = [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
