@@ -69,10 +69,9 @@ Rewrite = Callable[[Source, str], Source]
 class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
     keys. packed: constants of programs that are known, by the programs' identities. allowed: what
-    may be done. without: nodes that turned out to have no kernel, and why. fixed:
-    what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
-    own: whatever has a kernel is to run as one, also where onnxruntime is faster. simple: segments
-    as graphs that were simplified, whatever sizes are.
+    may be done. without: nodes that turned out to have no kernel, and why. fixed: what `at` gives,
+    by sizes. session: runs the model, where superopt does not read it (`outside`). own: whatever
+    has a kernel is to run as one, also where onnxruntime is faster. simple: as in `program_of`.
     """
 
     model: Model
@@ -185,8 +184,8 @@ class Compiler:
         specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
         constants = self.packed.get(made.identity()) if self.packed else None
         try:
-            given = made, self.machine, self.threads, self.folder, constants
-            ready = code(*given, self.model.source.release)
+            about = self.machine, self.threads, self.folder, constants, self.model.source.release
+            ready = code(made, *about)
         except MemoryError as e:
             needs = made.constant_bytes + made.memory + self.threads * made.workspace
             at = ", ".join(f"{k}={n}" for k, n in sizes.items())
@@ -303,11 +302,10 @@ class Compiler:
 
     def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why. why: if it is the same for all nodes."""
-        if why:
-            return [(n, why) for n in g.nodes(self.model.graph)]
         if (other := self.at(sizes)) is not self:
-            return other.fallen({})
-        some = [(n, self.why_not(n, sizes) or BESIDE) for n in fallen(self.split(sizes))]
+            return other.fallen({}, why)
+        nodes = g.nodes(self.model.graph) if why else fallen(self.split(sizes))
+        some = [(n, why or self.why_not(n, sizes) or BESIDE) for n in nodes]
         return [(n, why_opaque(self.model, n, why)) for n, why in some]
 
 
