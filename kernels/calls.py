@@ -13,10 +13,11 @@ takes some; and threads take single steps of a loop whose steps do not depend on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PARAMETERS = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
+Table = Mapping[int, int]  # numbers of constants in a table of pointers, by their places
 _BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
 
 
@@ -77,16 +78,16 @@ def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
                 yield r.first
 
 
-def chunk_text(name: str, call: Call | Loop) -> Iterator[str]:
+def chunk_text(name: str, call: Call | Loop, table: Table | None = None) -> Iterator[str]:
     """LLVM's text of `void name(args, memory, constants, workspace, i64 chunk)`: one chunk of a
     call, or one lane of a loop."""
     if isinstance(call, Call):
         yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
-        yield from _call(call)
+        yield from _call(call, table)
         yield "  ret void\n}"
         return
     for n, lane in enumerate(call.lanes):
-        yield from _step_functions(f"{name}.lane{n}", lane)
+        yield from _step_functions(f"{name}.lane{n}", lane, table)
     yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{\nentry:"
     each = call.steps if call.parallel else 1
     yield f"  %lane = udiv i64 %chunk, {each}"
@@ -105,13 +106,13 @@ def chunk_text(name: str, call: Call | Loop) -> Iterator[str]:
     yield "end:\n  ret void\n}"
 
 
-def _step_functions(name: str, calls: Sequence[Call]) -> Iterator[str]:
+def _step_functions(name: str, calls: Sequence[Call], table: Table | None) -> Iterator[str]:
     """A function of a step of each call of a lane."""
     for n, call in enumerate(calls):
         yield f"define private void @{name}.{n}({PARAMETERS}, i64 %step) {{\nentry:"
         yield "  %odd = and i64 %step, 1"
         yield "  %is.first = icmp eq i64 %step, 0"
-        addresses = list(_addresses(call.given, inside=True))
+        addresses = list(_addresses(call.given, table, inside=True))
         yield from addresses
         if call.chunks == 1:
             yield _kernel_call(call, "0")
@@ -125,8 +126,8 @@ def _step_functions(name: str, calls: Sequence[Call]) -> Iterator[str]:
         yield "  ret void\n}"
 
 
-def _call(call: Call) -> Iterator[str]:
-    yield from _addresses(call.given, inside=False)
+def _call(call: Call, table: Table | None) -> Iterator[str]:
+    yield from _addresses(call.given, table, inside=False)
     yield _kernel_call(call, "%chunk")
 
 
@@ -135,16 +136,16 @@ def _kernel_call(call: Call, chunk: str) -> str:
     return f"  call void @{call.function}({given}ptr %workspace, i64 {chunk})"
 
 
-def _addresses(given: Sequence[Ref], inside: bool) -> Iterator[str]:
+def _addresses(given: Sequence[Ref], table: Table | None, *, inside: bool) -> Iterator[str]:
     """%at0, %at1, ...; inside: of a loop, in iteration %step."""
     for j, r in enumerate(given):
         if not inside:
-            yield from _base(f"at{j}", r)
+            yield from _base(f"at{j}", r, table)
             continue
         if not (r.stride or r.toggle or r.first):
-            yield from _base(f"at{j}", r)
+            yield from _base(f"at{j}", r, table)
             continue
-        yield from _base(f"base{j}", r)
+        yield from _base(f"base{j}", r, table)
         if r.last:
             yield f"  %unbounded{j} = mul i64 %step, {r.stride}"
             yield f"  %over{j} = icmp sgt i64 %unbounded{j}, {r.last}"
@@ -156,16 +157,19 @@ def _addresses(given: Sequence[Ref], inside: bool) -> Iterator[str]:
         moved = f"  %{'at' if r.first is None else 'later'}{j} = getelementptr i8, ptr %base{j}"
         yield f"{moved}, i64 %moved{j}"
         if r.first is not None:
-            yield from _base(f"first{j}", r.first)
+            yield from _base(f"first{j}", r.first, table)
             yield f"  %at{j} = select i1 %is.first, ptr %first{j}, ptr %later{j}"
 
 
-def _base(name: str, r: Ref) -> Iterator[str]:
+def _base(name: str, r: Ref, table: Table | None) -> Iterator[str]:
     base = _BASES[r.place]
-    if r.place != "argument":
+    number = r.at
+    if r.place == "constant" and table is not None:
+        number = table[r.at]
+    elif r.place != "argument":
         yield f"  %{name} = getelementptr i8, ptr %{base}, i64 {r.at + r.offset}"
         return
-    yield f"  %{name}.slot = getelementptr ptr, ptr %{base}, i64 {r.at}"
+    yield f"  %{name}.slot = getelementptr ptr, ptr %{base}, i64 {number}"
     if not r.offset:
         yield f"  %{name} = load ptr, ptr %{name}.slot"
         return

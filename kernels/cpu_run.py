@@ -4,7 +4,8 @@
     void work(ptr state, ptr workspace)
 
 args is a table of pointers, to the inputs and outputs of a call; in memory and constants buffers
-lie at fixed places; a thread's workspace is its own.
+lie at fixed places; a thread's workspace is its own. With `table`, constants is a table of
+pointers, to a program's constants in the order of their places, so that programs can share them.
 
 The thread that calls `run` goes through the kernels. The chunks of a kernel are shared out: each
 thread has a part of them, the same in each call, so that what it reads and writes stays in its
@@ -22,7 +23,7 @@ and after each kernel (CLOCK_BYTES each: seconds and nanoseconds).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from superopt.kernels.calls import PARAMETERS, Loop, chunk_text, kernel_calls
 from superopt.kernels.calls import Call as Call
@@ -40,14 +41,21 @@ YIELDS = 20000  # looks for the last chunks, before the processor is given to ot
 
 
 def run_text(
-    calls: Sequence[Call | Loop], threads: int = 1, processor: str = "x86_64", timed: bool = False
+    calls: Sequence[Call | Loop],
+    threads: int = 1,
+    processor: str = "x86_64",
+    timed: bool = False,
+    table: Mapping[int, int] | None = None,
 ) -> str:
-    """LLVM's text of the functions; without `work` where there is one thread."""
+    """LLVM's text of the functions; without `work` where there is one thread.
+
+    table: the number of each constant in the table of pointers, by its place; None where constants
+    are one piece of memory."""
     kinds = {c.function: len(c.given) for c in kernel_calls(calls)}
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
     ]
-    lines += [line for k, c in enumerate(calls) for line in chunk_text(f"call{k}", c)]
+    lines += [line for k, c in enumerate(calls) for line in chunk_text(f"call{k}", c, table)]
     lines += _stamp() if timed else ()
     if threads == 1:
         lines += _alone(calls, timed)

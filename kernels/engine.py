@@ -4,6 +4,7 @@ only these to do loads no more than this file: not the compiler."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -68,6 +69,13 @@ def native() -> Machine:
     has = llvm.get_host_cpu_features()
     width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
     return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
+
+
+def llvm_idle() -> AbstractContextManager[object]:
+    """While it is held no other thread is within LLVM: llvmlite's own lock. A process that forks
+    meanwhile leaves the child an LLVM that it can use."""
+    lock: AbstractContextManager[object] | None = getattr(llvm.ffi.lib, "_lock", None)
+    return nullcontext() if lock is None else lock
 
 
 def initialized() -> None:

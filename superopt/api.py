@@ -16,6 +16,8 @@ from superopt.compiled_files import compilation as compilation
 from superopt.compiled_files import export_model as export_model
 from superopt.compiled_files import profile as profile
 from superopt.compiled_files import run_model as run_model
+from superopt.cost import disk_cache
+from superopt.cost.folder import default_folder
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.errors import OutOfTime, UsageError
@@ -35,6 +37,7 @@ from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
 from superopt.pipeline.targets import known_target
+from superopt.report.cache import CachedFile, CacheListing, Pruned
 from superopt.report.data import (
     BenchRow,
     Derivation,
@@ -318,6 +321,29 @@ def cache_stats(store: str | Path | None = None) -> StoreStats:
         )
         where = str(s.path) if s.path else f"in memory: {s.reason}"
         return StoreStats(where, s.operators + s.graphs, s.size, names)
+
+
+def cache_list() -> CacheListing:
+    """The files of the cache on disk, those used last first, with its folder, total and limit."""
+    folder, found = default_folder(), disk_cache.cache_files()
+    files = tuple(
+        CachedFile(str(f.path.relative_to(folder)), f.kind, f.bytes, f.used) for f in found
+    )
+    total = sum(f.bytes for f in files)
+    return CacheListing(str(folder), disk_cache.limit_bytes(), total, files)
+
+
+def cache_prune(max_size: str | int | None = None, older_than: str | float | None = None) -> Pruned:
+    """Remove files from the cache, those not used for the longest time first.
+
+    max_size: what may be left, in bytes or as "2GiB"; by default the limit, unless an age is
+    given. older_than: seconds, or "30d": what was not used for so long goes. Measured costs and
+    proofs stay. Raises UsageError for what is no size or age."""
+    most = disk_cache.parse_size(max_size) if isinstance(max_size, str) else max_size
+    age = disk_cache.parse_age(older_than) if isinstance(older_than, str) else older_than
+    gone = disk_cache.prune(most, age)
+    left = sum(f.bytes for f in disk_cache.cache_files())
+    return Pruned(str(default_folder()), len(gone), sum(f.bytes for f in gone), left)
 
 
 def cache_clear(store: str | Path | None = None) -> int:

@@ -15,6 +15,7 @@ from superopt.errors import OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
 from superopt.pipeline import entries
 from superopt.pipeline.arrays import symbolic
+from superopt.pipeline.new_sizes import Shapes, Specialize, checked_specialize
 from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> Executable: ...
 @overload
 def compile(
@@ -66,6 +69,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> OnGpu: ...
 
 
@@ -83,6 +88,8 @@ def compile(
     vendor: bool = True,
     streams: int = 4,
     max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
 ) -> Executable | OnGpu:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
@@ -106,37 +113,49 @@ def compile(
     (dilated convolutions as dense ones)?
     max_memory: bytes (or "8GB") that compiling may use; half of what is free by default.
 
-    A model with symbolic sizes is compiled when it is first called, for the sizes that it is called
-    with, and again for others. Nodes that no kernel computes run in onnxruntime, in the same call.
+    shapes: values of symbolic sizes, by name, for which the model is compiled at once; a sequence
+    of these, for several. specialize: what a call at other sizes does. "background": the first call
+    compiles the model for its sizes, if `shapes` gave none; a call at further sizes runs the whole
+    model in onnxruntime, until compiling for them would have paid; then the model is compiled
+    beside the calls, and compiled code is used once it is there, if it was measured to be faster.
+    Results may change in the last bits then. "eager": a call at new sizes compiles the model first.
+    "never": all but `shapes` run in onnxruntime. Without onnxruntime each is as "eager", as on a
+    GPU, where only the default is taken. Nodes that no kernel computes run in onnxruntime always.
 
     Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
-    installed; UsageError for another target.
+    installed; UsageError for another target, and for sizes that the model has not.
     """
     known_target(target, precision, vendor, tune)
     _threads(threads)
     place = _place(store)
     _float_class(float_class)
+    known = checked_specialize(specialize)
     most = BUDGET[target] if budget is None else seconds_("budget", budget)
     with guard.limited(None, guard.bytes_given(max_memory)):
         if target == "cuda":
+            if known != "background" or shapes is not None:
+                raise UsageError(
+                    f"specialize={known!r}, shapes={shapes!r} of target cuda",
+                    "a GPU's programs are compiled in the call", "leave both out",
+                )  # fmt: skip
             given = precision, float_class, vendor, streams, place
             return _on_gpu(model, most if tune else 0.0, *given)
         if tune:
             with suppress(OutOfTime):  # what was measured by then is kept
                 _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
-        from superopt import from_file
+        from superopt import open_model
         from superopt.pipeline.allowed import Allowed
         from superopt.pipeline.kept_fallback import Options
 
         options = Options(threads or 1, Allowed(float_class, bool(partial)), place)
         if isinstance(model, str | Path):
-            exe = from_file.executable(Path(model), options)
+            exe = open_model.open_file(Path(model), options, known)
         else:
             from superopt.onnx_io.source import read
 
-            exe = from_file.compiler(read(model), options).executable()
-        if not symbolic(exe.ports):
-            exe.variant({})
+            exe = open_model.open_source(read(model), options, known)
+        for sizes in open_model.sizes_of_shapes(exe, shapes):
+            exe.variant(sizes)
         return exe
 
 
@@ -178,7 +197,7 @@ def _gpu_compiler(
 def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
     """The model in a file; its programs are kept, and found again. Where they are found neither the
     model nor the compiler, torch and Triton are loaded until something else is asked of it."""
-    from superopt import from_file
+    from superopt.open_model import keep_digest, read_again
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.on_gpu import OnGpu
 
@@ -191,7 +210,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
 
         source = read(path)
         made = _gpu_compiler(source, options, on)
-        from_file.keep_digest(watch, source)
+        keep_digest(watch, source)
         key = options.key(source.sha256, on)
         about = entries.Interface(made.ports(), made.names())
         if not any(p.optional for p in about.ports):
@@ -200,7 +219,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
         def make() -> GpuCompiler:
             return made
     else:
-        make = cache(lambda: _gpu_compiler(from_file.read_again(path, digest), options, on))
+        make = cache(lambda: _gpu_compiler(read_again(path, digest), options, on))
 
     def keep(sizes: Sizes, v: Variant) -> None:
         make().keep(key, sizes, v)
@@ -299,11 +318,14 @@ def _tune(
 _tuned = tune  # a parameter of `compile` has its name
 
 
-def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
+def load(
+    path: str | Path, *, threads: int | None = None, specialize: Specialize = "background"
+) -> Executable | OnGpu:
     """A compiled model that `Executable.save` wrote, or that of a GPU.
 
-    threads: by default those that it was compiled for. Kernels come from the user's cache of
-    machine code, and are made again where they are not there.
+    threads: by default those that it was compiled for. specialize: what a call at sizes that were
+    not saved does, as `compile` has it; on a GPU such sizes are compiled in the call. Kernels come
+    from the user's cache of machine code, and are made again where they are not there.
 
     Raises UsageError for a file that is none, is of another format, or is damaged.
     """
@@ -313,12 +335,15 @@ def load(path: str | Path, *, threads: int | None = None) -> Executable | OnGpu:
     _threads(threads)
     if not isinstance(path, str | Path):
         raise UsageError(f"{type(path).__name__} is no path", "load reads a file", "give its path")
+    known = checked_specialize(specialize)
     held = saved.read(Path(path))
     if held.target == "cuda":
         from superopt.pipeline import cuda
 
         return cuda.loaded(held)
-    return compile_.loaded(held, threads)
+    exe = compile_.loaded(held, threads)
+    exe.new_sizes.specialize = known
+    return exe
 
 
 def _place(store: object) -> Path | None:

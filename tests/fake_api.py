@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
+from superopt.report.cache import CachedFile, CacheListing, Pruned
 from superopt.report.compiled import (
     Compilation,
     Exported,
@@ -313,6 +314,18 @@ class FakeApi:
 
     def cache_stats(self, store: Path | None) -> StoreStats:
         return StoreStats("costs.sqlite", 41, 16_384, ("AMD EPYC 7B13, 2 cores",))
+
+    def cache_list(self) -> CacheListing:
+        files = (
+            CachedFile("constants/ab.constant", "packed constants", 3_000_000, 0.0),
+            CachedFile("objects/cd.o", "object code", 2_000, 86_400.0),
+            CachedFile("objects/ef.o", "object code", 1_000, 0.0),
+        )
+        return CacheListing("cache", 4 << 30, 3_003_000, files)
+
+    def cache_prune(self, max_size: str | None, older_than: str | None) -> Pruned:
+        assert (max_size, older_than) == ("2GiB", "30d")
+        return Pruned("cache", 2, 3_001_000, 2_000)
 
     def cache_clear(self, store: Path | None) -> int:
         return 41

@@ -43,8 +43,8 @@ PARTS |= {"openvino", "torch"}
 BELOW["pipeline"] = set(PARTS)
 PARTS |= {"pipeline"}
 BELOW["rulebook"] = PARTS
-BELOW["from_file"] = PARTS
-BELOW["compiled"] = PARTS | {"from_file"}
+BELOW["open_model"] = PARTS
+BELOW["compiled"] = PARTS | {"open_model"}
 BELOW["compiled_files"] = PARTS | {"compiled"}
 BELOW["api"] = PARTS | {"rulebook", "compiled", "compiled_files"}
 BELOW["backend"] = PARTS | {"api"}
@@ -72,7 +72,7 @@ OWNERS: dict[str, set[str]] = {
 # Importing these in a function is how a part works without them.
 OPTIONAL = {"onnxruntime", "openvino", "torch", "onnx2torch", "triton", "lightgbm", "ray"}
 # Whose start must be fast: they import what a call needs when it is made.
-LAZY = {"__init__", "cli", "commands", "compiled", "compiled_files", "from_file"}
+LAZY = {"__init__", "cli", "commands", "compiled", "compiled_files", "open_model"}
 # What LAZY parts may import at the top of a file.
 LIGHT = {"click", "superopt"}
 

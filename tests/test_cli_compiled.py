@@ -112,3 +112,18 @@ def test_export_says_what_was_written(
     golden("exported.txt", done.out)
     found = json.loads(superopt("export", model, "-o", tmp_path, "--json", api=api).out)
     assert found["outputs"][1] == {"name": "n", "dtype": "int64", "shape": [], "bytes": 8}
+
+
+def test_cache_on_disk(superopt: Run) -> None:
+    assert superopt("cache", "path").out == "cache\n"
+    text = superopt("cache", "list").out.splitlines()
+    assert text[1] == "  3.00 MB of at most 4.29 GB"
+    assert [line.split(",")[0].split(None, 2)[2] for line in text[2:]] == [
+        "object code: 2 files", "packed constants: 1 file",
+    ]  # fmt: skip
+    assert superopt("cache", "list", "--files").out.splitlines()[-1].endswith("objects/ef.o")
+    found = json.loads(superopt("cache", "list", "--json").out)
+    assert (found["bytes"], found["limit"], len(found["files"])) == (3_003_000, 4 << 30, 3)
+    given = ("cache", "prune", "--max-size", "2GiB", "--older-than", "30d")
+    assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB are left\n"
+    assert json.loads(superopt(*given, "--json").out)["removed_bytes"] == 3_001_000

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
+from superopt.report.cache import CacheListing, Pruned
 from superopt.report.compiled import Compilation, Exported, OutputValue, Tuned
 from superopt.report.data import (
     BenchRow,
@@ -238,6 +239,10 @@ class Api(Protocol):
     ) -> tuple[RuleVerdict, ...]: ...
 
     def cache_stats(self, store: Path | None) -> StoreStats: ...
+    def cache_list(self) -> CacheListing: ...
+    def cache_prune(self, max_size: str | None, older_than: str | None) -> Pruned:
+        """Remove files, those not used for the longest time first."""
+
     def cache_clear(self, store: Path | None) -> int:
         """How many entries were removed."""
 

@@ -32,7 +32,7 @@ def doctor(as_json: bool) -> ExitCode:
 
 @click.group()
 def cache() -> None:
-    """Look after the store of measured costs."""
+    """Look after the cache on disk and its store of measured costs."""
 
 
 @cache.command()
@@ -50,6 +50,65 @@ def stats(store: Path | None, as_json: bool) -> ExitCode:
         from superopt.report import text
 
         terminal.say(text.store(found))
+    return ExitCode.OK
+
+
+@cache.command("path")
+@options.as_json
+@options.debug
+def path_(as_json: bool) -> ExitCode:
+    """Say where the cache is."""
+    folder = api().cache_list().folder
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps({"folder": folder}))
+    else:
+        terminal.say(f"{folder}\n")
+    return ExitCode.OK
+
+
+@cache.command("list")
+@click.option("--files", is_flag=True, help="Every file, those used last first.")
+@options.as_json
+@options.debug
+def list_(files: bool, as_json: bool) -> ExitCode:
+    """Say what the cache holds, how large it is and may become.
+
+    $SUPEROPT_CACHE_MAX_SIZE is its limit, 4 GiB by default: above it, files that were not used for
+    the longest time are removed when a model is compiled.
+    """
+    found = api().cache_list()
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(found))
+    else:
+        from superopt.report.cache import listing
+
+        terminal.say(listing(found, files))
+    return ExitCode.OK
+
+
+@cache.command()
+@click.option("--max-size", metavar="SIZE", help="Leave at most so much: 2GiB, 500M.")
+@click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 30d, 12h.")
+@options.as_json
+@options.debug
+def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCode:
+    """Remove what was not used for the longest time, by default down to the limit.
+
+    Measured costs and proofs stay (`superopt cache clear` removes the former).
+    """
+    done = api().cache_prune(max_size, older_than)
+    if as_json:
+        from superopt.report.codec import dumps
+
+        terminal.say(dumps(done))
+    else:
+        from superopt.report.cache import pruned
+
+        terminal.say(pruned(done))
     return ExitCode.OK
 
 

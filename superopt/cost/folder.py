@@ -14,6 +14,21 @@ def default_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("superopt", appauthor=False))
 
 
+def constants_folder() -> Path:
+    """Where packed constants lie."""
+    return default_folder() / "constants"
+
+
+def objects_folder() -> Path:
+    """Where object files lie."""
+    return default_folder() / "objects"
+
+
+def ready_folder() -> Path:
+    """Where descriptions of models and of their programs lie."""
+    return default_folder() / "ready"
+
+
 def store_file(path: Path | str | None) -> Path:
     """The store at `path`: a file, a folder that holds one, or the default."""
     place = default_folder() if path is None else Path(path)

@@ -19,6 +19,7 @@ GROWTH = 2.01  # the constants of a folded graph take at most this many times th
 SLACK = 4096  # and as many bytes more, so that tiny models fold at all
 ROOM = 1 << 26  # an intermediate result may take this much, or as much as all results together
 LARGE = 1 << 20  # bytes from which on a copy of a constant is worth not making
+RECOMPUTED = 1 << 16  # bytes from which on a result is worth computing again, not holding
 _LARGEST = 1 << 62
 
 
@@ -37,7 +38,8 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False
     """`graph` with every constant subgraph that a non-constant node or an output reads computed.
 
     limit_bytes: constants of the result may take this much together; by default GROWTH times the
-    bytes of the original's. lazily: of a large constant that only lies otherwise no copy is made.
+    bytes of the original's. lazily: a large constant is computed again whenever it is read, and
+    of one that only lies otherwise no copy is made.
     The largest results are left as nodes, and so is what fails (it may
     never be reached at run time). Floats are computed in float64 and rounded once, except before
     operators whose results jump, and fp16 and bf16 that decide (decisions.py).
@@ -138,7 +140,18 @@ def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
 def _values(
     roots: Sequence[g.Value], left: dict[g.Node, str], decisive: Set[g.Value], lazily: bool
 ) -> Iterator[tuple[g.Value, g.Constant]]:
-    """Each root as a constant; a node that fails is added to `left` and its roots are left out.
+    """Each root as a constant; a node that fails is added to `left` and its roots are left out."""
+    for v, array in _arrays(roots, left, decisive):
+        n = g.producer(v)
+        assert n is not None
+        again = (_lying(n, array) or _computed_again(v, array, decisive)) if lazily else None
+        yield v, again or g.constant(array)
+
+
+def _arrays(
+    roots: Sequence[g.Value], left: dict[g.Node, str], decisive: Set[g.Value]
+) -> Iterator[tuple[g.Value, np.ndarray]]:
+    """Each root's elements; a node that fails is added to `left` and its roots are left out.
 
     Results are dropped after their last use, so that memory holds little beside the constants.
     """
@@ -163,7 +176,7 @@ def _values(
             continue
         for v, array in zip(g.results(n), held[n], strict=True):
             if v in wanted:
-                yield v, (lazily and _lying(n, array)) or g.constant(_rounded(array, v.type))
+                yield v, _rounded(array, v.type)
         if not uses.get(n):
             del held[n]
 
@@ -179,6 +192,19 @@ def _lying(n: g.Node, array: np.ndarray) -> g.Constant | None:
     view = array.view()
     view.flags.writeable = False
     return g.constant(type=n.type, key=key, load=lambda: view, nbytes=array.nbytes)
+
+
+def _computed_again(v: g.Value, array: np.ndarray, decisive: Set[g.Value]) -> g.Constant | None:
+    """A large constant that is computed from the original's whenever it is read, which is once for
+    each program, when it is packed: so memory does not hold it beside what kernels read."""
+    if array.nbytes < RECOMPUTED:
+        return None
+
+    def load() -> np.ndarray:
+        return next(_arrays([v], {}, decisive))[1]
+
+    key = g.content_key(array)
+    return g.constant(type=v.type, key=key, load=load, nbytes=array.nbytes)
 
 
 def _producers(n: g.Node) -> list[g.Node]:

@@ -38,6 +38,13 @@ class Backing:
             return True  # it has no name any more
         return now[:2] != self.stamp[:2] or now == self.stamp
 
+    def in_place(self) -> bool:
+        """Is the file that was mapped still the one of its name, and as it was?"""
+        try:
+            return _stamp(os.stat(self.name)) == self.stamp
+        except OSError:
+            return False
+
     def whole(self) -> "Region":
         return Region(self, 0, len(self.view))
 

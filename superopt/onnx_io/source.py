@@ -107,6 +107,24 @@ class Source:
                     "read the model anew; a new file that is renamed over it changes nothing",
                 )
 
+    def current_path(self) -> Path | None:
+        """Where the model's file is, if it is the one that was read; None where there is none."""
+        if self.path is None or self.raw is None or self.folder is None:
+            return None
+        path, held = self.folder / self.path.name, (self.raw.backing, *self.skeleton.files.values())
+        there = all(b.mapping is not None and b.in_place() for b in held)
+        return path if there else None
+
+    def release(self) -> None:
+        """Give the pages of the model's files back to the system; they are read again when
+        needed."""
+        regions = [] if self.raw is None else [self.raw]
+        regions += [b for b in self.skeleton.blobs if isinstance(b, Region)]
+        for backing in dict.fromkeys(
+            (*(r.backing for r in regions), *self.skeleton.files.values())
+        ):
+            backing.release(0, len(backing.view))
+
     @property
     def has_external_data(self) -> bool:
         return bool(self.skeleton.files)

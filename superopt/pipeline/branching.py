@@ -78,8 +78,14 @@ def compile_ahead(b: Branch, depth: int) -> None:
                 exe.variant({})
 
 
-def nodes_in_onnxruntime(c: Compiler, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
-    """The nodes that run in onnxruntime at these sizes, and why: those of all branches."""
+def nodes_in_onnxruntime(
+    c: Compiler, sizes: Mapping[str, int], why: str = ""
+) -> list[tuple[g.Node, str]]:
+    """The nodes that run in onnxruntime at these sizes, and why: those of all branches.
+
+    why: given where all nodes do, for this reason."""
+    if why:
+        return [(n, why_opaque(c.model, n, why)) for n in g.nodes(c.model.graph)]
     if (at := c.at(sizes)) is not c:
         return nodes_in_onnxruntime(at, {})
     if (b := c.branch()) is not None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from superopt import ort
 from superopt.cost import tuned
-from superopt.cost.store import Store, default_folder
+from superopt.cost.folder import objects_folder
+from superopt.cost.store import Store
 from superopt.errors import ModelError, Unlike
 from superopt.ir import graph as g
 from superopt.kernels.cpu import Machine, host
@@ -45,7 +46,7 @@ from superopt.pipeline.native_segment import native, out_of_memory
 from superopt.pipeline.outside import Readable, readable
 from superopt.pipeline.ports import given_sizes, port
 from superopt.pipeline.profile import profile
-from superopt.pipeline.programs import program_of
+from superopt.pipeline.programs import Simple, program_of
 from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Branch, Fallback, Foreign, foreign, natives, whole
@@ -71,20 +72,16 @@ from superopt.report.profile import Profile
 Rewrite = Callable[[Source, str], Source]
 
 
-def objects_folder() -> Path:
-    """Where object files are kept."""
-    return default_folder() / "objects"
-
-
 @dataclass(slots=True)
 class Compiler:
     """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
     keys. packed: constants of programs that are known, by the programs' identities. allowed: what
-    may be done. without: nodes that turned out to have no kernel, and why. fixed:
-    what `at` gives, by sizes. session: runs the model, where superopt does not read it (`outside`).
-    own: whatever has a kernel is to run as one, also where onnxruntime is faster. original: what
-    onnxruntime gets where it runs all of the model. depth: how many Ifs were decided before. units:
-    see `segments`. branches: the programs at the first If, or None, once that is known.
+    may be done. without: nodes that turned out to have no kernel, and why. fixed: what `at` gives,
+    by sizes. session: runs the model, where superopt does not read it (`outside`). own: whatever
+    has a kernel is to run as one, also where onnxruntime is faster. simple: as in `program_of`.
+    original: what onnxruntime gets where it runs all of the model. depth: how many Ifs were decided
+    before. units: see `segments`. branches: the programs at the first If, or None, once that is
+    known.
     """
 
     model: Model
@@ -99,6 +96,7 @@ class Compiler:
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
     own: bool = False
+    simple: dict[object, Simple] = field(default_factory=dict)
     depth: int = 0
     units: Units = field(init=False)
     branches: list[Branch | None] = field(init=False, default_factory=list)
@@ -166,12 +164,13 @@ class Compiler:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
         return given_sizes(self.model.graph, arrays)
 
-    def compiled(self, sizes: Mapping[str, int]) -> Steps:
-        """The steps for inputs of these sizes, of the model of which `at` is."""
+    def compiled(self, sizes: Mapping[str, int], *, sessions: bool = True) -> Steps:
+        """The steps for inputs of these sizes, of the model of which `at` is. sessions: also those
+        in onnxruntime; a forked process makes none."""
         self.model.source.check()
         if (other := self.at(sizes)) is not self:
             try:
-                return other.compiled({})
+                return other.compiled({}, sessions=sessions)
             except ModelError:  # onnxruntime refuses some of what it sees no more in a branch
                 if not plainer(self.model):
                     raise
@@ -187,9 +186,10 @@ class Compiler:
             for s in parts:
                 try:
                     alone = len(parts) == 1
-                    out.append(
-                        native(self, s, sizes, alone) if s.native else self.foreign(s, sizes)
-                    )
+                    if s.native:
+                        out.append(native(self, s, sizes, alone))
+                    elif sessions:
+                        out.append(self.foreign(s, sizes))
                 except NO_KERNEL as e:
                     found = unsupported(s, partial(self.program, sizes=sizes))
                     self.without |= found or dict.fromkeys(s.nodes, str(e))
@@ -201,7 +201,7 @@ class Compiler:
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         how = self.threads, self.machine, self.chosen, self.allowed
-        return program_of(s, sizes, *how)
+        return program_of(s, sizes, *how, self.simple)
 
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -307,9 +307,9 @@ class Compiler:
         """All of it in onnxruntime, for any sizes; None where that is not there."""
         return [self.fallback()] if ort.available() else None
 
-    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
-        """The nodes that run in onnxruntime, and why."""
-        return nodes_in_onnxruntime(self, sizes)
+    def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[g.Node, str]]:
+        """The nodes that run in onnxruntime, and why. why: if it is the same for all nodes."""
+        return nodes_in_onnxruntime(self, sizes, why)
 
 
 def compile(

@@ -14,7 +14,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
@@ -24,14 +23,13 @@ from typing import Any, TypeVar
 import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
 import numpy as np
 
-from superopt.cost.folder import default_folder
+from superopt.cost.disk_cache import limit_bytes, written
+from superopt.cost.folder import ready_folder
 from superopt.kernels import cache as files
 from superopt.pipeline.arrays import Port
 
-FORMAT = 1
-MOST = 4 << 30  # bytes of constants that are kept; what was not used for the longest time goes
+FORMAT = 2
 _CHUNK = 1 << 20
-_ABANDONED = 3600.0  # seconds
 # How long a file must have been at rest: more than the clock's step, whether files' times have
 # parts of seconds or not.
 _FINE, _COARSE = 100_000_000, 2_100_000_000  # nanoseconds
@@ -39,7 +37,7 @@ _T = TypeVar("_T")
 
 
 def folder() -> Path:
-    return default_folder() / "ready"
+    return ready_folder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ def filled(key: str, out: np.ndarray, check: str) -> bool:
 
 def fits(size: int) -> bool:
     """Are constants of so many bytes kept?"""
-    return size <= MOST // 2
+    return size <= limit_bytes() // 2
 
 
 def keep(
@@ -207,13 +205,18 @@ def keep(
 ) -> None:
     """Write down a program: a description, texts that belong to it, and its constants, of a
     multiple of 8 bytes, whose sums are put into the description as "check"."""
-    where, size = folder(), len(constants)
-    if not fits(size) or not files.private(where):
+    size = len(constants)
+    if not fits(size) or not files.private(folder()):
         return
-    _trimmed(where, size)
     files.put(_place(key), constants.data)
-    text = json.dumps({**about, "check": _check(_sums(constants))}).encode()
-    files.write(where, key, b"\n".join((text, b"".join(texts))), "program")
+    keep_program(key, {**about, "check": _check(_sums(constants))}, texts)
+    written(size)
+
+
+def keep_program(key: str, about: Mapping[str, object], texts: Sequence[bytes]) -> None:
+    """Write down a program's description, and texts that belong to it."""
+    text = json.dumps(about).encode()
+    files.write(folder(), key, b"\n".join((text, b"".join(texts))), "program")
 
 
 def program(key: str, parsed: Callable[[dict[str, Any], bytes], _T | None]) -> _T | None:
@@ -229,25 +232,3 @@ def program(key: str, parsed: Callable[[dict[str, Any], bytes], _T | None]) -> _
 
 def _place(key: str) -> Path:
     return folder() / f"{key}.constants"
-
-
-def _trimmed(where: Path, more: int) -> None:
-    """Make room for constants of so many bytes, and remove what writers left that were ended."""
-    held = []
-    for part in where.glob("*.part"):
-        with suppress(OSError):
-            if time.time() - part.stat().st_mtime > _ABANDONED:
-                part.unlink()
-    for path in where.glob("*.constants"):
-        try:
-            state = path.stat()
-        except OSError:
-            continue
-        held.append((state.st_mtime_ns, state.st_size, path))
-    total = sum(size for _, size, _ in held)
-    for _, size, path in sorted(held):
-        if total + more <= MOST:
-            break
-        path.unlink(missing_ok=True)
-        path.with_suffix(".program").unlink(missing_ok=True)
-        total -= size

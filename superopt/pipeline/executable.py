@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,13 @@ import numpy as np
 
 from superopt.cost.machine import PART, UNKNOWN, memory
 from superopt.errors import Unlike, UsageError
-from superopt.pipeline import forks
+from superopt.pipeline import background, forks, specialize
 from superopt.pipeline.arrays import Port, as_array, sizes_of, symbolic
 from superopt.pipeline.branch import Branch
 from superopt.pipeline.fallback import ByName, Fallback
 from superopt.pipeline.native import Native, Whole
-from superopt.pipeline.rare import Rare
+from superopt.pipeline.new_sizes import NewSizes
+from superopt.plan.constants import joined_bytes
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
@@ -89,17 +90,29 @@ def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
     """The call of a model that is no one program."""
 
 
-def _bytes(steps: Steps) -> int:
-    own = sum(s.code.bytes for s in steps if isinstance(s, Native))
-    parts = [part for s in steps if isinstance(s, Branch) for part in s.parts]
-    return own + sum(_bytes(inner) for part in parts for inner in part.variants.values())
+def _held_bytes(variants: Iterable[Steps]) -> int:
+    """Bytes that these hold together, but for machine code; constants that they share count
+    once."""
+    codes = [s.code for steps in variants for s in _native_steps(steps)]
+    return sum(c.bytes for c in codes) + joined_bytes(c.constants for c in codes)
+
+
+def _native_steps(steps: Steps) -> Iterator[Native]:
+    """Those of branches included."""
+    for s in steps:
+        if isinstance(s, Native):
+            yield s
+        elif isinstance(s, Branch):
+            for part in s.parts:
+                for inner in part.variants.values():
+                    yield from _native_steps(inner)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Executable:
-    """A model that was compiled. For other sizes of its inputs it is compiled again, once each, and
-    after some only for those that come again (rare.py); those called longest ago go where all would
-    take more than a part of the memory (PART).
+    """A model that was compiled. What a call at other sizes of its inputs does is its policy's to
+    say (new_sizes.py); programs for sizes that were called longest ago go where all would take more
+    than a part of the memory (PART).
 
     ports: inputs; outputs: names. on: returns the processor. make: gives the compiler. find, keep:
     steps that were compiled earlier, in this process or another; what to do with those that are
@@ -115,7 +128,7 @@ class Executable:
     keep: Callable[[Sizes, Steps], None] = lambda sizes, steps: None
     variants: dict[Sizes, Steps] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    rare: Rare[Steps] = field(default_factory=Rare)
+    new_sizes: NewSizes = field(default_factory=NewSizes)
     _compiler: Compiler | None = None
     # What was called last, in which most calls fit.
     _last: _Last | None = None
@@ -124,6 +137,7 @@ class Executable:
         forks.known.add(self)
 
     def forked(self) -> threading.RLock:
+        self.new_sizes.pending.clear()  # what compiled them is not in this process
         return threading.RLock()
 
     def __repr__(self) -> str:
@@ -179,9 +193,10 @@ class Executable:
     def _run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         given = self.given(feeds)
         sizes = self.sizes(given)
+        key = tuple(sorted(sizes.items()))
+        if key not in self.variants and (out := self._in_onnxruntime(key, given)) is not None:
+            return out
         with self.lock:
-            if (out := self._rarely(sizes, given)) is not None:
-                return out
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
             if isinstance(first, Fallback | Branch):
@@ -200,22 +215,50 @@ class Executable:
                 except Unlike as e:
                     made.outside(e)
                     self._last = None
-                    self.variants.pop(tuple(sorted(sizes.items())))
+                    self.variants.pop(key)
                     return made.run(self.variant(sizes), given)
         self._last = last = _Last.of(first, first.whole, self.ports, given)
         return self._called(last, given)
 
-    def _rarely(
-        self, sizes: Mapping[str, int], given: list[np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
-        """The outputs where it is not worth compiling the model for these sizes yet."""
-        key = tuple(sorted(sizes.items()))
-        if key in self.variants or not self.rare.waits(key):
+    def _in_onnxruntime(self, key: Sizes, given: list[np.ndarray]) -> dict[str, np.ndarray] | None:
+        """The outputs where a call at these sizes does not wait for a compiler."""
+        policy = self.new_sizes
+        with self.lock:
+            if key in self.variants or policy.in_call(key, bool(self.variants)):
+                return None
+            if key not in policy.spent and (found := self.find(key)) is not None:
+                self.take(key, [found])
+                return None
+            policy.prepare(self._fallback)
+            run = policy.fallback
+        if run is None:
             return None
-        if (found := self.find(key)) is not None:
-            self.variants[key] = [found]
+        begin = time.perf_counter()
+        try:
+            out = run(given)
+        except Exception:  # of a dozen types; compiled code may run what it refuses, or says more
             return None
-        return self.rare.run(self.compiler, key, given)
+        seconds = time.perf_counter() - begin
+        with self.lock:
+            policy.note_spent(key, seconds)
+            if policy.is_due(key) and not self.compiler.all_fall_back:
+                specialize.submit(self, key, given)
+        return out
+
+    def _fallback(self) -> Direct | None:
+        """Runs the whole model in onnxruntime, at any sizes."""
+        steps = self.compiler.elsewhere()
+        if steps is None:
+            return None
+        (whole,) = steps
+        assert isinstance(whole, Fallback)
+        return whole.call
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing of this model is compiled in the background.
+
+        timeout: seconds; None: as long as it takes. False where that is over before."""
+        return background.worker().wait(id(self), timeout)
 
     def given(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """The inputs' arrays; raises UsageError where they are not as the model says."""
@@ -260,22 +303,29 @@ class Executable:
             return self._variant(tuple(sorted(sizes.items())))
 
     def _variant(self, key: Sizes) -> Steps:
-        if (steps := self.variants.pop(key, None)) is None:
-            if (found := self.find(key)) is not None:
-                steps = [found]
-            else:
-                begin = time.perf_counter()
+        steps = self.variants.get(key)
+        if steps is None and (found := self.find(key)) is not None:
+            steps = [found]
+        if steps is None:
+            begin = time.thread_time()
+            with background.compiling():
                 steps = self.compiler.compiled(dict(key))
-                self.rare.compiled(time.perf_counter() - begin)
-                self.keep(key, steps)
-        self.variants[key] = steps  # as the last one
-        if len(self.variants) > 1:
-            held = sum(map(_bytes, self.variants.values()))
-            while held > (memory() or UNKNOWN) // PART and len(self.variants) > 1:
-                old = next(iter(self.variants))
-                held -= _bytes(self.variants.pop(old))
-                self.rare.gone(old)
+            self.new_sizes.note_compiled(time.thread_time() - begin)
+            self.keep(key, steps)
+        self.take(key, steps)
         return steps
+
+    def take(self, key: Sizes, steps: Steps) -> None:
+        """Use these steps at these sizes, and give up others that were used longest ago where all
+        take too much memory. self.lock is held."""
+        self.new_sizes.settled.pop(key, None)
+        self.variants.pop(key, None)
+        self.variants[key] = steps  # as the last one
+        most = (memory() or UNKNOWN) // PART
+        while len(self.variants) > 1 and _held_bytes(self.variants.values()) > most:
+            old = next(iter(self.variants))
+            del self.variants[old]
+            self.new_sizes.note_gone(old)
 
     def at(self, sizes: Mapping[str, int]) -> Executable:
         """The model itself, or the one that is compiled for these sizes alone (Compiler.at)."""
@@ -310,7 +360,8 @@ class Executable:
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
-        return self.compiler.fallen(sizes)
+        why = self.new_sizes.settled.get(tuple(sorted(sizes.items())), "")
+        return self.compiler.fallen(sizes, why)
 
     def fallbacks(self) -> list[tuple[g.Node, str]]:
         """The same, at each of the sizes that it was compiled for, or that are known."""
@@ -365,6 +416,7 @@ class Executable:
         a file cannot be written.
         """
         with self.lock:
+            self.new_sizes.settled.clear()  # it is compiled, whatever is faster
             return self.compiler.export(self, Path(path), shapes or {})
 
     def tune(

@@ -108,7 +108,7 @@ def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     machine, needs = checkable(exe.machine)
     weights = _Weights()
     if native is not None:
-        weights.add(native.code.constants)
+        weights.add(native.code.constants.joined())
     library = _library(model, native, at, where, needs, weights)
     program = None if native is None else native.code.program
     folder, threads = exe.folder, library.threads

@@ -33,7 +33,7 @@ def started(
     is too little on the device."""
     constants = np.zeros(made.constant_bytes, np.uint8)
     for c in made.constants:
-        c.write(constants)
+        c.write(constants[c.at : c.at + c.bytes])
     lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
     calls = [
         Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)

@@ -24,7 +24,8 @@ def native(c: Compiler, s: Segment, sizes: Mapping[str, int], alone: bool) -> Na
     specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
     constants = c.packed.get(made.identity()) if c.packed else None
     try:
-        ready = code(made, c.machine, c.threads, c.folder, constants)
+        release = c.model.source.release
+        ready = code(made, c.machine, c.threads, c.folder, constants, release)
     except MemoryError as e:
         needs = made.constant_bytes + made.memory + c.threads * made.workspace
         at = ", ".join(f"{k}={n}" for k, n in sizes.items())

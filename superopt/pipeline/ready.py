@@ -1,7 +1,8 @@
 """Compiled models of the processor that are kept whole, so that another process has them soon
 (entries.py). A model's key is made from its files (SHA-256), options, the processor, superopt's own
-files and the store of measurements; a program is its description and object files, and beside them
-its constants as kernels read them.
+files and the store of measurements; a program is its description and object files. Its large
+constants, as kernels read them, are files of their own (constant_files.py), which programs share;
+small ones follow its object files.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.cost.disk_cache import written
 from superopt.cost.folder import store_file
 from superopt.kernels.engine import VERSION, Machine
 from superopt.kernels.enter import places
-from superopt.pipeline import entries
+from superopt.pipeline import constant_files, entries
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.native import Native, Whole
+from superopt.plan.constants import POOL, Constants
 from superopt.plan.image import Image, aligned, ready
 
 if TYPE_CHECKING:
     from superopt.plan.build import Program
     from superopt.plan.segments import Segment
 
+INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
 Planned = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
 
@@ -66,8 +70,8 @@ class Kept:
             ends = np.cumsum([0, *about["objects"]]).tolist()
             objects = tuple(texts[a:b] for a, b in pairwise(ends))
             image = Image(objects, about["threads"], about["enters"], *about["bytes"])
-            constants = aligned(image.constants)
-            if not entries.filled(key, constants, about["check"]):
+            constants = _constants(about["constants"], image.constants, texts[ends[-1] :])
+            if constants is None:
                 return None
             both = cache(lambda: planned(about["options"]))
             code = ready(image, constants, self.machine, lambda: both()[1])
@@ -80,7 +84,9 @@ class Kept:
 
     def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: Image) -> None:
         """Write down a program that is a whole model."""
-        if made.whole is None:
+        held = made.code.constants
+        large = [a for a in held.arrays if len(a) > INLINE_BYTES]
+        if made.whole is None or not entries.fits(sum(map(len, large))):
             return
         about = {
             "options": {key: str(o) for key, o in made.code.program.options.items()},
@@ -92,5 +98,38 @@ class Kept:
             "takes": made.whole.takes,
             "gives": [*made.whole.gives.items()],
         }
+        described, size = [], 0
+        small: list[bytes] = []
+        for at, digest, a in zip(held.places, held.digests, held.arrays, strict=True):
+            check = ""
+            if len(a) > INLINE_BYTES:
+                check = constant_files.checksum(a)
+                if not constant_files.keep(digest, a):
+                    return
+                size += len(a)
+            else:
+                small.append(a.tobytes())
+            described.append((at, digest, len(a), check))
         key = entries.sum_of((self.key, sizes))
-        entries.keep(key, about, image.objects, made.code.constants)
+        texts = (*image.objects, *small)
+        entries.keep_program(key, {**about, "constants": described}, texts)
+        written(size + sum(map(len, texts)))
+
+
+def _constants(about: list[list[Any]], size: int, small: bytes) -> Constants | None:
+    """A program's constants; None where one of them is not whole. size: of all of them."""
+    arrays = []
+    inline = aligned(len(small))
+    inline[:] = np.frombuffer(small, np.uint8)
+    at = 0
+    for _, digest, length, check in about:
+        if check:
+            found = constant_files.read(digest, length, check)
+        else:
+            found = POOL.add(digest, inline[at : at + length])
+            at += length
+        if found is None:
+            return None
+        arrays.append(found)
+    places, digests = (tuple(c[n] for c in about) for n in (0, 1))
+    return Constants(places, size, digests, tuple(arrays))

@@ -55,7 +55,7 @@ def saved_from(
     """What was compiled of a model."""
     found = [s.code for steps in variants.values() for s in natives(steps)]
     options = {key: o for c in found for key, o in c.program.options.items()}
-    constants = {c.program.identity(): c.constants for c in found}
+    constants = {c.program.identity(): c.constants.joined() for c in found}
     sizes = tuple(map(dict, variants))
     return Saved(source, threads, width, allowed, options, sizes, constants)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from math import prod
-
-import numpy as np
 
 from superopt.ir import graph as g
 from superopt.kernels import border
@@ -19,9 +17,8 @@ from superopt.kernels.cpu_text import chunks, workspace
 from superopt.kernels.identity import computation, identity
 from superopt.kernels.layout import Layout, Scatter, row_major
 from superopt.kernels.option import Option
-from superopt.kernels.pack import packed
-from superopt.kernels.problem import Problem
-from superopt.kernels.tile import Kernel, Pack
+from superopt.kernels.problem import Choice, Problem
+from superopt.kernels.tile import Kernel
 from superopt.plan.across import AxisOrder, across
 from superopt.plan.attention import attention
 from superopt.plan.by_channel import by_channel
@@ -35,6 +32,7 @@ from superopt.plan.masks import compared
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins, origins
 from superopt.plan.outputs import copied, outputs_of, stay
+from superopt.plan.pack_constants import Held, layout_key
 from superopt.plan.patch import patched
 from superopt.plan.phases import Phase
 from superopt.plan.place import apart
@@ -45,37 +43,17 @@ from superopt.plan.scaled import unscaled
 from superopt.plan.streams import Order, in_use
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import Tensors
+from superopt.plan.transformed import Transformed
 from superopt.plan.turn import in_order_of_reading, panels
 from superopt.plan.twice import twice
 from superopt.plan.views import View, viewed
 from superopt.plan.walks import step_tensors, walked
 from superopt.plan.zeros import delicate
 from superopt.te import index as ix
-from superopt.te.expr import Tensor, TensorType
+from superopt.te.expr import Tensor
 
 # Bytes of a model's constants up to which their products are cut once, and twice.
 ROOM = (2**30, 2**29)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A constant of a program: `at` bytes into all of them, as its kernel reads it."""
-
-    at: int
-    type: TensorType
-    load: Callable[[], np.ndarray]
-    pack: Pack | None
-
-    def write(self, memory: np.ndarray) -> None:
-        """Put it where it belongs in the bytes of all constants."""
-        array = self.load()
-        shape = [n for n in self.type.shape or () if isinstance(n, int)]
-        end = self.at + prod(shape) * array.itemsize
-        out = memory[self.at : end].view(array.dtype).reshape(shape)
-        if self.pack is None:
-            np.copyto(out, array.reshape(shape))
-        else:
-            packed(self.pack, array, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +212,7 @@ class _Builder:
     registers: int
     target: Target
     kept: Kept = field(init=False)
+    levels: int = 0
 
     def build(self) -> Program:
         into = {x.tensor: (whole, x) for whole, some in self.tensors.parts.items() for x in some}
@@ -249,12 +228,13 @@ class _Builder:
                 where[self.tensors.copies.get(t, t)] = Ref("argument", n)
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
-        levels = _levels(map(self.bytes, self.tensors.constants))
+        self.levels = _levels(map(self.bytes, self.tensors.constants))
         plain = delicate(self.current, self.tensors) if self.tiles else self.current
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
         again: dict[Tensor, Tensor] = {}
+        transformed = Transformed(self.tensors.constants)
         for t, now in self.current.items():
             lie = {**buffers, **kept.constants(t, now)}
             root = reading(now, lie, kept.kind(t), kept.drops(t), self.target.kind)
@@ -274,15 +254,12 @@ class _Builder:
             elif t in self.lying:
                 layout[root] = self.lying[t]
             known = {x for x in given if x in self.tensors.constants}
-            own = (False, 0) if t in plain else (True, levels)
-            about = self.width, self.leads.get(t, 0), *own, self.unit, self.dilated, self.registers
-            halved = self.target.kind is not None
-            problem = Problem(root, layout, known, *about, halved)
-            key = computation(problem)
-            how = self.target.choose(problem, self.chosen.get(key))
+            given_ = root, layout, known, self.leads.get(t, 0)
+            key, problem, how = self.solved(*given_, plain=t in plain)
+            if how.made and self.target.bounded and not transformed.fits(key, how):
+                key, problem, how = self.solved(*given_, plain=True)
+            transformed.add(key, how)
             asked[key], used[key] = problem, how.option
-            for x, (source, make) in how.made.items():
-                self.tensors.constants[x] = self.made(source, make)
             for one in built(problem, how):
                 target = one.writes
                 if target is root:
@@ -292,6 +269,23 @@ class _Builder:
                 steps.append(Step(one.kernel, reads, target, key, t, begins))
         return self.placed(steps, where, asked, used)
 
+    def solved(
+        self,
+        root: Tensor,
+        layout: Mapping[Tensor, Layout | Scatter],
+        known: set[Tensor],
+        lead: int,
+        *,
+        plain: bool,
+    ) -> tuple[str, Problem, Choice]:
+        """A problem, with its key, and how it is computed. plain: as it is said, without tiles and
+        parts."""
+        own = (False, 0) if plain else (True, self.levels)
+        how = self.width, lead, *own, self.unit, self.dilated, self.registers
+        problem = Problem(root, layout, known, *how, self.target.kind is not None)
+        key = computation(problem)
+        return key, problem, self.target.choose(problem, self.chosen.get(key))
+
     def part(self, t: Tensor, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
         """Where a part of another tensor lies."""
         axes = self.orders[t].back(root.axes) if t in self.orders else root.axes
@@ -299,12 +293,6 @@ class _Builder:
         at = [ix.as_index(i * step + begin) for i, begin, step in places]
         layout = self.lying.get(whole) or row_major(whole.rank)
         return Scatter(self.shape(whole), layout, root.axes, tuple(at))
-
-    def made(
-        self, source: Tensor, make: Callable[[np.ndarray], np.ndarray]
-    ) -> Callable[[], np.ndarray]:
-        load = self.tensors.constants[source]
-        return lambda: make(load())
 
     def placed(
         self,
@@ -345,7 +333,7 @@ class _Builder:
                     refs.append(replace(where[x], at=where[x].at + begin))
                     continue
                 c, pack = self.tensors.constants[x], packs.get(x)
-                key = (x, None if pack is None else (pack.axes, pack.index))
+                key = c, None if pack is None else layout_key(pack)
                 if key not in held:
                     held[key] = Ref("constant", end)
                     buffer = x if pack is None else pack.buffer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from superopt.kernels.cpu_run import CLOCK_BYTES, run_text
 from superopt.kernels.engine import linked
 from superopt.kernels.enter import enter_text, places
 from superopt.plan.build import Program
-from superopt.plan.image import Code, Image, aligned, functions, ready, table
+from superopt.plan.constants import Constants
+from superopt.plan.image import Code, Image, functions, ready, table
+from superopt.plan.pack_constants import pack_constants, split_constants, table_of
 
 
 def code(
@@ -24,24 +26,25 @@ def code(
     threads: int,
     folder: Path | None,
     constants: np.ndarray | None = None,
+    release: Callable[[], None] | None = None,
 ) -> Code:
     """The program as machine code. folder: where object files are kept. constants: the bytes of
-    all of them, where these are known."""
+    all of them, where these are known. release: see `pack_constants`."""
     made = image(program, machine, threads, folder)
-    held = aligned(program.constant_bytes)
-    if constants is not None and len(constants) == len(held):
-        np.copyto(held, constants)  # large pages are faster to read than a file's
-    else:
-        _write(program, held)
+    held = _packed(program, constants, release)
     return ready(made, held, machine, lambda: program)
 
 
-def _write(program: Program, held: np.ndarray) -> None:
+def _packed(
+    program: Program, known: np.ndarray | None, release: Callable[[], None] | None
+) -> Constants:
     """All constants, as kernels read them. Raises NotImplementedError where one cannot be read
     so, as where there is no kernel."""
+    size = program.constant_bytes
+    if known is not None and len(known) == size:
+        return split_constants(program.constants, known)
     try:
-        for c in program.constants:
-            c.write(held)
+        return pack_constants(program.constants, size, release)
     except (LookupError, TypeError, ValueError) as e:
         raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 
@@ -94,7 +97,9 @@ def objects(
     timed: bool = False,
 ) -> list[bytes]:
     """The object files of a program: of its kernels, and of `run`, which calls them. shared: for a
-    shared object. timed: does `run` read the clock after each?"""
-    text = run_text(program.calls, threads, platform.machine().lower(), timed)
+    shared object, whose constants are one piece of memory. timed: does `run` read the clock after
+    each?"""
+    table = None if shared else table_of(program.constants)
+    text = run_text(program.calls, threads, platform.machine().lower(), timed, table)
     kernels = [kernel_code(k, machine, folder, shared) for k in program.kernels.values()]
     return [*kernels, object_code(text, machine, folder, shared)]

@@ -18,6 +18,7 @@ from superopt.kernels.pool import Pool, started
 
 if TYPE_CHECKING:
     from superopt.plan.build import Program
+    from superopt.plan.constants import Constants
 
 ALIGNED = 64
 PAGE = 1 << 21  # bytes of a large page
@@ -42,15 +43,16 @@ class Image:
 @dataclass(slots=True)
 class Code:
     """Code of a program. `run` takes a table of pointers and places, `enter` a tuple of arrays and
-    a table of places (`fixed`); `engine` owns the code; places: where memory, constants and the
-    first workspace are; planned: gives the program. Not to be called twice at a time."""
+    a table of places (`fixed`); `engine` owns the code; places: where memory, the table of
+    constants and the first workspace are; planned: gives the program. Not to be called twice at a
+    time."""
 
     planned: Callable[[], Program]
     threads: int
     run: Run
     work: Run | None
     enter: Run | None
-    constants: np.ndarray
+    constants: Constants
     memory: np.ndarray
     workspaces: list[np.ndarray]
     places: tuple[int, int, int]
@@ -64,8 +66,8 @@ class Code:
 
     @property
     def bytes(self) -> int:
-        """That it holds, but for machine code."""
-        return sum(a.nbytes for a in (self.constants, self.memory, *self.workspaces))
+        """That only it holds, but for machine code: constants may be shared."""
+        return sum(a.nbytes for a in (self.memory, *self.workspaces))
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types, all of them."""
@@ -96,13 +98,13 @@ def table(arrays: Sequence[np.ndarray]) -> Any:
 
 
 def ready(
-    image: Image, constants: np.ndarray, machine: Machine, planned: Callable[[], Program]
+    image: Image, constants: Constants, machine: Machine, planned: Callable[[], Program]
 ) -> Code:
-    """The program, to be called. constants: their bytes, from a multiple of ALIGNED on."""
+    """The program, to be called."""
     engine = linked(image.objects, machine)
     spaces = [aligned(image.workspace) for _ in range(image.threads)]
     memory = aligned(image.memory)
-    places = (memory.ctypes.data, constants.ctypes.data, spaces[0].ctypes.data)
+    places = (memory.ctypes.data, constants.table.ctypes.data, spaces[0].ctypes.data)
     run, work, enter = functions(engine, image)
     fixed = (ctypes.c_void_p * 4)(*places, 0)
     return Code(

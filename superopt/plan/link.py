@@ -14,11 +14,12 @@ from itertools import chain
 
 from superopt.ir import graph as g
 from superopt.kernels.calls import Call, Loop, Ref
-from superopt.plan.build import Held, Program
+from superopt.plan.build import Program
 from superopt.plan.loop_buffers import Buffers, buffers, nbytes
 from superopt.plan.loops import LOOP, repeat
 from superopt.plan.memory import ALIGNED, Life, offsets
 from superopt.plan.origins import Origins
+from superopt.plan.pack_constants import Held
 from superopt.plan.scatters import SCATTER, scatter_program
 from superopt.plan.segments import Segment, graph_of, segments
 from superopt.te.expr import Tensor

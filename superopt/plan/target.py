@@ -30,7 +30,8 @@ class Target:
     these: they would leave them out, which is always less, and errors of one sign add up from layer
     to layer. parts: elements of a result below which long sums are in parts (in_parts.py); 0: none
     are. streams: on which of several streams steps run, by what each reads, what it writes,
-    and how it is computed; None: there is one."""
+    and how it is computed; None: there is one. bounded: do transformed
+    constants have a budget (transformed.py)?"""
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts
@@ -43,6 +44,7 @@ class Target:
     drops: int = 0
     parts: int = 0
     streams: Streams | None = None
+    bounded: bool = False
 
 
-CPU = Target()
+CPU = Target(bounded=True)

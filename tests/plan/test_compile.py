@@ -84,7 +84,7 @@ def reference(m: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_it_computes_the_model_at_any_size(threads: int) -> None:
-    exe = superopt.compile(net("s"), threads=threads)
+    exe = superopt.compile(net("s"), threads=threads, specialize="eager")
     for n, size in ((1, 9), (2, 14), (1, 9), (3, 5)):
         x = picture(n, size)
         near(exe(x=x), reference(net("s"), {"x": x}))
@@ -110,7 +110,7 @@ def halves() -> Model:
 
 
 def test_sizes_that_fit_only_as_numbers_have_kernels(tmp_path: Path) -> None:
-    exe = superopt.compile(halves())
+    exe = superopt.compile(halves(), specialize="eager")
     for n, size in ((1, 8), (2, 14), (1, 8)):
         x = picture(n, size)
         near(exe(x=x), reference(halves(), {"x": x}))
@@ -234,7 +234,7 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it(made: Callable[[], Model])
 
 
 def test_sizes_that_take_much_memory_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    exe = superopt.compile(matmul())
+    exe = superopt.compile(matmul(), specialize="eager")
     x = np.ones((9, 4), np.float32)
     for n in (1, 2, 3, 1):
         exe(x=x[:n])
@@ -349,7 +349,7 @@ def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much()
 def test_a_window_that_is_larger_than_what_it_goes_over() -> None:
     nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[9], strides=[3])]
     m = model(nodes, {"x": (F, [1, 1, "n"])}, ["y"], {})
-    exe = superopt.compile(m)
+    exe = superopt.compile(m, specialize="eager")
     assert exe.run({"x": np.ones((1, 1, 9), np.float32)})["y"].shape == (1, 1, 1)
     with pytest.raises(ModelError, match=r"y has shape \[1, 1, -1\]"):
         exe.run({"x": np.ones((1, 1, 4), np.float32)})

@@ -1,0 +1,163 @@
+"""The cache on disk: what it holds, and its limit.
+
+All files below the cache's folder count: object files, packed constants, programs, and measured
+costs. When a model was compiled, and the total is above the limit, files that were not used for the
+longest time are removed. Measured costs and proofs took long to make and are small: they count, and
+stay.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from superopt.cost.folder import FILE, default_folder
+from superopt.errors import UsageError
+
+VARIABLE: Final = "SUPEROPT_CACHE_MAX_SIZE"
+DEFAULT_LIMIT_BYTES: Final = 4 << 30
+ABANDONED_SECONDS: Final = 3600.0  # since a file was written that its writer did not finish
+CHECKED_BYTES: Final = 32 << 20  # that a process writes before it looks at the folder again
+KEPT_PART: Final = 0.9  # of the limit is left when files are removed for it
+PARTIAL: Final = ".part"
+# By folder and suffix; what is in no table is no file of the cache.
+KINDS: Final = {
+    ("objects", ".o"): "object code",
+    ("ready", ".program"): "programs",
+    ("ready", ".constants"): "packed constants",  # of programs for a GPU
+    ("ready", ".model"): "models",
+    ("ready", ".digest"): "models",
+    ("ready", ".proof"): "proofs",
+    ("constants", ".constant"): "packed constants",
+    ("", ".sqlite3"): "measurements",
+}
+LASTING: Final = ("measurements", "proofs")
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFile:
+    """A file of the cache. used: when it was used last, in seconds since the epoch."""
+
+    path: Path
+    kind: str
+    bytes: int
+    used: float
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "2GiB", "500M", "1048576"; units are powers of 1024. Raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"size {text!r}", "a size is a number with a unit", "write it as 2GiB")
+    return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+
+
+def parse_age(text: str) -> float:
+    """Seconds: "30d", "12h", "90m", "2w", "45s". Raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text, re.IGNORECASE)
+    if found is None:
+        raise UsageError(
+            f"age {text!r}", "an age is a number with s, m, h, d or w", "write it as 30d"
+        )
+    return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def limit_bytes() -> int:
+    """$SUPEROPT_CACHE_MAX_SIZE, by default 4 GiB. Raises UsageError for what is no size."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return DEFAULT_LIMIT_BYTES
+    try:
+        return parse_size(named)
+    except UsageError as e:
+        raise UsageError(f"{VARIABLE}={named}", e.why, "write it as 2GiB, or unset it") from None
+
+
+def cache_files(root: Path | None = None) -> list[CacheFile]:
+    """The files of the cache, those used last first. root: its folder."""
+    root = default_folder() if root is None else root
+    out: list[CacheFile] = []
+    for name in sorted({folder for folder, _ in KINDS}):
+        out += _files_in(root / name, name)
+    return sorted(out, key=lambda f: (-f.used, str(f.path)))
+
+
+def _files_in(where: Path, name: str) -> Iterator[CacheFile]:
+    try:
+        found = [*os.scandir(where)]
+    except OSError:
+        return
+    for e in found:
+        kind = KINDS.get((name, os.path.splitext(e.name)[1]))
+        # SQLite keeps what is not yet in the store in files beside it.
+        kind = "measurements" if not name and e.name.startswith(f"{FILE}-") else kind
+        with suppress(OSError):
+            if kind is not None and e.is_file(follow_symlinks=False):
+                state = e.stat()
+                yield CacheFile(Path(e.path), kind, state.st_size, state.st_mtime)
+
+
+def stale(
+    files: Sequence[CacheFile], max_bytes: int | None, older_than: float | None, now: float
+) -> list[CacheFile]:
+    """Those to be removed, so that at most `max_bytes` are left, of what was used in the last
+    `older_than` seconds; None: any. files: those used last first."""
+    total = sum(f.bytes for f in files)
+    out = []
+    for f in reversed(files):
+        old = older_than is not None and now - f.used > older_than
+        if f.kind not in LASTING and (old or (max_bytes is not None and total > max_bytes)):
+            out.append(f)
+            total -= f.bytes
+    return out
+
+
+def prune(
+    max_bytes: int | None = None, older_than: float | None = None, root: Path | None = None
+) -> list[CacheFile]:
+    """Remove files, those not used for the longest time first; what was removed.
+
+    max_bytes: that are left at most; None: the limit, unless an age is given. older_than: seconds
+    since a file was used, from which on it goes."""
+    root = default_folder() if root is None else root
+    if max_bytes is None and older_than is None:
+        max_bytes = limit_bytes()
+    _remove_abandoned(root)
+    out = []
+    for f in stale(cache_files(root), max_bytes, older_than, time.time()):
+        with suppress(OSError):
+            f.path.unlink()
+            out.append(f)
+    return out
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove what writers left that were ended."""
+    for name in sorted({folder for folder, _ in KINDS if folder}):
+        for part in (root / name).glob(f"*{PARTIAL}"):
+            with suppress(OSError):
+                if time.time() - part.stat().st_mtime > ABANDONED_SECONDS:
+                    part.unlink()
+
+
+_unchecked = CHECKED_BYTES  # bytes that this process wrote since it looked at the folder
+
+
+def written(size: int) -> None:
+    """Note that the process added so many bytes to the cache, and keep its limit."""
+    global _unchecked
+    _unchecked += size
+    if _unchecked < CHECKED_BYTES:
+        return
+    _unchecked = 0
+    limit = limit_bytes()
+    if sum(f.bytes for f in cache_files()) > limit:
+        prune(int(limit * KEPT_PART))

@@ -1,0 +1,168 @@
+"""A model, as `compile` is given it, as an executable whose programs are kept on disk and found
+again. Where they are found neither the model nor the compiler is loaded until something else is
+asked of it; LLVM is not loaded where the model is known to run in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from superopt.errors import ModelError, UsageError
+from superopt.pipeline import entries
+from superopt.pipeline.arrays import checked_sizes, symbolic
+from superopt.pipeline.executable import Executable, Sizes, Steps
+from superopt.pipeline.fallback import Fallback
+from superopt.pipeline.kept_fallback import Kept, Options
+from superopt.pipeline.native import Native
+from superopt.pipeline.new_sizes import NewSizes, Shapes, Specialize
+
+if TYPE_CHECKING:
+    from superopt.kernels.engine import Machine
+    from superopt.onnx_io.source import Source
+    from superopt.pipeline import ready
+    from superopt.pipeline.compile import Compiler
+
+
+def open_source(source: Source, options: Options, specialize: Specialize) -> Executable:
+    """A model in memory. Only what is compiled in the background is kept on disk: that is how it
+    comes to this process."""
+    made = compiler_of(source, options)
+    out = made.executable()
+    out.new_sizes = NewSizes(specialize)
+    if specialize == "background":
+        programs = _Programs(options, source.sha256, lambda: made)
+        out.find, out.keep = programs.find, programs.keep
+    return out
+
+
+def open_file(path: Path, options: Options, specialize: Specialize) -> Executable:
+    """A model in a file."""
+    watch = entries.Watch.on(path)
+    digest = entries.digest_of(path)
+    about = None if digest is None else entries.interface(options.key(digest))
+    made: Compiler | None = None
+    if digest is None or about is None:
+        from superopt.onnx_io.source import read
+
+        source = read(path)
+        made = compiler_of(source, options)
+        keep_digest(watch, source)
+        digest = source.sha256
+        about = entries.Interface(made.ports(), made.names())
+        if not any(p.optional for p in about.ports):
+            entries.keep_interface(options.key(digest), about)
+
+    @cache
+    def make() -> Compiler:
+        return made or compiler_of(read_again(path, digest), options)
+
+    key = options.key(digest)
+    fallback = Kept(key, path, options.threads, about, lambda: make().model.graph)
+    programs = _Programs(options, digest, make)
+
+    def remember(sizes: Sizes | None) -> None:
+        mode = make().original.mode
+        fallback.keep(sizes, mode.level, mode.unsigned_weights)
+
+    if made is not None and made.all_fall_back:
+        remember(None)
+
+    def find(sizes: Sizes) -> Native | Fallback | None:
+        if made is None and (found := fallback.find(sizes)) is not None:
+            return found
+        return programs.find(sizes)
+
+    def keep(sizes: Sizes, steps: Steps) -> None:
+        programs.keep(sizes, steps)
+        if len(steps) == 1 and isinstance(steps[0], Fallback):
+            remember(sizes)
+
+    def machine() -> Machine:
+        return make().machine
+
+    out = Executable(about.ports, about.outputs, options.threads, machine, make, find, keep)
+    out.new_sizes = NewSizes(specialize)
+    return out
+
+
+def sizes_of_shapes(exe: Executable, shapes: Shapes | None) -> list[dict[str, int]]:
+    """The sizes for which a model is compiled before it is called, by our names. Raises UsageError
+    for sizes that it has not, and where some are not given."""
+    if not symbolic(exe.ports):
+        if shapes:
+            raise UsageError(f"shapes {shapes!r}", "all sizes of the model are fixed", "give none")
+        return [{}]
+    some = [shapes] if isinstance(shapes, Mapping) else [*(shapes or ())]
+    return [_by_our_names(exe, each) for each in some]
+
+
+def _by_our_names(exe: Executable, given: Mapping[str, int]) -> dict[str, int]:
+    dims = {d for p in exe.ports for d in p.shape or () if isinstance(d, str)}
+    if dims == given.keys():  # the model need not be read for this
+        checked_sizes(exe.ports, given)
+        return dict(given)
+    ours = exe.model.symbols
+    out = {ours.get(name, name): n for name, n in given.items()}
+    wanted = exe.model.sizes
+    if wrong := sorted({*out} ^ {*wanted}):
+        theirs = {our: name for name, our in ours.items()}
+        raise UsageError(
+            f"shapes {dict(given)!r}: {', '.join(theirs.get(w, w) for w in wrong)}",
+            f"the model's symbolic sizes are {', '.join(sorted(theirs.get(w, w) for w in wanted))}",
+            "give a value for each of these",
+        )
+    checked_sizes(exe.ports, out)
+    return out
+
+
+class _Programs:
+    """A model's programs on disk. digest: of the model's files."""
+
+    def __init__(self, options: Options, digest: str, make: Callable[[], Compiler]) -> None:
+        self.options, self.digest, self.make = options, digest, make
+        self.kept = cache(self._kept)
+
+    def _kept(self) -> ready.Kept:
+        from superopt.kernels.engine import host
+        from superopt.pipeline import ready
+
+        o = ready.Options(self.options.threads, self.options.allowed, host(), self.options.store)
+        return ready.Kept(o.key(self.digest), o.machine)
+
+    def find(self, sizes: Sizes) -> Native | None:
+        return self.kept().find(sizes, lambda how: self.make().planned(dict(sizes), how))
+
+    def keep(self, sizes: Sizes, steps: Steps) -> None:
+        if len(steps) == 1 and isinstance(steps[0], Native) and steps[0].whole is not None:
+            self.kept().keep(sizes, steps[0], self.make().image(steps[0]))
+
+
+def compiler_of(source: Source, options: Options) -> Compiler:
+    from superopt.kernels.engine import host
+    from superopt.pipeline import compile
+    from superopt.pipeline.rewritten import rewritten
+
+    o = options
+    return compile.compiler(source, o.threads, host(), o.store, o.allowed, rewritten)
+
+
+def keep_digest(watch: entries.Watch, source: Source) -> None:
+    """Write down the digest of a model's files, where they are as they were."""
+    folder = watch.path.parent
+    watch.keep(source.sha256, [folder / location for location in source.skeleton.files])
+
+
+def read_again(path: Path, digest: str | None) -> Source:
+    """A model of which there is only its program so far."""
+    from superopt.onnx_io.source import read
+
+    source = read(path)
+    if source.sha256 != digest:
+        raise ModelError(
+            f"{path} is another model now",
+            "it was changed after it was compiled",
+            "compile it again",
+        )
+    return source

@@ -1,0 +1,229 @@
+"""Work beside the calls of a process, one job at a time.
+
+A thread takes the jobs; it ends when there are none. What needs the interpreter for long it does in
+a forked child process (`in_child`), which shares the parent's memory until it writes to it, has a
+low priority, and hands its results over in files; so calls do not wait for Python's lock, and what
+compiling leaves behind goes with the child. Where there is no fork, or only one that is unsafe
+(macOS), the thread does it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from superopt.errors import SuperoptError
+from superopt.kernels.engine import llvm_idle
+
+NICE: Final = 10  # how much lower a child's priority is
+EXIT_SECONDS: Final = 10.0  # that the end of the process waits for a job
+PATIENCE_SECONDS: Final = 0.2  # before a thread is interrupted
+MOST_JOBS: Final = 8  # that wait
+FORKS: Final = sys.platform == "linux"
+
+
+class ChildFailed(SuperoptError):
+    """A child process ended without doing its work."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """owner: whose jobs can be waited for; run: does not raise."""
+
+    owner: int
+    run: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Worker:
+    """The jobs of this process. child: the process that works on one now."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    jobs: deque[Job] = field(default_factory=deque)
+    current: Job | None = None
+    thread: threading.Thread | None = None
+    child: int | None = None
+    stopping: bool = False
+
+    def submit(self, job: Job) -> bool:
+        """False where too many wait already, and when the process ends."""
+        with self.changed:
+            if self.stopping or len(self.jobs) >= MOST_JOBS:
+                return False
+            self.jobs.append(job)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="superopt", daemon=True)
+                self.thread.start()
+            return True
+
+    def wait(self, owner: int, timeout: float | None = None) -> bool:
+        """Wait until no job of this owner is left; False where that takes longer, in seconds."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not self._has(owner), timeout)
+
+    def _has(self, owner: int) -> bool:
+        return any(job.owner == owner for job in (*self.jobs, self.current) if job is not None)
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                self.current = None
+                self.changed.notify_all()
+                if not self.jobs or self.stopping:
+                    self.thread = None
+                    return
+                self.current = self.jobs.popleft()
+            try:
+                self.current.run()
+            except SystemExit:  # `stop`
+                self.stopping = True
+
+    def stop(self) -> None:
+        """End the work before the interpreter ends: a thread within LLVM would not survive it."""
+        with self.changed:
+            self.stopping = True
+            self.jobs.clear()
+            thread = self.thread
+            if self.child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.child, signal.SIGKILL)
+        if thread is None or thread.ident is None:
+            return
+        thread.join(PATIENCE_SECONDS)
+        if thread.is_alive():  # it works without a child: interrupt it where it is back in Python
+            stop = ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), stop)
+            thread.join(EXIT_SECONDS)
+
+
+_worker = Worker()
+# Held while LLVM or the planner runs in this process, and while it is forked, so that a child finds
+# their locks free.
+_compiling = threading.RLock()
+
+
+def worker() -> Worker:
+    """That of this process."""
+    return _worker
+
+
+def compiling() -> threading.RLock:
+    """The lock of this process that whoever compiles holds."""
+    return _compiling
+
+
+def _stop() -> None:
+    _worker.stop()
+
+
+def _forked() -> None:
+    """In a process that was forked: neither the thread nor its jobs are in it."""
+    global _worker, _compiling
+    _worker = Worker()
+    _compiling = threading.RLock()
+
+
+atexit.register(_stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def in_child(work: Callable[[], str], seconds: float) -> str:
+    """What `work` gives, in a forked child of low priority, which has so many seconds.
+
+    Raises ChildFailed where it ends otherwise, and where `work` raises; OSError where there is no
+    memory for another process."""
+    reader, writer = os.pipe()
+    try:
+        with compiling(), llvm_idle(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
+            child = os.fork()
+            if child == 0:
+                _be_the_child(work, reader, writer)
+    except BaseException:
+        os.close(reader)
+        os.close(writer)
+        raise
+    os.close(writer)
+    _worker.child = child
+    text = None
+    try:
+        if _worker.stopping:  # `stop` did not see the child
+            seconds = 0.0
+        text = _read(reader, time.monotonic() + seconds)
+    finally:
+        os.close(reader)
+        with _worker.changed:
+            _worker.child = None  # from here on its number may be another's
+        status = _ended(child, kill=text is None)
+    if text is None:
+        why = f"it took more than {seconds:.0f} s"
+        raise ChildFailed("compiling in the background was given up", why)
+    if status != 0 or not text.startswith("+"):
+        why = text[1:] or f"its process ended with {status}"
+        raise ChildFailed("compiling in the background failed", why)
+    return text[1:]
+
+
+def _ended(child: int, kill: bool) -> int:
+    """The exit status of a child; negative: the signal that ended it."""
+    if kill:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # somebody else waited for it
+        return 0
+
+
+def _read(reader: int, deadline: float) -> str | None:
+    """All that comes through a pipe until its other end closes; None if that takes too long."""
+    parts: list[bytes] = []
+    ready = select.poll()
+    ready.register(reader, select.POLLIN | select.POLLHUP)
+    while (left := deadline - time.monotonic()) > 0:
+        if not ready.poll(1000 * left):
+            break
+        if not (part := os.read(reader, 1 << 16)):
+            return b"".join(parts).decode(errors="replace")
+        parts.append(part)
+    return None
+
+
+def _be_the_child(work: Callable[[], str], reader: int, writer: int) -> NoReturn:
+    """Work, write the result, and end without any cleaning up."""
+    code = 1
+    try:
+        gc.disable()  # it would write to all objects, and so copy them
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
+        faulthandler.disable()
+        os.close(reader)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        with contextlib.suppress(OSError):
+            os.nice(NICE)
+        try:
+            text = f"+{work()}"
+        except BaseException as e:
+            text = f"-{type(e).__name__}: {e}"
+        held = text.encode(errors="replace")
+        while held:
+            held = held[os.write(writer, held) :]
+        code = 0
+    finally:
+        os._exit(code)

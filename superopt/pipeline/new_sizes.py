@@ -1,0 +1,118 @@
+"""What a compiled model does at sizes for which it is not compiled: `specialize`.
+
+"eager" compiles the model in the call. "never" runs it in onnxruntime. "background", the default,
+compiles it in the call for the first sizes only; others run in onnxruntime until the time that
+compiled code would have saved there is as long as compiling takes, and are then compiled beside the
+calls. So both together take at most twice what the better of them takes (ski rental: Karlin,
+Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from superopt.errors import SuperoptError, UsageError
+
+Sizes = tuple[tuple[str, int], ...]
+Specialize = Literal["background", "eager", "never"]
+Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
+Direct = Callable[[Sequence[Any]], dict[str, Any]]
+
+REMEMBERED: Final = 1 << 14  # sizes
+RECENT: Final = 16  # measurements that an estimate is made of
+LEAST_SAVED: Final = 0.05  # of onnxruntime's time, where compiled code was measured hardly faster
+
+
+def checked_specialize(given: object) -> Specialize:
+    """Raises UsageError for what is no value of `specialize`."""
+    for known in get_args(Specialize):
+        if given == known:
+            return known  # type: ignore[no-any-return]
+    names = ", ".join(map(repr, get_args(Specialize)))
+    raise UsageError(f"specialize {given!r}", f"there are {names}", "use one of them")
+
+
+@dataclass(slots=True)
+class Spent:
+    """Calls at one set of sizes in onnxruntime: their time in all and of the fastest, in
+    seconds."""
+
+    total: float = 0.0
+    best: float = float("inf")
+
+    def add(self, seconds: float) -> None:
+        self.total += seconds
+        self.best = min(self.best, seconds)
+
+
+@dataclass(slots=True)
+class NewSizes:
+    """The state of the policy for one model.
+
+    fallback: runs the whole model in onnxruntime at any sizes; None: not made yet. refused: why
+    there is none. seconds: that compiling took, recently. saved: the part of onnxruntime's time
+    that compiled code did not need, where both were measured. spent: at each sizes. pending: those
+    that are compiled in the background now. settled: sizes that stay in onnxruntime, each with why.
+    """
+
+    specialize: Specialize = "eager"
+    fallback: Direct | None = None
+    refused: str = ""
+    seconds: list[float] = field(default_factory=list)
+    saved: list[float] = field(default_factory=list)
+    spent: dict[Sizes, Spent] = field(default_factory=dict)
+    pending: set[Sizes] = field(default_factory=set)
+    settled: dict[Sizes, str] = field(default_factory=dict)
+
+    def in_call(self, sizes: Sizes, compiled: bool) -> bool:
+        """True if a call at new sizes compiles the model. compiled: for others already."""
+        if not sizes or self.specialize == "eager" or self.refused:
+            return True
+        return self.specialize == "background" and not compiled and not self.seconds
+
+    def is_due(self, sizes: Sizes) -> bool:
+        """True if compiling for these sizes would have paid."""
+        if self.specialize != "background" or 0 in dict(sizes).values():
+            return False
+        if sizes in self.settled or sizes in self.pending:
+            return False
+        found = self.spent.get(sizes)
+        middle = sorted(self.saved)[len(self.saved) // 2] if self.saved else 1.0
+        saved = max(middle, LEAST_SAVED)
+        return found is not None and bool(self.seconds) and (
+            found.total * saved >= sum(self.seconds) / len(self.seconds)
+        )  # fmt: skip
+
+    def note_compiled(self, seconds: float) -> None:
+        self.seconds = [*self.seconds, seconds][-RECENT:]
+
+    def note_measured(self, own: float, other: float) -> None:
+        """Compiled code took `own` seconds where onnxruntime took `other`."""
+        self.saved = [*self.saved, 1 - own / max(other, 1e-9)][-RECENT:]
+
+    def note_spent(self, sizes: Sizes, seconds: float) -> None:
+        if len(self.spent) >= REMEMBERED:
+            self.spent.clear()
+        self.spent.setdefault(sizes, Spent()).add(seconds)
+
+    def note_gone(self, sizes: Sizes) -> None:
+        """The program for these sizes was given up: they are rented again."""
+        self.spent.pop(sizes, None)
+
+    def note_settled(self, sizes: Sizes, why: str) -> None:
+        if len(self.settled) >= REMEMBERED:
+            self.settled.clear()
+        self.settled[sizes] = why
+
+    def prepare(self, make: Callable[[], Direct | None]) -> None:
+        """Load the model into onnxruntime once; where that does not run it all is compiled in the
+        call."""
+        if self.fallback is not None or self.refused:
+            return
+        try:
+            self.fallback = make()
+            self.refused = "" if self.fallback is not None else "onnxruntime is not installed"
+        except SuperoptError as e:
+            self.refused = f"{e.what}: {e.why}"

@@ -1,0 +1,125 @@
+"""A program's constants, packed in the order in which its kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.pack import packed
+from superopt.kernels.tile import Pack
+from superopt.plan.constants import POOL, Constants, Load, Writer, pooled
+from superopt.te import index as ix
+from superopt.te.expr import TensorType
+from superopt.te.node import Axis, Expr
+
+RELEASED_BYTES = 16 << 20  # that are packed before originals' pages are given back
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A constant of a program: `at` bytes into a copy of all of them, as its kernel reads it."""
+
+    at: int
+    type: TensorType
+    load: Load
+    pack: Pack | None
+
+    @property
+    def layout(self) -> str:
+        """What tells in which order its elements lie."""
+        return f"{self.type}" if self.pack is None else layout_key(self.pack)
+
+    @property
+    def bytes(self) -> int:
+        assert self.type.dtype is not None
+        shape = [n for n in self.type.shape or () if isinstance(n, int)]
+        return prod(shape) * max(self.type.dtype.bits // 8, 1)
+
+    def write(self, memory: np.ndarray) -> None:
+        """Fill its bytes."""
+        array = self.load()
+        shape = [n for n in self.type.shape or () if isinstance(n, int)]
+        out = memory[: prod(shape) * array.itemsize].view(array.dtype).reshape(shape)
+        if self.pack is None:
+            np.copyto(out, array.reshape(shape))
+        else:
+            packed(self.pack, array, out)
+
+
+def layout_key(p: Pack) -> str:
+    """What tells in which order a constant's elements lie, whatever the names of axes are."""
+    axes = [Axis(f"i{n}", a.extent) for n, a in enumerate(p.axes)]
+    env: dict[Expr, Expr] = dict(zip(p.axes, axes, strict=True))
+    sizes = [a.extent for a in axes]
+    return f"{p.buffer.type} {sizes} {[ix.substitute(e, env) for e in p.index]}"
+
+
+def _unique(held: Sequence[Held]) -> dict[int, Held]:
+    """The constants by place, in order; an empty one gives way to what begins at its place."""
+    out: dict[int, Held] = {}
+    for c in held:
+        if c.at not in out or out[c.at].bytes == 0:
+            out[c.at] = c
+    return dict(sorted(out.items()))
+
+
+def table_of(held: Sequence[Held]) -> dict[int, int]:
+    """The number of each constant in the table of pointers, by its place."""
+    return {at: n for n, at in enumerate(_unique(held))}
+
+
+def pack_constants(
+    held: Sequence[Held], size: int, release: Callable[[], None] | None = None
+) -> Constants:
+    """The constants as kernels read them; those that the process holds already are shared.
+
+    size: bytes of a copy of all of them. release: gives memory back that reading originals took; it
+    is called from time to time. New ones are put together into large pages. Raises what
+    `Held.write` raises."""
+    some = _unique(held)
+    known = {
+        at: found for at, c in some.items() if (found := POOL.known(c.load, c.layout)) is not None
+    }
+    new = {at: c for at, c in some.items() if at not in known}
+    packed_bytes = 0
+
+    def writer(c: Held) -> Writer:
+        def write(out: np.ndarray) -> None:
+            nonlocal packed_bytes
+            c.write(out)
+            packed_bytes += len(out)
+            if release is not None and packed_bytes > RELEASED_BYTES:
+                packed_bytes = 0
+                release()
+
+        return write
+
+    writers = [(c.bytes, writer(c)) for c in new.values()]
+    for (at, c), found in zip(new.items(), pooled(writers), strict=True):
+        known[at] = found
+        POOL.remember(c.load, c.layout, found[0])
+    if release is not None:
+        release()
+    return _ordered(some, size, known)
+
+
+def split_constants(held: Sequence[Held], data: np.ndarray) -> Constants:
+    """The constants whose bytes are known: a copy of all, as `Constants.joined` makes it."""
+
+    def writer(at: int) -> Writer:
+        return lambda out: np.copyto(out, data[at : at + len(out)])
+
+    some = _unique(held)
+    found = pooled([(c.bytes, writer(at)) for at, c in some.items()])
+    return _ordered(some, len(data), dict(zip(some, found, strict=True)))
+
+
+def _ordered(
+    places: Iterable[int], size: int, found: Mapping[int, tuple[str, np.ndarray]]
+) -> Constants:
+    some = tuple(places)
+    digests = tuple(found[at][0] for at in some)
+    return Constants(some, size, digests, tuple(found[at][1] for at in some))

@@ -1,0 +1,67 @@
+"""Constants that are transformed for kernels (Winograd's tiles, Strassen's parts): each is made
+once in a program, and together they do not grow beyond a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.problem import Choice
+from superopt.te.expr import Tensor
+
+Load = Callable[[], np.ndarray]
+# Transformed constants may take so many times the bytes of all constants more than these, or so
+# many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels come first: of
+# a network for images their constants are small, and are read for many places.
+GROWTH = 0.6
+GROWTH_BYTES = 32 << 20
+
+
+def size_of(t: Tensor) -> int:
+    """Bytes of a constant."""
+    return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)
+
+
+@dataclass(slots=True)
+class Transformed:
+    """constants: of a program, by tensor; made: those that are transformed, by what they are made
+    of and how; added: by how many bytes they are larger; most: of these."""
+
+    constants: MutableMapping[Tensor, Load]
+    made: dict[object, Load] = field(default_factory=dict)
+    added: int = 0
+    most: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.most = max(int(GROWTH * sum(map(size_of, self.constants))), GROWTH_BYTES)
+
+    def fits(self, key: str, how: Choice) -> bool:
+        """True if what this problem's solution needs is within the budget. key: of the problem."""
+        return self.added + self._growth(key, how) <= self.most
+
+    def add(self, key: str, how: Choice) -> None:
+        """Add what the solution needs to the constants."""
+        self.added += self._growth(key, how)
+        for n, (x, (source, make)) in enumerate(how.made.items()):
+            recipe = self._recipe(key, how, n, source)
+            if recipe not in self.made:
+                self.made[recipe] = _made(self.constants[source], make)
+            self.constants[x] = self.made[recipe]
+
+    def _recipe(self, key: str, how: Choice, number: int, source: Tensor) -> object:
+        # Of one problem that is solved in one way the same is made of the same constant.
+        return key, str(how.option), number, self.constants[source]
+
+    def _growth(self, key: str, how: Choice) -> int:
+        return sum(
+            max(size_of(x) - size_of(source), 0)
+            for n, (x, (source, _)) in enumerate(how.made.items())
+            if self._recipe(key, how, n, source) not in self.made
+        )
+
+
+def _made(load: Load, make: Callable[[np.ndarray], np.ndarray]) -> Load:
+    return lambda: make(load())
