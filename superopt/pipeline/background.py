@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from superopt.errors import SuperoptError
-from superopt.kernels.engine import llvm_idle
 
 NICE: Final = 10  # how much lower a child's priority is
 EXIT_SECONDS: Final = 10.0  # that the end of the process waits for a job
@@ -142,14 +141,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def in_child(work: Callable[[], str], seconds: float) -> str:
+def in_child(
+    work: Callable[[], str],
+    seconds: float,
+    forkable: contextlib.AbstractContextManager[object] | None = None,
+) -> str:
     """What `work` gives, in a forked child of low priority, which has so many seconds.
+
+    forkable: held while this process forks, so that the child can use a library that has locks.
 
     Raises ChildFailed where it ends otherwise, and where `work` raises; OSError where there is no
     memory for another process."""
     reader, writer = os.pipe()
     try:
-        with compiling(), llvm_idle(), warnings.catch_warnings():
+        with compiling(), forkable or contextlib.nullcontext(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
             child = os.fork()
             if child == 0:

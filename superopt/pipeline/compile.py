@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from superopt.cost.store import Store
 from superopt.errors import ModelError, Unlike
 from superopt.ir import graph as g
 from superopt.kernels.cpu import Machine, host
+from superopt.kernels.engine import llvm_idle
 from superopt.kernels.option import Option
 from superopt.kernels.room import ask
 from superopt.onnx_io.importer import import_model
@@ -298,6 +300,10 @@ class Compiler:
             read = self.session if self.original.mode == DEFAULT else None
             session = read or self.original.session()
         return Fallback(session, tuple(i.name for i in graph.inputs), self.names(), lambda: graph)
+
+    def forkable(self) -> AbstractContextManager[object]:
+        """While it is held a forked process can compile."""
+        return llvm_idle()
 
     def outside(self, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""

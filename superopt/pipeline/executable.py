@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,11 @@ from superopt.errors import Unlike, UsageError
 from superopt.pipeline import background, forks, specialize
 from superopt.pipeline.arrays import Port, as_array, sizes_of, symbolic
 from superopt.pipeline.branch import Branch
-from superopt.pipeline.fallback import ByName, Fallback
-from superopt.pipeline.native import Native, Whole
+from superopt.pipeline.fallback import Fallback
+from superopt.pipeline.held import held_bytes
+from superopt.pipeline.last_call import LastCall, locked, nothing
+from superopt.pipeline.native import Native
 from superopt.pipeline.new_sizes import NewSizes
-from superopt.plan.constants import joined_bytes
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
@@ -41,71 +42,6 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 Steps = list["Native | Foreign | Fallback | Branch"]
 _NDARRAY = np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """A program that is the whole model, and what it takes and gives: see Native and Whole. direct:
-    in its place, the parts of a model that is not one program. by_name: in its place, what takes
-    the inputs by name, and arrays that are not contiguous, too."""
-
-    inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
-    takes: tuple[int, ...] | None  # None where these are all inputs in order
-    new: Callable[[], list[np.ndarray]]
-    gives: tuple[tuple[str, int], ...]
-    call: Callable[[tuple[np.ndarray, ...]], None]
-    direct: Direct | None = None
-    by_name: ByName | None = None
-
-    @classmethod
-    def whole(
-        cls, step: Fallback | Branch, ports: Sequence[Port], given: Sequence[Any]
-    ) -> _Last | None:
-        if step.by_name is None or any(p.dtype is None for p in ports):
-            return None
-        inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
-        return cls(inputs, None, list, (), _nothing, None, step.by_name)
-
-    @classmethod
-    def of(
-        cls, native: Native, whole: Whole, ports: Sequence[Port], given: Sequence[np.ndarray]
-    ) -> _Last:
-        inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
-        takes = None if whole.takes == tuple(range(len(ports))) else whole.takes
-        return cls(inputs, takes, native.new, (*whole.gives.items(),), native.code.call)
-
-
-def _locked(direct: Direct, exe: forks.Locked) -> Direct:
-    """The same, for kernels whose memory is one call's at a time. exe: has the lock, which is
-    another one in a forked process."""
-
-    def call(arrays: Sequence[Any]) -> dict[str, Any]:
-        with exe.lock:
-            return direct(arrays)
-
-    return call
-
-
-def _nothing(arrays: tuple[np.ndarray, ...]) -> None:
-    """The call of a model that is no one program."""
-
-
-def _held_bytes(variants: Iterable[Steps]) -> int:
-    """Bytes that these hold together, but for machine code; constants that they share count
-    once."""
-    codes = [s.code for steps in variants for s in _native_steps(steps)]
-    return sum(c.bytes for c in codes) + joined_bytes(c.constants for c in codes)
-
-
-def _native_steps(steps: Steps) -> Iterator[Native]:
-    """Those of branches included."""
-    for s in steps:
-        if isinstance(s, Native):
-            yield s
-        elif isinstance(s, Branch):
-            for part in s.parts:
-                for inner in part.variants.values():
-                    yield from _native_steps(inner)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -131,7 +67,7 @@ class Executable:
     new_sizes: NewSizes = field(default_factory=NewSizes)
     _compiler: Compiler | None = None
     # What was called last, in which most calls fit.
-    _last: _Last | None = None
+    _last: LastCall | None = None
 
     def __post_init__(self) -> None:
         forks.known.add(self)
@@ -180,7 +116,7 @@ class Executable:
                 return self._run(feeds)
         return self._called(last, given)
 
-    def _called(self, last: _Last, given: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def _called(self, last: LastCall, given: list[np.ndarray]) -> dict[str, np.ndarray]:
         with self.lock:
             try:
                 out = last.new()
@@ -200,7 +136,7 @@ class Executable:
             steps = self.variant(sizes)
             first = steps[0] if len(steps) == 1 else None
             if isinstance(first, Fallback | Branch):
-                self._last = _Last.whole(first, self.ports, given)
+                self._last = LastCall.whole(first, self.ports, given)
                 return first.call(given)
             if not isinstance(first, Native) or first.whole is None:
                 made = self.compiler.at(sizes)
@@ -208,8 +144,8 @@ class Executable:
                     ports = zip(self.ports, given, strict=True)
                     inputs = tuple((p.name, p.dtype, a.shape) for p, a in ports)
                     alone = not any(isinstance(s, Native) for s in steps)
-                    one = direct if alone else _locked(direct, weakref.proxy(self))
-                    self._last = _Last(inputs, None, list, (), _nothing, one)
+                    one = direct if alone else locked(direct, weakref.proxy(self))
+                    self._last = LastCall(inputs, None, list, (), nothing, one)
                 try:
                     return made.run(steps, given)
                 except Unlike as e:
@@ -217,7 +153,7 @@ class Executable:
                     self._last = None
                     self.variants.pop(key)
                     return made.run(self.variant(sizes), given)
-        self._last = last = _Last.of(first, first.whole, self.ports, given)
+        self._last = last = LastCall.of(first, first.whole, self.ports, given)
         return self._called(last, given)
 
     def _in_onnxruntime(self, key: Sizes, given: list[np.ndarray]) -> dict[str, np.ndarray] | None:
@@ -322,7 +258,7 @@ class Executable:
         self.variants.pop(key, None)
         self.variants[key] = steps  # as the last one
         most = (memory() or UNKNOWN) // PART
-        while len(self.variants) > 1 and _held_bytes(self.variants.values()) > most:
+        while len(self.variants) > 1 and held_bytes(self.variants.values()) > most:
             old = next(iter(self.variants))
             del self.variants[old]
             self.new_sizes.note_gone(old)

@@ -114,11 +114,11 @@ def _saturating(source: Source) -> tuple[Saturating, ...]:
 
 
 def _file(source: Source) -> Path | bytes:
-    """What onnxruntime loads: the file itself, where there is one."""
+    """What onnxruntime loads: the file itself, where it is still the one that was read."""
     if source.raw is None:
         names = [v.name for v in source.model.graph.outputs if v.name]
         return extracted(source, {}, names)[0]
-    return source.path or bytes(source.raw.view())
+    return source.current_path() or bytes(source.raw.view())
 
 
 def units(model: Model) -> Units:

@@ -69,7 +69,7 @@ def compiled(exe: Executable, key: Sizes) -> Steps:
 
         limit = max(CHILD_SECONDS, CHILD_TIMES * max(policy.seconds, default=0.0))
         with suppress(OSError):  # there may be no memory for another process
-            policy.note_compiled(float(background.in_child(work, limit)))
+            policy.note_compiled(float(background.in_child(work, limit, compiler.forkable())))
         if (found := exe.find(key)) is not None:
             return [found]
     begin = time.thread_time()

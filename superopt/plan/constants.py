@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -104,11 +104,6 @@ class Constants:
             end = min(at + len(a), self.size)
             out[at:end] = a[: end - at]
         return out
-
-
-def joined_bytes(some: Iterable[Constants]) -> int:
-    """Bytes that the constants of several programs take together: shared ones count once."""
-    return sum({id(a): a.nbytes for c in some for a in c.arrays}.values())
 
 
 def pooled(writers: Sequence[tuple[int, Writer]]) -> list[tuple[str, np.ndarray]]:
