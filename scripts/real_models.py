@@ -84,6 +84,16 @@ def _graph(n: int, rng: np.random.Generator) -> Feeds:
     }
 
 
+def _picture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Dark bars on a bright ground, as lines of text are; of noise a detector finds nothing, and
+    its outputs are so near to 0 that they are rounding alone."""
+    out = np.ones((1, 3, height, width), np.float32)
+    for top in range(height // 8, height - height // 8, max(height // 6, 12)):
+        left = int(rng.integers(0, width // 3))
+        out[:, :, top : top + max(height // 12, 6), left : left + width // 2] = -1.0
+    return out + 0.05 * _normal(rng, *out.shape)
+
+
 def _characters(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(0, 60, shape).astype(np.int64)
 
@@ -96,15 +106,15 @@ REAL_MODELS: Mapping[str, RealModel] = {
     ),
     "rapidocr_det": RealModel(
         "rapidocr-onnxruntime", "rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx",
-        (192, 320, 256), lambda n, rng: {"x": _normal(rng, 1, 3, n, n)},
+        (192, 320, 256), lambda n, rng: {"x": _picture(rng, n, n)},
     ),
     "rapidocr_rec": RealModel(
         "rapidocr-onnxruntime", "rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx",
-        (160, 320, 240), lambda n, rng: {"x": _normal(rng, 1, 3, 48, n)},
+        (160, 320, 240), lambda n, rng: {"x": _picture(rng, 48, n)},
     ),
     "nudenet": RealModel(
         "nudenet", "nudenet", "320n.onnx", (256, 320, 192),
-        lambda n, rng: {"images": np.abs(_normal(rng, 1, 3, n, n))},
+        lambda n, rng: {"images": 0.5 + 0.5 * _picture(rng, n, n)},
     ),
     "basic_pitch": RealModel(
         "basic-pitch", "basic_pitch", "saved_models/icassp_2022/nmp.onnx", (1, 2, 3),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from superopt.kernels.engine import Machine
     from superopt.onnx_io.model import Model
     from superopt.pipeline.compile import Compiler
-    from superopt.pipeline.in_turn import Direct
     from superopt.pipeline.steps import Foreign
     from superopt.pipeline.tune import Progress
     from superopt.report.accuracy import Accuracy
@@ -166,29 +165,43 @@ class Executable:
                 self.take(key, [found])
                 return None
             policy.prepare(self._fallback)
-            run = policy.fallback
-        if run is None:
+            whole = policy.fallback
+        if whole is None:
             return None
         begin = time.perf_counter()
         try:
-            out = run(given)
+            out = whole.call(given)
         except Exception:  # of a dozen types; compiled code may run what it refuses, or says more
             return None
-        seconds = time.perf_counter() - begin
-        with self.lock:
-            policy.note_spent(key, seconds)
-            if policy.is_due(key) and not self.compiler.all_fall_back:
-                specialize.submit(self, key, given)
+        self._note_spent(key, time.perf_counter() - begin, given)
+        if key not in self.variants and (by_name := whole.by_name) is not None:
+            exe, names = weakref.proxy(self), [p.name for p in self.ports]
+
+            def again(feeds: dict[str, Any]) -> dict[str, Any]:
+                begin = time.perf_counter()
+                out = by_name(feeds)
+                seconds = time.perf_counter() - begin
+                exe._note_spent(key, seconds, [feeds[name] for name in names])
+                return out
+
+            self._last = LastCall.named(again, self.ports, given)
         return out
 
-    def _fallback(self) -> Direct | None:
+    def _note_spent(self, key: Sizes, seconds: float, given: list[np.ndarray]) -> None:
+        """A call at these sizes ran in onnxruntime; compile for them once that would have paid."""
+        with self.lock:
+            self.new_sizes.note_spent(key, seconds)
+            if self.new_sizes.is_due(key) and not self.compiler.all_fall_back:
+                specialize.submit(self, key, given)
+
+    def _fallback(self) -> Fallback | None:
         """Runs the whole model in onnxruntime, at any sizes."""
         steps = self.compiler.elsewhere()
         if steps is None:
             return None
         (whole,) = steps
         assert isinstance(whole, Fallback)
-        return whole.call
+        return whole
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing of this model is compiled in the background.
@@ -255,6 +268,7 @@ class Executable:
         """Use these steps at these sizes, and give up others that were used longest ago where all
         take too much memory. self.lock is held."""
         self.new_sizes.settled.pop(key, None)
+        self._last = None
         self.variants.pop(key, None)
         self.variants[key] = steps  # as the last one
         most = (memory() or UNKNOWN) // PART

@@ -36,10 +36,17 @@ class LastCall:
     def whole(
         cls, step: Fallback | Branch, ports: Sequence[Port], given: Sequence[Any]
     ) -> LastCall | None:
-        if step.by_name is None or any(p.dtype is None for p in ports):
+        return cls.named(step.by_name, ports, given)
+
+    @classmethod
+    def named(
+        cls, by_name: ByName | None, ports: Sequence[Port], given: Sequence[Any]
+    ) -> LastCall | None:
+        """Of what takes inputs by name; None where there is none, or an input is no tensor."""
+        if by_name is None or any(p.dtype is None for p in ports):
             return None
         inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
-        return cls(inputs, None, list, (), nothing, None, step.by_name)
+        return cls(inputs, None, list, (), nothing, None, by_name)
 
     @classmethod
     def of(

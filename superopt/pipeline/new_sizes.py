@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from superopt.errors import SuperoptError, UsageError
+from superopt.pipeline.fallback import Fallback
 
 Sizes = tuple[tuple[str, int], ...]
 Specialize = Literal["background", "eager", "never"]
 Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
-Direct = Callable[[Sequence[Any]], dict[str, Any]]
 
 REMEMBERED: Final = 1 << 14  # sizes
 RECENT: Final = 16  # measurements that an estimate is made of
+# What compiling is taken to cost where all programs so far came from the cache on disk.
+UNMEASURED_S: Final = 2.0
 LEAST_SAVED: Final = 0.05  # of onnxruntime's time, where compiled code was measured hardly faster
 
 
@@ -58,7 +60,7 @@ class NewSizes:
     """
 
     specialize: Specialize = "eager"
-    fallback: Direct | None = None
+    fallback: Fallback | None = None
     refused: str = ""
     seconds: list[float] = field(default_factory=list)
     saved: list[float] = field(default_factory=list)
@@ -81,9 +83,8 @@ class NewSizes:
         found = self.spent.get(sizes)
         middle = sorted(self.saved)[len(self.saved) // 2] if self.saved else 1.0
         saved = max(middle, LEAST_SAVED)
-        return found is not None and bool(self.seconds) and (
-            found.total * saved >= sum(self.seconds) / len(self.seconds)
-        )  # fmt: skip
+        seconds = self.seconds or [UNMEASURED_S]
+        return found is not None and found.total * saved >= sum(seconds) / len(seconds)
 
     def note_compiled(self, seconds: float) -> None:
         self.seconds = [*self.seconds, seconds][-RECENT:]
@@ -106,7 +107,7 @@ class NewSizes:
             self.settled.clear()
         self.settled[sizes] = why
 
-    def prepare(self, make: Callable[[], Direct | None]) -> None:
+    def prepare(self, make: Callable[[], Fallback | None]) -> None:
         """Load the model into onnxruntime once; where that does not run it all is compiled in the
         call."""
         if self.fallback is not None or self.refused:

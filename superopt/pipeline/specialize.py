@@ -89,7 +89,7 @@ def _measured(exe: Executable, key: Sizes, steps: Steps, arrays: list[Any]) -> t
     best = [float("inf"), float("inf")]
     end = time.perf_counter() + PAIRS_SECONDS
     for n in range(PAIRS + 1):  # the first of each warms up
-        for k, call in enumerate((run, fallback)):
+        for k, call in enumerate((run, fallback.call)):
             begin = time.perf_counter()
             call(arrays)
             if n:

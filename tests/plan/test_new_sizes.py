@@ -326,6 +326,32 @@ def test_ski_rental(spent: list[float], saved: list[float], due: bool) -> None:
     assert not policy.is_due(key)
 
 
+@pytest.mark.parametrize(("spent", "due"), [(1.5, False), (2.5, True)])
+def test_rental_where_no_compilation_was_measured(spent: float, due: bool) -> None:
+    """All programs so far came from the cache on disk."""
+    policy = NewSizes("background")
+    policy.note_spent((("n", 4),), spent)
+    assert policy.is_due((("n", 4),)) is due
+
+
+def test_repeated_calls_in_onnxruntime_are_counted() -> None:
+    """Also those that take the short way, which is left once a program is there."""
+    exe = superopt.compile(tanh(), shapes={"n": 3})
+    for _ in range(3):
+        check(exe, 5)
+    key = (("n", 5),)
+    before = exe.new_sizes.spent[key].total
+    assert exe._last is not None
+    assert exe._last.by_name is not None
+    check(exe, 5)
+    assert exe.new_sizes.spent[key].total > before
+    exe.new_sizes.spent[key].total = 1e6
+    check(exe, 5)
+    assert exe.wait(120)
+    check(exe, 5)
+    assert key in exe.variants or key in exe.new_sizes.settled
+
+
 def test_empty_inputs_are_never_due() -> None:
     policy = NewSizes("background", seconds=[0.1])
     policy.note_spent((("n", 0),), 9.0)
