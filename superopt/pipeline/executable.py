@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.cost.machine import PART, UNKNOWN, memory
+from superopt.cost import machine
+from superopt.cost.machine import PART, UNKNOWN
 from superopt.errors import Unlike, UsageError
 from superopt.pipeline import background, forks, specialize
 from superopt.pipeline.arrays import Port, as_array, sizes_of, symbolic
@@ -271,7 +272,7 @@ class Executable:
         self._last = None
         self.variants.pop(key, None)
         self.variants[key] = steps  # as the last one
-        most = (memory() or UNKNOWN) // PART
+        most = (machine.memory() or UNKNOWN) // PART
         while len(self.variants) > 1 and held_bytes(self.variants.values()) > most:
             old = next(iter(self.variants))
             del self.variants[old]
