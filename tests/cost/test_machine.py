@@ -63,6 +63,7 @@ def test_other_systems_without_their_tools(system: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("superopt.cost.machine._read", lambda path: None)
     monkeypatch.setattr("superopt.cost.machine.sys.platform", system)
     monkeypatch.setattr("superopt.cost.machine._sysctl", lambda name: "")
+    monkeypatch.setattr("superopt.cost.machine.processor", processor.__wrapped__)
     here = machine.__wrapped__()
     assert here.cpu
     assert (here.flags_digest, here.memory) == ("", 0)
