@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from superopt.cost.machine import Machine, digest, machine, parse_cpuinfo
+from superopt.cost.machine import Machine, digest, machine, parse_cpuinfo, processor
 
 X86 = """processor\t: 0
 vendor_id\t: GenuineIntel
