@@ -269,7 +269,8 @@ class Executable:
         """Use these steps at these sizes, and give up others that were used longest ago where all
         take too much memory. self.lock is held."""
         self.new_sizes.settled.pop(key, None)
-        self._last = None
+        if key not in self.variants:
+            self._last = None  # it may run in onnxruntime, at these sizes
         self.variants.pop(key, None)
         self.variants[key] = steps  # as the last one
         most = (machine.memory() or UNKNOWN) // PART

@@ -115,6 +115,7 @@ def _saturating(source: Source) -> tuple[Saturating, ...]:
 
 def _file(source: Source) -> Path | bytes:
     """What onnxruntime loads: the file itself, where it is still the one that was read."""
+    source.check()  # or what is mapped may be gone
     if source.raw is None:
         names = [v.name for v in source.model.graph.outputs if v.name]
         return extracted(source, {}, names)[0]

@@ -256,7 +256,7 @@ def test_code_uses_nothing_that_cannot_be_asked_for() -> None:
 
 
 def test_symbolic_sizes_are_named(tmp_path: Path) -> None:
-    exe = superopt.compile(net("s"))
+    exe = superopt.compile(net("s"), specialize="eager")
     with pytest.raises(UsageError, match=r"no value for n, s\n.*\n.*--shape n=1"):
         exe.export(tmp_path / "m")
     with pytest.raises(UsageError, match="no value for s"):

@@ -10,7 +10,7 @@ import pytest
 import superopt
 from superopt.errors import UsageError
 from superopt.kernels.tile import Pack
-from superopt.plan import build as plan
+from superopt.plan import pack_constants
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 
@@ -41,7 +41,7 @@ def test_a_constant_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(pack: Pack, array: np.ndarray, out: np.ndarray) -> None:
         raise IndexError("index 7 is out of bounds")
 
-    monkeypatch.setattr(plan, "packed", refused)
+    monkeypatch.setattr(pack_constants, "packed", refused)
     m = build(
         [node("MatMul", ["x", "w"], ["y"])], {"x": (5, 8)}, {"w": np.eye(8, dtype=np.float32)}
     )
