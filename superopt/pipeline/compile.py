@@ -82,8 +82,8 @@ class Compiler:
     by sizes. session: runs the model, where superopt does not read it (`outside`). own: whatever
     has a kernel is to run as one, also where onnxruntime is faster. simple: as in `program_of`.
     original: what onnxruntime gets where it runs all of the model. depth: how many Ifs were decided
-    before. units: see `segments`. branches: the programs at the first If, or None, once that is
-    known.
+    before. is_sized: the model's sizes are fixed (`at`). units: see `segments`. branches: the
+    programs at the first If, or None, once that is known.
     """
 
     model: Model
@@ -100,6 +100,7 @@ class Compiler:
     own: bool = False
     simple: dict[object, Simple] = field(default_factory=dict)
     depth: int = 0
+    is_sized: bool = False
     units: Units = field(init=False)
     branches: list[Branch | None] = field(init=False, default_factory=list)
 
@@ -116,8 +117,8 @@ class Compiler:
             open_ = not self.all_fall_back and more and (none or fallen(self.split(sizes)))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else without_kernels(model)
-            other = None if model is None else replace(self, model=model, without=own, fixed={})
-            self.fixed[key] = other or self
+            how: Any = {"model": model, "without": own, "fixed": {}, "is_sized": True}
+            self.fixed[key] = self if model is None else replace(self, **how)
         return self.fixed[key]
 
     @property
@@ -277,9 +278,12 @@ class Compiler:
         return slow if ort.available() is not None else ""
 
     def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign | Fallback:
-        if len(s.nodes) == len(g.nodes(self.model.graph)):
+        whole = len(s.nodes) == len(g.nodes(self.model.graph))
+        if whole and (self.session is not None or not self.is_sized):
             return self.fallback()
-        return foreign(self.model, s, self.threads, sizes, self.original)
+        # Of a whole model, too: onnxruntime refuses sizes that do not fit when it sees them.
+        part = foreign(self.model, s, self.threads, sizes, self.original)
+        return self.fallback() if whole else part
 
     def branch(self) -> Branch | None:
         """The programs at the first If that is not decided; None where there is none."""

@@ -33,7 +33,7 @@ def test_without_it_the_same_is_computed(threads: int, monkeypatch: pytest.Monke
     x = picture(1, 9)
     with_it = superopt.compile(net(9), threads=threads)(x=x)
     monkeypatch.setattr(execute, "places", lambda: None)
-    exe = superopt.compile(net(9), threads=threads)
+    exe = superopt.compile(net(9), threads=threads, specialize="eager")
     (step,) = exe.variant({"n": 1})
     assert isinstance(step, Native)
     assert step.code.enter is None
