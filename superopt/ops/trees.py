@@ -11,8 +11,8 @@ from superopt.te.node import Expr
 @op(
     "TreeWeights",
     example=(
-        "f32[3,2] u32[2,4] f32[2,4] f32[2,4] depth=2",
-        "f32[3,2] u32[5] f32[5] f32[5] u32[5,2] u32[2] depth=2",
+        "f32[3,3] u32[2,4] f32[2,4] f32[2,4] depth=2",
+        "f32[3,3] u32[5] f32[5] f32[5] u32[5,2] u32[2] depth=2",
         "f64[3,2] u32[5] f64[5] f64[5,3] u32[5,2] u32[2] f64[5] depth=2 missing=1",
     ),
     domain=None,
