@@ -52,7 +52,11 @@ class Transformed:
             self.constants[x] = self.made[recipe]
 
     def _recipe(self, key: str, how: Choice, number: int, source: Tensor) -> object:
-        # Of one problem that is solved in one way the same is made of the same constant.
+        # Of one problem that is solved in one way the same is made of the same constant, or of what
+        # is made of it.
+        if source in how.made:
+            n = [*how.made].index(source)
+            return key, str(how.option), number, self._recipe(key, how, n, how.made[source][0])
         return key, str(how.option), number, self.constants[source]
 
     def _growth(self, key: str, how: Choice) -> int:
