@@ -104,7 +104,9 @@ def limits(
             context = click.get_current_context()
             try:
                 with guard.limited(budget, max_memory) as limit:
-                    limit.end -= time.monotonic() - supervise.BEGIN
+                    process = context.find_object(supervise.Process)
+                    if process is not None and process.own:  # also its start counts
+                        limit.end -= time.monotonic() - supervise.BEGIN
                     supervise.supervise(context, budget, limit.max_memory)
                     code = command(*args, **parameters)
                     for sentence in limit.said():

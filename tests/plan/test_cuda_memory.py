@@ -98,7 +98,8 @@ def test_no_way_is_given_twice() -> None:
     """Though it was not taken."""
     ways = [Option.of("dot", rows=n) for n in range(9)]
     made: Any = SimpleNamespace(
-        kernel_calls=lambda: (SimpleNamespace(function=0),), solved=["key"], options={"key": ways[0]},
+        kernel_calls=lambda: (SimpleNamespace(function=0),), solved=["key"],
+        options={"key": ways[0]},
         kernels={0: SimpleNamespace(name="k1")}, problems={"key": None},
     )  # fmt: skip
     tried: dict[str, set[Option]] = {}

@@ -275,7 +275,7 @@ def test_what_is_too_large_to_keep_is_not_copied(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "m.onnx", scaled(3))
-    monkeypatch.setattr(entries, "MOST", 1)
+    monkeypatch.setenv("SUPEROPT_CACHE_MAX_SIZE", "1")
     monkeypatch.setattr(gpu_keep, "imaged", lambda *given: pytest.fail("it is copied"))
     np.testing.assert_array_equal(compile(path)(x=ONES)["y"], np.full((2, 4), 12))
     assert not list(folder.glob("*.program"))
