@@ -11,7 +11,7 @@ from superopt.kernels.text import Text, Value, number
 from superopt.te.dtype import BF16, BOOL, F32, I16, I32
 
 
-def widened(t: Text, x: Value) -> Value:
+def bfloat16_to_float32(t: Text, x: Value) -> Value:
     """The float32 of a bfloat16."""
     n = x.lanes
     short = t.make(f"bitcast {x} to {Value('', I16, n).type}", I16, n)
@@ -20,7 +20,7 @@ def widened(t: Text, x: Value) -> Value:
     return t.make(f"bitcast {bits} to {Value('', F32, n).type}", F32, n)
 
 
-def rounded(t: Text, x: Value) -> Value:
+def float32_to_bfloat16(t: Text, x: Value) -> Value:
     """The bfloat16 that is nearest to a float32, of two the even one; NaN stays NaN."""
     n = x.lanes
 

@@ -110,7 +110,7 @@ def _alone(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
 GROUPS = 16  # of chunks for each thread, so that few wait in the end and few ask for more
 
 
-def _grouped(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
+def _chunk_group_function(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
     """The chunks of a kernel in groups: how many, and a function of one of these."""
     size = max(1, call.chunks // (GROUPS * threads))
     count = -(-call.chunks // size)
@@ -135,7 +135,7 @@ def _together(
     calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool
 ) -> Iterator[str]:
     n = len(calls)
-    groups = [_grouped(k, c, threads) for k, c in enumerate(calls)]
+    groups = [_chunk_group_function(k, c, threads) for k, c in enumerate(calls)]
     for _, lines in groups:
         yield from lines
     yield "declare i32 @sched_yield()"

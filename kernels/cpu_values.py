@@ -277,12 +277,12 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
     found = spread(ix.substitute(where, told), buffer, p) if near else None
     if found is None:
         if near and looked_up(where) and buffer.dtype.bits in (32, 64):
-            return _gathered(w, buffer, where, p)
+            return _masked_gather(w, buffer, where, p)
         return _at(w, buffer, index_value(w, where, p), p.guard)
     return _picked(w, buffer, *found, p)
 
 
-def _gathered(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:
+def _masked_gather(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:
     """The elements at these places, by one instruction where the processor has it: what is the same
     for all lanes goes into the pointer."""
     t, kind = w.t, buffer.dtype

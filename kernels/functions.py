@@ -234,9 +234,9 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
     if dtype in HALF and kind != F32:
         return cast(t, cast(t, x, F32), dtype)
     if dtype == BF16:
-        return bfloat.rounded(t, x)
+        return bfloat.float32_to_bfloat16(t, x)
     if kind == BF16 and dtype.is_float:
-        return cast(t, bfloat.widened(t, x), dtype)
+        return cast(t, bfloat.bfloat16_to_float32(t, x), dtype)
     if kind.is_float and dtype.is_float:
         how = "fpext" if dtype.bits > kind.bits else "fptrunc"
     elif kind.is_float:

@@ -20,7 +20,7 @@ from superopt.kernels.gpu_inputs import Places
 from superopt.kernels.gpu_launch import LATE, Launch, forked, in_order, late, like_others
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_module import Library
-from superopt.kernels.gpu_run import TOLD, Loaded, loaded, torch_type
+from superopt.kernels.gpu_run import Loaded, compile_options, loaded, torch_type
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
@@ -196,7 +196,7 @@ def running(
         for p, ref in zip(c.kernel.params, c.given, strict=True):
             shape = [n for n in p.shape if isinstance(n, int)]
             tensors[p] = view(ref, shape, p.dtype)
-        how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
+        how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
         for x, wait in zip(some[n], waits, strict=True):
             arguments = [tensors[t] for t in x.buffers]
             f = own.functions[x.name]

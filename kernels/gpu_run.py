@@ -16,13 +16,31 @@ from superopt.kernels.gpu_compiled import Compiled
 from superopt.kernels.gpu_functions import type_of
 from superopt.kernels.gpu_module import Library, functions
 from superopt.kernels.gpu_text import Launch, Printed, printed
-from superopt.kernels.tile import Kernel
-from superopt.te.dtype import DType
+from superopt.kernels.tile import Kernel, Store, Update, flat
+from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
+from superopt.te.node import Apply
+from superopt.te.walk import parts
 
-# What Triton's compiler is told of each kernel: a product and a sum may be rounded once. It is the
-# default up to 3.9, which warns that it will not be.
-TOLD = {"enable_fp_fusion": True}
+
+def compile_options(kernel: Kernel) -> dict[str, bool]:
+    """Options of Triton's compiler for a kernel: whether it may contract a product and a sum.
+
+    Not where a value is rounded to 16 bits between two operations. LLVM computes both operations in
+    16 bits then, which gives the same, and a contraction would leave out the rounding between.
+    """
+    return {"enable_fp_fusion": not any(map(_rounds_between, flat(kernel.body)))}
+
+
+def _rounds_between(s: Store | Update) -> bool:
+    for e in parts(s.value):
+        match e:
+            case Apply("cast", (Apply("cast", _, inner),), outer) if outer == F32 and inner in (
+                F16,
+                BF16,
+            ):
+                return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +67,11 @@ class Loaded:
             if not x.is_contiguous():
                 raise ValueError(f"{p.name} is not contiguous")
             given[p] = x
+        options = compile_options(self.kernel)
         with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
             for launch in self.text.launches:
                 arguments = [given[t] for t in launch.buffers]
-                self.functions[launch.name][(launch.programs,)](*arguments, **TOLD)
+                self.functions[launch.name][(launch.programs,)](*arguments, **options)
 
 
 def torch_type(dtype: DType) -> Any:

@@ -128,7 +128,7 @@ def _fresh(
     which comes before, in the steps of a loop, or behind, in a tile."""
     moved = [f.axis for f in loops if f.kind != "unroll"]
     out = []
-    for form in filter(None, (affine(_unclamped(i)) for i in load.index)):
+    for form in filter(None, (affine(_without_clamp(i)) for i in load.index)):
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
             n = a.size
             inside, around = (
@@ -141,7 +141,7 @@ def _fresh(
     return tuple(out)
 
 
-def _unclamped(index: Expr) -> Expr:
+def _without_clamp(index: Expr) -> Expr:
     """The index where no tile is moved back within the bounds, as the last one of a row may be."""
     clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
     return ix.substitute(index, {a: max(a.args, key=lambda x: len(axes_of(x))) for a in clamps})

@@ -3,7 +3,7 @@
     y = x
     for k: y[i, indices[i, k], j] = f(y[i, indices[i, k], j], updates[i, k, j])
 
-One after the other, so that of several updates of an element the last one is what stays, and sums
+Updates run in order, so that the last of several updates of an element wins, and sums
 are added in order. Threads share what different updates never meet in: leading axes, and blocks of
 the elements of a row.
 """

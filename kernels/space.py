@@ -222,7 +222,7 @@ def chosen(p: Problem, option: Option) -> Choice:
             laid = rows.scheduled(p.tensor, p.lead, option["lanes"])
             return Choice(option, p.tensor, laid, settles=True)
         case "walk" if walk.walks(p.tensor):
-            return Choice(option, p.tensor, walk.scheduled(p.tensor, option["trees"]))
+            return Choice(option, p.tensor, walk.walk_schedules(p.tensor, option["trees"]))
         case "turning":
             turned = turning(p.tensor, p.layouts, option["lanes"])
             if turned is not None:

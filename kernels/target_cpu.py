@@ -58,9 +58,9 @@ def requested_level() -> str | None:
 def missing_features(needed: str, present: str) -> list[str]:
     """The features of the target `needed` that `present` lacks; both as LLVM's feature strings
     ("+avx,+avx2,-avx512f")."""
-    have = _enabled(present)
-    return sorted(_enabled(needed) - have)
+    have = _enabled_features(present)
+    return sorted(_enabled_features(needed) - have)
 
 
-def _enabled(features: str) -> set[str]:
+def _enabled_features(features: str) -> set[str]:
     return {f[1:] for f in features.split(",") if f.startswith("+")}

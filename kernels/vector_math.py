@@ -88,7 +88,7 @@ def _exp_by_one_power(t: Text, x: Value, shift: int) -> Value:
     is then 0 exactly. So no large negative x of a mask (-1e4, -inf) makes subnormal numbers, with
     which many processors are slow.
     """
-    x = bounded(t, x, "olt", (shift - 127) * math.log(2))
+    x = clamp_one_side(t, x, "olt", (shift - 127) * math.log(2))
     whole, _, r = _reduced(t, x)
     out = polynomial(t, [2.0**shift * c for c in EXP], r)
     bits = t.make(f"bitcast {whole} to {Value('', I32, x.lanes).type}", I32, x.lanes)
@@ -222,10 +222,10 @@ def polynomial(t: Text, coefficients: Sequence[float], x: Value) -> Value:
 
 def clamped(t: Text, x: Value, low: float, high: float) -> Value:
     """Within bounds; NaN stays NaN."""
-    return bounded(t, bounded(t, x, "olt", low), "ogt", high)
+    return clamp_one_side(t, clamp_one_side(t, x, "olt", low), "ogt", high)
 
 
-def bounded(t: Text, x: Value, comparison: str, bound: float) -> Value:
+def clamp_one_side(t: Text, x: Value, comparison: str, bound: float) -> Value:
     """The bound where x compares so with it ("olt": x is less), else x; NaN stays NaN."""
     edge = _like(bound, x)
     beyond = t.make(f"fcmp {comparison} {x}, {edge.text}", BOOL, x.lanes)

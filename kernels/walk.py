@@ -57,7 +57,7 @@ def side_by_side(count: int, most: int = TREES) -> int:
     return whole[0] if whole else max(k for k in range(1, most + 1) if count % k == 0)
 
 
-def scheduled(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
+def walk_schedules(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
     """Of a sum over trees, and of the steps, which are computed for some trees at a time: once for
     all results to which a leaf gives something."""
     found, steps = reduction(t), stages([t])[:-1]

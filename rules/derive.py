@@ -26,7 +26,7 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.facts import uniform
 from superopt.rules.index import Index
-from superopt.rules.make import flattened
+from superopt.rules.make import flatten_operands
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
@@ -265,7 +265,7 @@ class _Order:
         for v in inputs:
             if v is not None:
                 self.numbers.setdefault(v, len(self.numbers))
-        inputs = flattened(n, inputs)
+        inputs = flatten_operands(n, inputs)
         sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # these are taken from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]

@@ -73,7 +73,7 @@ def make(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node
     return intern_node(op, args, full, made)
 
 
-def flattened(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
+def flatten_operands(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
     """The operands of `n` on `inputs`, with those of nested n-ary operators in their place.
 
     Opaque nodes keep their operands, and so do nodes whose flattened operands have sizes that are

@@ -95,12 +95,12 @@ def _written(folder: Path) -> list[Path]:
     paths = []
     for layers, width in ((1, 16), (24, 64)):
         paths.append(folder / f"quantized_{layers}x{width}.onnx")
-        paths[-1].write_bytes(_quantized(layers, width).SerializeToString())
+        paths[-1].write_bytes(_quantized_model(layers, width).SerializeToString())
     time.sleep(AT_REST)
     return paths
 
 
-def _quantized(layers: int, width: int) -> onnx.ModelProto:
+def _quantized_model(layers: int, width: int) -> onnx.ModelProto:
     node, info = helper.make_node, helper.make_tensor_value_info
     rng = np.random.default_rng(0)
     held = {"scale": np.array(0.01, np.float32)}

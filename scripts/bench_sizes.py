@@ -137,7 +137,7 @@ def in_turns(path: Path, a: argparse.Namespace) -> None:
     )
 
 
-def measured(path: Path, name: str, a: argparse.Namespace) -> None:
+def print_measurements(path: Path, name: str, a: argparse.Namespace) -> None:
     size = path.stat().st_size
     print(f"{name}: {size / MIB:.0f} MiB", flush=True)
     if symbols(interface(path)):
@@ -199,7 +199,7 @@ def main() -> None:
                 path.write_bytes(fill(each).SerializeToString())
             except ModelError:  # it has weights
                 path = each
-            measured(path, each.stem, a)
+            print_measurements(path, each.stem, a)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def are_named(config: pytest.Config) -> bool:
     return bool(config.args) and all("::" in arg for arg in config.args)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """A worker for each core that this process may use; none for tests that are named, which take
     less time than workers to start."""

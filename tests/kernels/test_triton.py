@@ -369,18 +369,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from superopt.kernels.gpu_module import functions
-from superopt.kernels.gpu_run import TOLD
+from superopt.kernels.gpu_run import compile_options
 from superopt.kernels.gpu_text import printed
 from tests.kernels.blocks import PRINTED
 
 names = {"f16": "fp16", "f32": "fp32"}
 for name, kernel in PRINTED.items():
-    text = printed(kernel(), early=True)
+    own = kernel()
+    text, options = printed(own, early=True), compile_options(own)
     for launch in text.launches:
         f = functions(text.source, [launch.name])[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=TOLD)
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         ptx = made.asm["ptx"]
         first = re.search(r"(ld|st|cp|red|atom)\\.[a-z.]*global", ptx).start()
         waits = 0 < ptx.find("griddepcontrol.wait") < first

@@ -26,7 +26,7 @@ import sys, triton
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_machine_code import sound
 from superopt.kernels.gpu_module import functions
-from superopt.kernels.gpu_run import TOLD
+from superopt.kernels.gpu_run import compile_options
 from superopt.kernels.option import Option
 from superopt.kernels.gpu_text import printed
 from superopt.onnx_io.source import read
@@ -67,7 +67,7 @@ for precision in sys.argv[2].split(","):
             kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
             known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
             source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
-            how = {"num_warps": c.warps, "num_stages": c.stages, **TOLD}
+            how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
             made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
             assert len(made.asm["cubin"]) > 0
             assert sound(made)
@@ -100,6 +100,26 @@ def test_kernels_compile_for_sm_90(name: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ALL
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", ["sign", "mod", "swallowed"])
+def test_values_that_decide_are_rounded_between_operations(case: str, kind: str) -> None:
+    """LLVM computes such operations in 16 bits, and would contract a product and a sum of these."""
+    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
+    before, after = COMPILED.split("if sys.argv[1] in BLOCKS:")
+    own = (
+        "from tests.plan.test_decisions import CASES as DECIDED, model as deciding\n"
+        f"MODELS['decided'] = lambda: deciding(DECIDED[{case!r}], {kind!r})\n"
+    )
+    code = before + own + "if sys.argv[1] in BLOCKS:" + after
+    unfused = 'assert not re.search(r"fma.rn.b?f16", made.asm["ptx"])'
+    code = "import re\n" + code.replace("assert sound(made)", unfused)
+    code = code.replace('names = {"f16": "fp16",', 'names = {"bf16": "bf16", "f16": "fp16",')
+    done = subprocess.run(
+        [sys.executable, "-c", code, "decided", "fp32"], env=plain, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_rounded_product_is_computed() -> None:

@@ -241,7 +241,6 @@ from types import SimpleNamespace
 import torch
 from superopt.kernels import gpu_compiled, gpu_driver
 from superopt.kernels.gpu_module import functions
-from superopt.kernels.gpu_run import TOLD
 from tests.plan import fake_cuda
 
 text = '''
@@ -261,7 +260,7 @@ torch.cuda.is_initialized = lambda: True
 torch._C._cuda_getCurrentRawStream = {0: 5}.get
 f = gpu_compiled.Compiled(functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
-how = {"num_warps": 2, **TOLD}
+how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
 assert made is f.warmup(x, y, **how) and made.plain and made.fits()
 assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
