@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from superopt.commands.supervise import descendants
 from superopt.guard import resident_bytes
+from tests.commands import superopt_process
 from tests.guards.hostile import KINDS, write
 
 BUDGET = 10.0  # seconds
@@ -53,18 +53,8 @@ def started(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]
         **os.environ, "TMPDIR": str(folder / "tmp"), "XDG_CACHE_HOME": str(folder / "cache"),
         "SUPEROPT_CACHE": str(folder / "cache"),
     }  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "superopt", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    timer = threading.Timer(HANGS, process.kill)
-    timer.start()
-    try:
+    with superopt_process(arguments, environment, HANGS) as process:
         yield process
-    finally:
-        timer.cancel()
-        process.kill()
-        process.communicate()
 
 
 def run(folder: Path, *arguments: object) -> Done:

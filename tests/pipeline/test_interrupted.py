@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ import onnx
 import pytest
 
 from superopt.onnx_io.weightless import demo_models
+from tests.commands import superopt_process
 
 LIMIT = 120.0  # seconds; a command that hangs is killed
 
@@ -51,18 +50,8 @@ def command(model: Path, places: Places, *more: str) -> Iterator[subprocess.Pope
     environment = {
         **os.environ, "TMPDIR": str(places.temporary), "XDG_CACHE_HOME": str(places.cache)
     }  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "superopt", *given],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    timer = threading.Timer(LIMIT, process.kill)
-    timer.start()
-    try:
+    with superopt_process(given, environment, LIMIT) as process:
         yield process
-    finally:
-        timer.cancel()
-        process.kill()
-        process.communicate()
 
 
 def wait_for(process: subprocess.Popen[str], stage: str) -> None:
