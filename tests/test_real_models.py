@@ -30,9 +30,10 @@ def file_of(name: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("specialize", ["eager", "background"])
 @pytest.mark.parametrize("name", REAL_MODELS)
-def test_compiled_like_onnxruntime(name: str) -> None:
-    _, errors = compared(REAL_MODELS[name], file_of(name), 1)
+def test_compiled_like_onnxruntime(name: str, specialize: str) -> None:
+    _, errors = compared(REAL_MODELS[name], file_of(name), 1, specialize)
     assert max(errors) <= TOLERANCE, errors
 
 
