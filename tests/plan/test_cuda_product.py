@@ -254,7 +254,6 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         "compile": ["--dump", str(tmp_path / "dump")],
         "profile": ["--seconds", "0.01"],
         "run": ["--inputs", str(x), "-o", str(y)],
-        # On a device what is compiled first counts, too: a command ends with its time.
         "tune": ["--budget", "20s" if REAL else "1s", "--store", str(tmp_path / "store")],
     }[command]
     given = [command, str(path), "--target", "cuda", "--precision", "fp16", *more]
