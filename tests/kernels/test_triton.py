@@ -374,8 +374,7 @@ from superopt.kernels.gpu_text import printed
 from tests.kernels.blocks import PRINTED
 
 names = {"f16": "fp16", "f32": "fp32"}
-for name, kernel in PRINTED.items():
-    own = kernel()
+for name, own in ((name, kernel()) for name, kernel in PRINTED.items()):
     text, options = printed(own, early=True), compile_options(own)
     for launch in text.launches:
         f = functions(text.source, [launch.name])[launch.name]
