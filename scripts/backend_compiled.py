@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ONNX's node tests on compiled code: how many pass, and how many run wholly as kernels.
 
-    scripts/backend_compiled.py [--out docs/backend_compiled.md]
+    scripts/backend_compiled.py [--out docs/benchmarks/backend_compiled.md]
 
 Each case goes through `superopt.backend`, as tests/test_backend.py does, whose comparison and whose
 list of cases that are no test of an operator are taken.
@@ -59,7 +59,7 @@ def outcome(name: str) -> tuple[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/backend_compiled.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/backend_compiled.md"))
     args = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

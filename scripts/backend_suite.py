@@ -2,7 +2,7 @@
 
     python scripts/backend_suite.py
 
-writes docs/backend_suite.md (the numbers) and tests/ops/backend_suite.txt (the cases that must run,
+writes docs/benchmarks/backend_suite.md (the numbers) and tests/ops/backend_suite.txt (the cases that must run,
 which tests/ops/test_backend_suite.py reads). Exits 1 when a case that can run fails.
 """
 
@@ -21,7 +21,7 @@ import onnx  # noqa: E402
 from superopt.ops import OPS  # noqa: E402
 from tests.ops import suite  # noqa: E402
 
-PAGE = ROOT / "docs" / "backend_suite.md"
+PAGE = ROOT / "docs" / "benchmarks" / "backend_suite.md"
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def page(
     failed: list[str],
     left: dict[str, list[str]],
 ) -> str:
-    """docs/backend_suite.md."""
+    """docs/benchmarks/backend_suite.md."""
     bound = sum(b for _, b in listed)
     standard = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
     count = Counter({why or "no reason given": len(names) for why, names in left.items()})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiled models against onnxruntime and OpenVINO: the table of docs/bench_compile.md.
+"""Compiled models against onnxruntime and OpenVINO: the table of docs/benchmarks/bench_compile.md.
 
     scripts/bench_compile.py --models ../shared/models [--only resnet18,...] [--threads 1,2]
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", default="1")
     parser.add_argument("--seconds", type=float, default=12.0)
-    parser.add_argument("--out", type=Path, default=Path("docs/bench_compile.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_compile.json"))
     args = parser.parse_args()
     names = sorted(p.stem for p in args.models.glob("*.onnx"))
     wanted = args.only.split(",") if args.only else names

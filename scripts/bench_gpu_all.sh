@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Most of docs/bench_gpu.md, in parts of at most eight minutes each:
+# Most of docs/benchmarks/bench_gpu.md, in parts of at most eight minutes each:
 #
 #     scripts/bench_gpu_all.sh FOLDER MODELS PART...
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kernels by family against onnxruntime and OpenVINO: the table of docs/bench_kernels.md.
+"""Kernels by family against onnxruntime and OpenVINO: the table of docs/benchmarks/bench_kernels.md.
 
     scripts/bench_kernels.py [--only FAMILY,...] [--threads 1,2] [--seconds 2] [--note TEXT]
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--note", default="", help="conditions, for the table")
-    parser.add_argument("--out", type=Path, default=Path("docs/bench_kernels.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_kernels.json"))
     args = parser.parse_args()
     wanted = args.only.split(",") if args.only else list(FAMILIES)
     unknown = set(wanted) - FAMILIES.keys()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimize real models and measure them: the table of docs/bench_models.md.
+"""Optimize real models and measure them: the table of docs/benchmarks/bench_models.md.
 
     scripts/bench_models.py --models ../shared/models [--only nasrnn,resnet18] [--threads 1,2]
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--threads", type=lambda s: [int(t) for t in s.split(",")], default=[1, 2])
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing for each model")
     parser.add_argument("--budget", default="60s")
-    parser.add_argument("--out", type=Path, default=Path("docs/bench_models.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_models.json"))
     args = parser.parse_args()
     known = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     rows: dict[str, dict[str, object]] = {r["model"]: r for r in known}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the rule generator takes and finds: the tables of docs/bench_rules.md.
+"""What the rule generator takes and finds: the tables of docs/benchmarks/bench_rules.md.
 
     scripts/bench_rules.py [--part classical,default,growth,complete,...] [--jobs 2] [--out DIR]
 

@@ -1,6 +1,6 @@
 """How long tree ensembles take beside onnxruntime, both on one thread:
 
-    python scripts/bench_trees.py [--rounds 21] [-o docs/bench_trees.md]
+    python scripts/bench_trees.py [--rounds 21] [-o docs/benchmarks/bench_trees.md]
 
 Models are drawn: complete trees, trees that are not, several targets, classes, doubles. Both are
 called in turns, each for some milliseconds, in processor time of this process; a row is the median

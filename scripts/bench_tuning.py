@@ -1,7 +1,7 @@
-"""How many measurements a ranking saves when kernels are tuned: docs/bench_tuning.md.
+"""How many measurements a ranking saves when kernels are tuned: docs/benchmarks/bench_tuning.md.
 
     superopt tune MODEL --budget 10m --store FOLDER     (for some models: the store is then asked)
-    python scripts/bench_tuning.py --store FOLDER [--md docs/bench_tuning.md]
+    python scripts/bench_tuning.py --store FOLDER [--md docs/benchmarks/bench_tuning.md]
     python scripts/bench_tuning.py --store FOLDER --gpu    (of what was tuned with --target cuda)
 
 Of each problem (a kernel to be made) whose options were all measured, or most of them: after how

@@ -1,5 +1,5 @@
 """torch's modes as peers of bench_gpu.py, by gpu_nets.py's definitions with drawn weights; and the
-times that were taken of them, by GPU and torch's version (docs/gpu_peers.json):
+times that were taken of them, by GPU and torch's version (docs/benchmarks/gpu_peers.json):
 
     {"NVIDIA H100 80GB HBM3, torch 2.11.0+cu130": {"resnet18 fp16 1": {"graph": 0.345, ...}}}
 
@@ -23,7 +23,7 @@ NINE = (
 )  # fmt: skip
 MOST = ("resnet18", "bert_base_12l", "llama_layers")  # of which max-autotune is asked, too
 MODES = {"compile": "reduce-overhead", "max": "max-autotune"}  # of torch.compile
-KNOWN = Path(__file__).resolve().parents[1] / "docs" / "gpu_peers.json"
+KNOWN = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "gpu_peers.json"
 
 Times = dict[str, dict[str, float]]  # ms by model, precision and batch, and by mode
 

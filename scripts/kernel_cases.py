@@ -1,4 +1,4 @@
-"""Small models of one kernel each, by family: what docs/bench_kernels.md measures."""
+"""Small models of one kernel each, by family: what docs/benchmarks/bench_kernels.md measures."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_known_times_are_not_taken_again(tmp_path: Path) -> None:
 
 def test_the_committed_times(root: Path) -> None:
     """By GPU and torch's version, then by model, precision and batch, then by mode."""
-    held = json.loads((root / "docs" / "gpu_peers.json").read_text())
+    held = json.loads((root / "docs" / "benchmarks" / "gpu_peers.json").read_text())
     for on, cases in held.items():
         assert ", torch " in on
         for case, times in cases.items():

@@ -348,6 +348,14 @@ def test_demo(superopt: Run, tmp_path: Path) -> None:
         *("nasrnn.fast.onnx", "nasrnn.html", "nasrnn.json", "nasrnn.onnx")
     ]
     assert from_json((tmp_path / "demo" / "nasrnn.json").read_text()) == FASTER
+    assert [line.split("  ")[1] for line in done.out.splitlines()[1:4]] == [
+        *("onnxruntime", "superopt compile", "superopt optimize, in onnxruntime")
+    ]
+    assert "agrees: equal on 5 inputs" in done.out.splitlines()[4]
+    assert done.out.endswith("superopt optimize YOUR_MODEL.onnx --html report.html\n")
+    unchanged = FakeApi(report=UNCHANGED)
+    same = superopt("demo", "--model", "nasrnn", "--output", tmp_path / "same", api=unchanged)
+    assert "unchanged: no rewritten graph was measured to be faster" in same.out
     stopped = superopt("demo", "--output", tmp_path / "two", "--json", api=FakeApi(interrupt=1))
     assert len(json.loads(stopped.out)) == 1  # Ctrl-C in the first model leaves out the second
 

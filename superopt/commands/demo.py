@@ -1,18 +1,23 @@
-"""`superopt demo`: the main job on two real models that ship with the package."""
+"""`superopt demo`: compile, optimize and verify two real models that ship with the package."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from superopt.commands import options, terminal
-from superopt.commands.contract import api
+from superopt.commands.contract import Optimized, api
 from superopt.errors import ExitCode, UsageError
+from superopt.report.data import BenchRow, Verdict
 
 DEMO_MODELS = 2
+BENCH_SECONDS = 5.0  # for all programs of one model
+VERIFY_SECONDS = 10.0
+OTHER_SECONDS = 40.0  # at most, to compile, time and verify one model
 
 
 @click.command()
-@options.budget("30s")
+@options.budget("20s")
 @click.option(
     "-o",
     "--output",
@@ -28,7 +33,9 @@ DEMO_MODELS = 2
 @options.as_json
 @options.quiet
 @options.debug
-@options.limits(lambda given: given["budget"] * max(1, len(given["names"]) or DEMO_MODELS))
+@options.limits(
+    lambda given: (given["budget"] + OTHER_SECONDS) * max(1, len(given["names"]) or DEMO_MODELS)
+)
 def demo(
     budget: float,
     output: Path,
@@ -38,13 +45,13 @@ def demo(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Optimize two real models that ship with superopt.
+    """Compile, optimize and verify two real models that ship with superopt.
 
     They are exported graphs of a recurrent cell (nasrnn) and of resnet18, with random weights:
-    graphs and speed are real, predictions are not. The budget is for each of them.
+    graphs and speed are real, predictions are not. The budget is for the search of each of them.
     """
     from superopt.onnx_io.weightless import demo_models
-    from superopt.report import codec, text
+    from superopt.report import codec
     from superopt.report.html import page
 
     models = demo_models()
@@ -57,8 +64,7 @@ def demo(
     output.mkdir(parents=True, exist_ok=True)
     reports = []
     for name in names or tuple(models):
-        original, faster = output / f"{name}.onnx", output / f"{name}.fast.onnx"
-        html, stored = output / f"{name}.html", output / f"{name}.json"
+        original, optimized = output / f"{name}.onnx", output / f"{name}.fast.onnx"
         with terminal.progress(quiet) as show, terminal.interruptible() as stop:
             terminal.write(original, models[name]().SerializeToString())
             found = api().optimize(
@@ -78,15 +84,82 @@ def demo(
                 store=None,
                 cost="auto",
             )
-            found.save(faster)
-            terminal.write(html, page(found.report))
-            terminal.write(stored, codec.to_json(found.report))
+            certificate = found.save(optimized)
+            terminal.write(output / f"{name}.html", page(found.report))
+            terminal.write(output / f"{name}.json", codec.to_json(found.report))
+            reports.append(found.report)
+            if not as_json and not stop():
+                rows = api().bench(
+                    (original, optimized) if found.changed else (original,),
+                    vs=("ort", "superopt"),
+                    threads=threads,
+                    seconds=BENCH_SECONDS,
+                    shapes={},
+                    progress=show,
+                    stop=stop,
+                    target="cpu",
+                    precision="fp32",
+                    vendor=True,
+                    float_class="E2",
+                )
+                verdict = None
+                if found.changed:
+                    verdict = api().verify(
+                        original,
+                        optimized,
+                        inputs=None,
+                        shapes={},
+                        seed=seed,
+                        method="auto",
+                        limit=VERIFY_SECONDS,
+                        certificate=certificate,
+                        rules=(),
+                        progress=show,
+                        stop=stop,
+                    )
             stopped = stop()
-        reports.append(found.report)
-        if not as_json:
-            terminal.say(f"{text.summary(found.report)}\nwrote {faster}, {html} and {stored}\n\n")
         if stopped:
             break
+        if not as_json:
+            terminal.say(comparison(name, found, rows, verdict, output / f"{name}.html"))
     if as_json:
         terminal.say(codec.dumps(reports))
+    elif not stopped:
+        last = output / (names or tuple(models))[-1]
+        terminal.say(
+            "Try next:\n"
+            f"  superopt profile {last}.onnx\n"
+            f"  superopt compile YOUR_MODEL.onnx\n"
+            f"  superopt optimize YOUR_MODEL.onnx --html report.html\n"
+        )
     return ExitCode.OK
+
+
+def comparison(
+    name: str, found: Optimized, rows: Sequence[BenchRow], verdict: Verdict | None, html: Path
+) -> str:
+    """Return the model's latency in onnxruntime, optimized and compiled, and what was proved.
+
+    rows: of the original in onnxruntime and compiled, then, if the model changed, of the optimized
+    one in both.
+    """
+    from superopt.report import words
+
+    labels = ["onnxruntime", "superopt compile", "superopt optimize, in onnxruntime"]
+    lines = [name]
+    for label, row in zip(labels, rows, strict=False):
+        if row.latency is None:
+            lines.append(f"  {label:34} not timed: {row.note}")
+            continue
+        line = f"  {label:34} {words.time(row.latency.us_median):>8}"
+        if row.speedup is not None and row is not rows[0]:
+            low, middle, high = row.speedup
+            line += f"  {middle:.2f}x faster ({low:.2f} to {high:.2f})"
+        lines.append(line)
+    if verdict is None:
+        lines.append(f"  {labels[2]:34} unchanged: no rewritten graph was measured to be faster")
+    else:
+        steps = words.count(len(found.report.steps), "rewrite")
+        lines.append(f"  verify: {steps}, {verdict.decision}: {verdict.reason}")
+    lines.append(f"  report: {html}")
+    return "\n".join(lines) + "\n\n"

@@ -42,7 +42,7 @@ def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
-    hidden=True,  # for who studies the search: docs/design.md
+    hidden=True,  # for who studies the search: docs/explanation/design.md
     help="Keep graphs up to ALPHA times the best cost.",
 )
 @click.option(
@@ -71,7 +71,7 @@ def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
 @click.option(
     "--partial/--no-partial",
     default=True,
-    hidden=True,  # for comparisons: README.md, docs/design.md
+    hidden=True,  # for comparisons: README.md, docs/explanation/design.md
     help="Without programs that are equal in parts, and corrected.",
 )
 @click.option(

@@ -9,7 +9,7 @@ runs on the machine: their spread says little of what another sitting gives. So 
 several sittings, and `predict` gives the interval in which the ratio of another measurement like it
 lies with 95 %: Student's t for the logarithms of the sittings' ratios. Few sittings agree by luck,
 so their variance is estimated together with one that is known beforehand, which is larger on a
-machine that is busy (`docs/calibration.md` has the measurements).
+machine that is busy (`docs/benchmarks/calibration.md` has the measurements).
 """
 
 import math

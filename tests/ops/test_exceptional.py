@@ -1,4 +1,4 @@
-"""NaN, infinities, signed zeros and ties: the table of docs/exceptional_values.md, tested."""
+"""NaN, infinities, signed zeros and ties: the table of docs/reference/exceptional_values.md, tested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.ops.exceptional import (
     table,
 )
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def _each_rule(*kinds: str) -> pytest.MarkDecorator:

@@ -11,12 +11,13 @@ import pytest
 
 from tests.gpu import choose
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "benchmarks"
 
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(DOCS.parent / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import bench_gpu_ways
 
     return bench_gpu_ways
