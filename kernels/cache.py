@@ -11,8 +11,10 @@ import contextlib
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
 
 DIGEST = 32
 
@@ -51,12 +53,21 @@ def write(folder: Path | None, key: str, code: bytes, kind: str = "o") -> None:
 
 def put(path: Path, *parts: bytes | memoryview) -> None:
     """A file of these bytes, whole or not at all."""
+
+    def write_parts(file: BinaryIO) -> None:
+        for part in parts:
+            file.write(part)
+
+    put_with(path, write_parts)
+
+
+def put_with(path: Path, write_contents: Callable[[BinaryIO], None]) -> None:
+    """A file of what is written to it, whole or not at all."""
     with contextlib.suppress(OSError):
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as f:
-                for part in parts:
-                    f.write(part)
+                write_contents(f)
             os.replace(name, path)
         except BaseException:  # such as KeyboardInterrupt
             os.unlink(name)

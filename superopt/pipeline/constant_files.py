@@ -8,12 +8,14 @@ import os
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from superopt.cost.folder import constants_folder
 from superopt.kernels import cache as files
-from superopt.plan.constants import POOL
+from superopt.onnx_io.mapped import Region
+from superopt.plan.constants import DIGEST_BYTES, POOL, padded
 
 SUFFIX = ".constant"
 _CHUNK = 1 << 20  # bytes that are summed at a time
@@ -41,6 +43,39 @@ def keep(digest: str, data: np.ndarray) -> bool:
     if not _touched(path, len(data)):
         files.put(path, data.data)
     return path.exists()
+
+
+def keep_region(region: Region) -> str | None:
+    """Write a piece of a model's file as a constant in its original layout, unless it is there; its
+    digest. None where it cannot be written. Pages of the model are given back meanwhile."""
+    padding = bytes(padded(region.size) - region.size)
+    found = blake2b(digest_size=DIGEST_BYTES)
+    region.update(found)
+    found.update(padding)
+    digest = found.hexdigest()
+    path = path_of(digest)
+    if not files.private(path.parent):
+        return None
+
+    def write_contents(file: BinaryIO) -> None:
+        region.copy_to(file)
+        file.write(padding)
+
+    if not _touched(path, padded(region.size)) or _digest_of_file(path) != digest:
+        files.put_with(path, write_contents)
+    return digest if path.exists() else None
+
+
+def _digest_of_file(path: Path) -> str:
+    """The digest of a constant's file, which is read, not mapped; empty where it cannot be."""
+    found = blake2b(digest_size=DIGEST_BYTES)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while part := file.read(_CHUNK):
+                found.update(part)
+    except OSError:
+        return ""
+    return found.hexdigest()
 
 
 def read(digest: str, size: int, check: str) -> np.ndarray | None:
