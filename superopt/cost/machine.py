@@ -5,7 +5,6 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +95,8 @@ def parse_cpuinfo(text: str) -> tuple[str, list[str]]:
 
 
 def _sysctl(name: str) -> str:
+    import subprocess  # takes 6 ms to import, and Linux needs none
+
     try:
         found = subprocess.run(
             ["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
