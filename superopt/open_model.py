@@ -142,10 +142,17 @@ class _Programs:
 def compiler_of(source: Source, options: Options) -> Compiler:
     from superopt.kernels.engine import host
     from superopt.pipeline import compile
-    from superopt.pipeline.rewritten import rewritten
 
     o = options
-    return compile.compiler(source, o.threads, host(), o.store, o.allowed, rewritten)
+    return compile.compiler(source, o.threads, host(), o.store, o.allowed, _rewritten)
+
+
+def _rewritten(source: Source, log: str) -> Source:
+    """As `rewritten`, which loads the whole of `optimize`: most models were not tuned, and have no
+    log."""
+    from superopt.pipeline.rewritten import rewritten
+
+    return rewritten(source, log)
 
 
 def keep_digest(watch: entries.Watch, source: Source) -> None:

@@ -4,6 +4,9 @@ import os
 import sys
 from pathlib import Path
 
+if sys.platform != "linux":
+    import platformdirs
+
 FILE = "costs.sqlite3"
 
 
@@ -17,11 +20,9 @@ def user_cache_folder() -> Path:
     """superopt's cache folder of this user, as `platformdirs` has it.
 
     On Linux that is not imported: it takes 20 ms, a quarter of the start of a cached model."""
-    if sys.platform == "linux" and "ANDROID_ROOT" not in os.environ:
+    if sys.platform == "linux":
         home = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache")
         return Path(home) / "superopt"
-    import platformdirs
-
     return Path(platformdirs.user_cache_dir("superopt", appauthor=False))
 
 

@@ -8,6 +8,7 @@ one or two bytes, while onnxruntime packs two 4-bit elements in a byte, low half
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,8 @@ class Foreign:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        import ml_dtypes  # takes 8 ms to import, and most models have no such tensors
-
-        return np.dtype(getattr(ml_dtypes, self.name))
+        # It takes 8 ms to import, and most models have no such tensors.
+        return np.dtype(getattr(import_module("ml_dtypes"), self.name))
 
 
 # By onnxruntime's own name, as in `tensor(bfloat16)`.

@@ -8,14 +8,16 @@ import os
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from superopt.cost.folder import constants_folder
 from superopt.kernels import cache as files
-from superopt.onnx_io.mapped import Region
 from superopt.plan.constants import DIGEST_BYTES, POOL, padded
+
+if TYPE_CHECKING:
+    from superopt.onnx_io.mapped import Region
 
 SUFFIX = ".constant"
 _CHUNK = 1 << 20  # bytes that are summed at a time

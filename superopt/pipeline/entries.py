@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,10 +164,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """The dtype of this name, of numpy's or of ml_dtypes."""
     try:
         return np.dtype(name)
-    except TypeError:  # numpy knows bfloat16 by name once ml_dtypes is imported
-        import ml_dtypes  # noqa: F401
-
-        return np.dtype(name)
+    except TypeError:  # it is one of those, which take 8 ms to import
+        return np.dtype(getattr(import_module("ml_dtypes"), name))
 
 
 def _port(about: dict[str, Any]) -> Port:

@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import onnx
-
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import constants_folder
-from superopt.onnx_io.mapped import Region
-from superopt.onnx_io.protos import tensors
-from superopt.onnx_io.skeleton import PROTOBUF_LIMIT, blob_size, stub_index
+from superopt.onnx_io.external_weights import large_initializers, with_external_weights
 from superopt.onnx_io.source import Source
 from superopt.pipeline import constant_files, entries
 
@@ -39,19 +35,9 @@ def mapped_model(source: Source) -> MappedModel | None:
     """The model with its large initializers in files of the cache.
 
     None where these are small or external data already, and where the cache does not take them."""
-    proto = source.skeleton.proto()
-    large = {
-        tensor.name: blob
-        for tensor in proto.graph.initializer
-        if (index := stub_index(tensor)) is not None
-        and isinstance(blob := source.skeleton.blobs[index], Region)
-        and blob.size >= MAPPED_TENSOR_BYTES
-    }
-    total = sum(blob.size for blob in large.values())
-    inline = sum(map(blob_size, source.skeleton.blobs)) - total
-    if source.has_external_data or total < MAPPED_MODEL_BYTES or not entries.fits(total):
-        return None
-    if inline + len(source.skeleton.data) > PROTOBUF_LIMIT:
+    large = large_initializers(source, MAPPED_TENSOR_BYTES)
+    total = sum(region.size for region in large.values())
+    if total < MAPPED_MODEL_BYTES or not entries.fits(total):
         return None
     files: dict[str, str] = {}
     for name, region in large.items():
@@ -59,21 +45,6 @@ def mapped_model(source: Source) -> MappedModel | None:
         if digest is None:
             return None
         files[name] = f"{digest}{constant_files.SUFFIX}"
-    for tensor in proto.graph.initializer:
-        if tensor.name in files:
-            _refer(tensor, files[tensor.name], large[tensor.name].size)
-    for tensor, _, _ in tensors(proto):
-        if (index := stub_index(tensor)) is not None:
-            blob = source.skeleton.blobs[index]
-            raw = bytes(blob.view()) if isinstance(blob, Region) else blob.tobytes()
-            del tensor.external_data[:]
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            tensor.raw_data = raw
+    data = with_external_weights(source, files)
     written(total)
-    return MappedModel(proto.SerializeToString(), constants_folder())
-
-
-def _refer(tensor: onnx.TensorProto, file: str, size: int) -> None:
-    del tensor.external_data[:]
-    for key, value in (("location", file), ("offset", "0"), ("length", str(size))):
-        tensor.external_data.add(key=key, value=value)
+    return None if data is None else MappedModel(data, constants_folder())

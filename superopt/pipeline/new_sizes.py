@@ -55,9 +55,10 @@ class NewSizes:
 
     fallback: runs the whole model in onnxruntime at any sizes; None: not made yet. refused: why
     there is none. first_seconds: that compiling took for the first sizes, with what is loaded and
-    read but once; None: not compiled yet. seconds: for further sizes, recently. saved: the part of onnxruntime's time
-    that compiled code did not need, where both were measured. spent: at each sizes. pending: those
-    that are compiled in the background now. settled: sizes that stay in onnxruntime, each with why.
+    read but once; None: not compiled yet. seconds: for further sizes, recently. saved: the part of
+    onnxruntime's time that compiled code did not need, where both were measured. spent: at each
+    sizes. pending: those that are compiled in the background now. settled: sizes that stay in
+    onnxruntime, each with why.
     """
 
     specialize: Specialize = "eager"

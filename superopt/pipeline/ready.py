@@ -75,7 +75,9 @@ class Kept:
                 return None
             both = cache(lambda: planned(about["options"]))
             code = ready(image, constants, self.machine, lambda: both()[1])
-            specs = tuple((tuple(shape), entries.dtype_named(name)) for shape, name in about["specs"])
+            specs = tuple(
+                (tuple(shape), entries.dtype_named(name)) for shape, name in about["specs"]
+            )
             whole = Whole(tuple(about["takes"]), dict(about["gives"]))
             return Native(code, specs, lambda: both()[0], whole)
 

@@ -1,8 +1,5 @@
 """The graph of a model that is compiled: found by searching with what kernels take, once, when the
-model is tuned; made again by the log of that search, whenever it is compiled.
-
-The search and the rules are imported where they are used: most models have no log, and are compiled
-without them."""
+model is tuned; made again by the log of that search, whenever it is compiled."""
 
 from __future__ import annotations
 
@@ -17,15 +14,16 @@ from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import Source, read
+from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
+from superopt.pipeline.request import Request
 from superopt.report.data import Event
+from superopt.rules.shipped import load_library
+from superopt.search.decisions import replay
 
 
 def rewritten(source: Source, log: str) -> Source:
     """The model after the log's decisions; as it is, where they do not fit any more."""
-    from superopt.rules.shipped import load_library
-    from superopt.search.decisions import replay
-
     try:
         model = import_model(source)
         steps = replay(log, model.graph, load_library(), source.sha256)
@@ -47,10 +45,6 @@ def search(
     """Look for a graph that is faster when it is compiled, checked and timed as by `optimize`, and
     write down how it is made. How many rewrites there are, and how many times as fast it is; 0 and
     1.0 where there is none."""
-    from superopt.pipeline.optimize import decisions, optimize
-    from superopt.pipeline.request import Request
-    from superopt.rules.shipped import load_library
-
     given = readable(source, threads)
     if given.session is not None:
         return 0, 1.0

@@ -15,9 +15,9 @@ from superopt.kernels.problem import Choice
 from superopt.te.expr import Tensor
 
 Load = Callable[[], np.ndarray]
-# Transformed constants of a model may take so many times the bytes of all constants more than these, or so
-# many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels come first: of
-# a network for images their constants are small, and are read for many places.
+# Transformed constants of a model may take so many times the bytes of all constants more than
+# these, or so many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels
+# come first: of a network for images their constants are small, and are read for many places.
 GROWTH = 0.6
 GROWTH_BYTES = 32 << 20
 # By how many bytes what programs of this process made of an original is larger, by option and

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
+from superopt.onnx_io import external_weights
 from superopt.onnx_io.source import read
 from superopt.pipeline import constant_files, mapped_weights
 from superopt.pipeline.mapped_weights import mapped_model
@@ -110,7 +111,7 @@ def test_other_models_are_loaded_as_they_are(
 
 
 def test_an_onnxruntime_that_refuses_gets_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_weights, "_refer", lambda tensor, file, size: None)  # stubs stay
+    monkeypatch.setattr(external_weights, "_refer", lambda tensor, file, size: None)  # stubs stay
     exe = superopt.compile(table(), specialize="never")
     (y,) = plain_session(table().SerializeToString()).run(None, {"i": indices(5)})
     np.testing.assert_array_equal(exe(i=indices(5))["y"], y)
