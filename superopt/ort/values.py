@@ -34,7 +34,8 @@ class Foreign:
     @property
     def dtype(self) -> np.dtype[Any]:
         # It takes 8 ms to import, and most models have no such tensors.
-        return np.dtype(getattr(import_module("ml_dtypes"), self.name))
+        found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), self.name))
+        return found
 
 
 # By onnxruntime's own name, as in `tensor(bfloat16)`.

@@ -165,7 +165,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:  # it is one of those, which take 8 ms to import
-        return np.dtype(getattr(import_module("ml_dtypes"), name))
+        found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
+        return found
 
 
 def _port(about: dict[str, Any]) -> Port:

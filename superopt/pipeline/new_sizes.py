@@ -3,8 +3,9 @@
 "eager" compiles the model in the call. "never" runs it in onnxruntime. "background", the default,
 compiles it in the call for the first sizes only; others run in onnxruntime until the time that
 compiled code would have saved there is as long as compiling for further sizes takes, and are then
-compiled beside the calls. So both together take at most twice what the better of them takes (ski rental: Karlin,
-Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a compiler.
+compiled beside the calls. So both together take at most twice what the better of them takes (ski
+rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits
+for a compiler.
 """
 
 from __future__ import annotations

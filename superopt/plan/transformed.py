@@ -20,9 +20,10 @@ Load = Callable[[], np.ndarray]
 # come first: of a network for images their constants are small, and are read for many places.
 GROWTH = 0.6
 GROWTH_BYTES = 32 << 20
-# By how many bytes what programs of this process made of an original is larger, by option and
-# number. Of another size's problem with the same option the same constants are made.
-Growths = MutableMapping[Load, dict[tuple[str, int], int]]
+# How it was made, its number and its shape: of another size's problem the same constants are made.
+Made = tuple[str, int, tuple[object, ...]]
+# By how many bytes what programs of this process made of an original is larger.
+Growths = MutableMapping[Load, dict[Made, int]]
 _GROWTHS: Growths = WeakKeyDictionary()
 
 
@@ -34,19 +35,21 @@ def size_of(t: Tensor) -> int:
 @dataclass(slots=True)
 class Transformed:
     """constants: of a program, by tensor; made: those that are transformed, by what they are made
-    of and how; growths: of programs before, for other sizes; added: by how many bytes transformed
-    constants of all these programs are larger; most: of these."""
+    of and how; growths: of all programs; before: of those for other sizes; added: by how many bytes
+    transformed constants of all these programs are larger; most: of these."""
 
     constants: MutableMapping[Tensor, Load]
     made: dict[object, Load] = field(default_factory=dict)
     growths: Growths = field(default_factory=lambda: _GROWTHS)
+    before: Growths = field(init=False)
     added: int = field(init=False)
     most: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.most = max(int(GROWTH * sum(map(size_of, self.constants))), GROWTH_BYTES)
         originals = {*self.constants.values()}
-        self.added = sum(sum(self.growths.get(load, {}).values()) for load in originals)
+        self.before = {x: dict(self.growths[x]) for x in originals if x in self.growths}
+        self.added = sum(sum(some.values()) for some in self.before.values())
 
     def fits(self, key: str, how: Choice) -> bool:
         """True if what this problem's solution needs is within the budget. key: of the problem."""
@@ -54,9 +57,9 @@ class Transformed:
 
     def add(self, key: str, how: Choice) -> None:
         """Add what the solution needs to the constants."""
-        for (load, option, number), growth in self._growth(key, how).items():
+        for (load, made), growth in self._growth(key, how).items():
             self.added += growth
-            self.growths.setdefault(load, {})[option, number] = growth
+            self.growths.setdefault(load, {})[made] = growth
         for n, (x, (source, make)) in enumerate(how.made.items()):
             recipe = self._recipe(key, how, n, source)
             if recipe not in self.made:
@@ -71,15 +74,16 @@ class Transformed:
             return key, str(how.option), number, self._recipe(key, how, n, how.made[source][0])
         return key, str(how.option), number, self.constants[source]
 
-    def _growth(self, key: str, how: Choice) -> dict[tuple[Load, str, int], int]:
-        """By how many bytes what is new is larger, by original, option and number."""
-        out = {}
+    def _growth(self, key: str, how: Choice) -> dict[tuple[Load, Made], int]:
+        """By how many bytes what is new is larger, by original and how it was made."""
+        out: dict[tuple[Load, Made], int] = {}
         option = str(how.option)
         for n, (x, (source, _)) in enumerate(how.made.items()):
             load = self.constants[self._original(how, source)]
-            known = (option, n) in self.growths.get(load, {})
+            made = option, n, x.shape
+            known = made in self.before.get(load, {})
             if not known and self._recipe(key, how, n, source) not in self.made:
-                out[load, option, n] = max(size_of(x) - size_of(source), 0)
+                out[load, made] = max(size_of(x) - size_of(source), 0)
         return out
 
     def _original(self, how: Choice, source: Tensor) -> Tensor:

@@ -141,9 +141,9 @@ def test_transformed_constants_have_a_budget() -> None:
     assert not t.fits("a", choice(source, 4))
     t.add("a", choice(source, 2))
     assert not t.fits("b", choice(source, 3))
-    assert t.fits("b", choice(source, 2, "other"))
-    t.add("b", choice(source, 2, "other"))
-    assert not t.fits("c", choice(source, 2, "third"))
+    assert t.fits("b", choice(source, 2))
+    t.add("b", choice(source, 2))
+    assert not t.fits("c", choice(source, 2))
     again = choice(source, 2)
     assert t.fits("a", again)  # it is there
     t.add("a", again)
