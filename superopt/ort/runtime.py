@@ -140,7 +140,7 @@ def session_of_part(
     """As `session`, for what has to run: where onnxruntime's optimizations refuse what they made
     themselves, as some of quantized nodes do, without these."""
     try:
-        more = {"unsigned_weights": True} if unsigned_weights else {}
+        more: dict[str, Any] = {"unsigned_weights": True} if unsigned_weights else {}
         return session(model, threads, level, **more)
     except ModelError:
         return session(model, threads, levels()[0])

@@ -59,7 +59,8 @@ class NewSizes:
     read but once; None: not compiled yet. seconds: for further sizes, recently. saved: the part of
     onnxruntime's time that compiled code did not need, where both were measured. spent: at each
     sizes. pending: those that are compiled in the background now. settled: sizes that stay in
-    onnxruntime, each with why.
+    onnxruntime, each with why. kept_seconds: gives what compiling took in an earlier process, None
+    where that is not known.
     """
 
     specialize: Specialize = "eager"
@@ -71,6 +72,7 @@ class NewSizes:
     spent: dict[Sizes, Spent] = field(default_factory=dict)
     pending: set[Sizes] = field(default_factory=set)
     settled: dict[Sizes, str] = field(default_factory=dict)
+    kept_seconds: Callable[[], float | None] = lambda: None
 
     def in_call(self, sizes: Sizes, compiled: bool) -> bool:
         """True if a call at new sizes compiles the model. compiled: for others already."""
@@ -81,10 +83,12 @@ class NewSizes:
     @property
     def further_seconds(self) -> float:
         """What compiling for further sizes is expected to take: the mean of what it took; while no
-        further sizes were compiled, what the first ones took."""
+        further sizes were compiled, what the first ones took, in this process or an earlier one."""
         if self.seconds:
             return sum(self.seconds) / len(self.seconds)
-        return UNMEASURED_S if self.first_seconds is None else self.first_seconds
+        if self.first_seconds is not None:
+            return self.first_seconds
+        return self.kept_seconds() or UNMEASURED_S
 
     def is_due(self, sizes: Sizes) -> bool:
         """True if compiling for these sizes would have paid."""

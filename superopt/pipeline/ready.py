@@ -19,6 +19,7 @@ import numpy as np
 
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import store_file
+from superopt.kernels import cache as files
 from superopt.kernels.engine import VERSION, Machine
 from superopt.kernels.enter import places
 from superopt.pipeline import constant_files, entries
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from superopt.plan.build import Program
     from superopt.plan.segments import Segment
 
+SECONDS = "seconds of compiling"
 INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
 Planned = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
@@ -83,6 +85,15 @@ class Kept:
 
         key = entries.sum_of((self.key, sizes))
         return entries.program(key, parsed)
+
+    def seconds(self) -> float | None:
+        """What compiling the model for further sizes took; None where that is not known."""
+        return entries.entry(entries.sum_of((self.key, SECONDS)), "model", float)
+
+    def keep_seconds(self, seconds: float) -> None:
+        """Write down what compiling for further sizes is expected to take."""
+        key = entries.sum_of((self.key, SECONDS))
+        files.write(entries.folder(), key, repr(seconds).encode(), "model")
 
     def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: Image) -> None:
         """Write down a program that is a whole model."""

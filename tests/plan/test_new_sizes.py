@@ -18,6 +18,7 @@ import superopt
 from superopt.errors import ModelError, UsageError
 from superopt.pipeline import background, specialize
 from superopt.pipeline.compile import Compiler
+from superopt.pipeline.new_sizes import UNMEASURED_S
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near
 
@@ -297,6 +298,21 @@ def test_shapes_of_a_model_without_symbolic_sizes() -> None:
     m = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, ["y"])
     with pytest.raises(UsageError, match="fixed"):
         superopt.compile(m, shapes={"n": 3})
+
+
+def test_what_compiling_took_is_kept(tmp_path: Path) -> None:
+    """A process whose programs all come from the cache rents as long as the one that made them."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tanh().SerializeToString())
+    exe = superopt.compile(path)
+    assert exe.new_sizes.further_seconds == UNMEASURED_S
+    check(exe, 3)
+    taken = exe.new_sizes.first_seconds
+    assert taken is not None
+    again = superopt.compile(path)
+    check(again, 3)
+    assert again.new_sizes.first_seconds is None
+    assert again.new_sizes.further_seconds == taken
 
 
 def test_threads_at_new_sizes_at_once(tmp_path: Path) -> None:
