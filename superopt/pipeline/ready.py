@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from superopt.plan.build import Program
     from superopt.plan.segments import Segment
 
-SECONDS = "seconds of compiling"
+SECONDS = "seconds"  # the kind of a file with what compiling took
 INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
 Planned = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
@@ -88,12 +88,12 @@ class Kept:
 
     def seconds(self) -> float | None:
         """What compiling the model for further sizes took; None where that is not known."""
-        return entries.entry(entries.sum_of((self.key, SECONDS)), "model", float)
+        return entries.entry(entries.sum_of((self.key, SECONDS)), SECONDS, float)
 
     def keep_seconds(self, seconds: float) -> None:
         """Write down what compiling for further sizes is expected to take."""
         key = entries.sum_of((self.key, SECONDS))
-        files.write(entries.folder(), key, repr(seconds).encode(), "model")
+        files.write(entries.folder(), key, repr(seconds).encode(), SECONDS)
 
     def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: Image) -> None:
         """Write down a program that is a whole model."""
