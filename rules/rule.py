@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -130,13 +130,23 @@ def show_side(terms: tuple[Term, ...]) -> str:
 MOST_ERRORS = 9  # of a file that are told beside the first
 
 
-def parse_rules(text: str, source: str = "<text>", ops: Mapping[str, Op] = OPS) -> list[Rule]:
-    """The rules of a text, in order. UsageError names the source, line and text of each that is
-    wrong."""
+def parse_rules(
+    text: str,
+    source: str = "<text>",
+    ops: Mapping[str, Op] = OPS,
+    wanted: Collection[str] | None = None,
+) -> list[Rule]:
+    """The rules of a text, in order.
+
+    wanted: names of rules; other lines are not parsed. Raises UsageError, which names the source,
+    line and text of each rule that is wrong."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
     for number, line in logical(text):
+        head = _NAME.match(line)
+        if wanted is not None and (head is None or not {head[1], head[1] + "~"} & {*wanted}):
+            continue
         place = f"{source}:{number}"
         try:
             found = _rules(line, place, ops)

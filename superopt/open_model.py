@@ -33,7 +33,9 @@ def open_source(source: Source, options: Options, specialize: Specialize) -> Exe
     out.new_sizes = NewSizes(specialize)
     if specialize == "background":
         programs = _Programs(options, source.sha256, lambda: made)
-        out.find, out.keep = programs.find, programs.keep
+        out.find = programs.find
+        out.keep = lambda sizes, steps: programs.keep(sizes, steps, out.new_sizes)
+        out.new_sizes.kept_seconds = programs.kept_seconds
     return out
 
 
@@ -75,7 +77,7 @@ def open_file(path: Path, options: Options, specialize: Specialize) -> Executabl
         return programs.find(sizes)
 
     def keep(sizes: Sizes, steps: Steps) -> None:
-        programs.keep(sizes, steps)
+        programs.keep(sizes, steps, out.new_sizes)
         if len(steps) == 1 and isinstance(steps[0], Fallback):
             remember(sizes)
 
@@ -83,7 +85,7 @@ def open_file(path: Path, options: Options, specialize: Specialize) -> Executabl
         return make().machine
 
     out = Executable(about.ports, about.outputs, options.threads, machine, make, find, keep)
-    out.new_sizes = NewSizes(specialize)
+    out.new_sizes = NewSizes(specialize, kept_seconds=programs.kept_seconds)
     return out
 
 
@@ -134,18 +136,29 @@ class _Programs:
     def find(self, sizes: Sizes) -> Native | None:
         return self.kept().find(sizes, lambda how: self.make().planned(dict(sizes), how))
 
-    def keep(self, sizes: Sizes, steps: Steps) -> None:
+    def keep(self, sizes: Sizes, steps: Steps, policy: NewSizes) -> None:
         if len(steps) == 1 and isinstance(steps[0], Native) and steps[0].whole is not None:
             self.kept().keep(sizes, steps[0], self.make().image(steps[0]))
+            self.kept().keep_seconds(policy.further_seconds)
+
+    def kept_seconds(self) -> float | None:
+        return self.kept().seconds()
 
 
 def compiler_of(source: Source, options: Options) -> Compiler:
     from superopt.kernels.engine import host
     from superopt.pipeline import compile
-    from superopt.pipeline.rewritten import rewritten
 
     o = options
-    return compile.compiler(source, o.threads, host(), o.store, o.allowed, rewritten)
+    return compile.compiler(source, o.threads, host(), o.store, o.allowed, _rewritten)
+
+
+def _rewritten(source: Source, log: str) -> Source:
+    """As `rewritten`, which loads the whole of `optimize`: most models were not tuned, and have no
+    log."""
+    from superopt.pipeline.rewritten import rewritten
+
+    return rewritten(source, log)
 
 
 def keep_digest(watch: entries.Watch, source: Source) -> None:

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from superopt.report.compiled import Compilation
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
@@ -41,10 +43,22 @@ def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
     assert done.code == 0
     golden("fallen.txt", done.out)
     found = json.loads(superopt("explain", model, "--json", api=FakeApi()).out)
-    assert [f["node"] for f in found] == [f.node for f in COMPILATION.foreign]
+    assert [f["node"] for f in found["foreign"]] == [f.node for f in COMPILATION.foreign]
     report = tmp_path / "report.json"
     report.write_text("{}")
     assert "name one" in superopt("explain", report, api=FakeApi()).err
+
+
+def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> None:
+    class Noting(FakeApi):
+        def compilation(self, model: Path, **asked: object) -> Compilation:
+            return replace(COMPILATION, notes=("quantization amplifies differences",))
+
+    text = superopt("explain", model, api=Noting()).out
+    found = json.loads(superopt("explain", model, "--json", api=Noting()).out)
+    assert "note: quantization amplifies differences" in text
+    assert found["notes"] == ["quantization amplifies differences"]
+    assert (found["model"], found["nodes"]) == (COMPILATION.model, COMPILATION.nodes)
 
 
 def test_tune_says_what_was_found(

@@ -14,7 +14,7 @@ import pytest
 import superopt
 from superopt.errors import ExitCode, SuperoptError, UsageError
 
-HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "networkx", "z3", "llvmlite", "jinja2", "rich")
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "z3", "llvmlite", "jinja2", "rich")
 
 
 def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

@@ -128,7 +128,8 @@ def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_j
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
         precision="fp32", vendor=True,
     )  # fmt: skip
-    terminal.say(codec.dumps(found.foreign) if as_json else compiled.fallen(found))
+    about = {key: getattr(found, key) for key in ("model", "nodes", "foreign", "notes")}
+    terminal.say(codec.dumps(about) if as_json else compiled.fallen(found))
 
 
 def _nothing_about(name: str, report: Report, source: Path) -> UsageError:

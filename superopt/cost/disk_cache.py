@@ -33,6 +33,8 @@ KINDS: Final = {
     ("ready", ".constants"): "packed constants",  # of programs for a GPU
     ("ready", ".model"): "models",
     ("ready", ".digest"): "models",
+    ("ready", ".fallback"): "models",  # that run in onnxruntime
+    ("ready", ".seconds"): "models",  # what compiling took
     ("ready", ".proof"): "proofs",
     ("constants", ".constant"): "packed constants",
     ("", ".sqlite3"): "measurements",

@@ -5,7 +5,6 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,14 +94,22 @@ def parse_cpuinfo(text: str) -> tuple[str, list[str]]:
     return name + (f" ({', '.join(design)})" if design else ""), flags
 
 
-def _sysctl(name: str) -> str:
-    try:
-        found = subprocess.run(
-            ["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+if sys.platform == "linux":  # which has /proc; importing subprocess takes 6 ms
+
+    def _sysctl(name: str) -> str:
         return ""
-    return found.stdout.strip()
+
+else:
+    import subprocess
+
+    def _sysctl(name: str) -> str:
+        try:
+            found = subprocess.run(
+                ["sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        return found.stdout.strip()
 
 
 def _cores() -> int:

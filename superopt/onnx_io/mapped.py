@@ -82,7 +82,7 @@ class Region:
             file.write(self.backing.view[start : start + size])
             self.backing.release(start, size)
 
-    def update(self, digest: "hashlib._Hash") -> None:
+    def update(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
         """Feed to a hash, a chunk at a time."""
         for start in range(self.offset, self.offset + self.size, _CHUNK):
             size = min(_CHUNK, self.offset + self.size - start)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from heapq import heappop, heappush
 
-import networkx as nx
 import onnx
 
 from superopt.onnx_io.protos import Body, bodies, descend, subgraphs_of, with_nodes
@@ -32,17 +32,29 @@ def _sort(body: Body) -> bool:
     makes = {name: n for n, node in enumerate(nodes) for name in node.output if name}
     if all(makes.get(name, -1) < n for n, node in enumerate(nodes) for name in _reads(node)):
         return False
-    found = nx.DiGraph()
-    found.add_nodes_from(range(len(nodes)))
-    found.add_edges_from(
-        (makes[name], n) for n, node in enumerate(nodes) for name in _reads(node) if name in makes
-    )
-    try:
-        order = list(nx.lexicographical_topological_sort(found))
-    except nx.NetworkXUnfeasible:
+    order = topological_order([{makes[r] for r in _reads(n) if r in makes} for n in nodes])
+    if order is None:
         return False
     with_nodes(body, (nodes[n] for n in order))
     return True
+
+
+def topological_order(operands: Sequence[Collection[int]]) -> list[int] | None:
+    """The least order of numbers, each behind its operands; None where some wait for each other."""
+    users: list[list[int]] = [[] for _ in operands]
+    waiting = [len(some) for some in operands]
+    for n, some in enumerate(operands):
+        for operand in some:
+            users[operand].append(n)
+    ready = [n for n, count in enumerate(waiting) if count == 0]  # sorted, and so a heap
+    out = []
+    while ready:
+        out.append(heappop(ready))
+        for user in users[out[-1]]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heappush(ready, user)
+    return out if len(out) == len(operands) else None
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:

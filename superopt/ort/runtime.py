@@ -29,6 +29,9 @@ _LEVELS = {
 }
 
 
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"  # since 1.20
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """An input or output of a loaded model; a dim without a size is a name or None."""
@@ -84,12 +87,17 @@ def levels() -> tuple[str, ...]:
 
 
 def session(
-    model: Source, threads: int = 1, level: str = "all", unsigned_weights: bool = False
+    model: Source,
+    threads: int = 1,
+    level: str = "all",
+    unsigned_weights: bool = False,
+    weights: Path | None = None,
 ) -> Session:
     """Loads a model for the CPU with a fixed number of threads.
 
     unsigned_weights: int8 weights are multiplied as uint8 where products by int8 would saturate
-    (onnxruntime's session option `session.x64quantprecision`).
+    (onnxruntime's session option `session.x64quantprecision`). weights: the folder of the external
+    data of a model that is given as bytes.
 
     Raises ModelError where onnxruntime refuses the model, UsageError for an unknown level or a
     number of threads below 1.
@@ -112,6 +120,8 @@ def session(
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
     if unsigned_weights:
         options.add_session_config_entry("session.x64quantprecision", "1")
+    if weights is not None:
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(weights))
     given = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(given, str) and not Path(given).is_file():
         raise ModelError(f"no model at {given}", "there is no such file", "check the path")
@@ -130,7 +140,7 @@ def session_of_part(
     """As `session`, for what has to run: where onnxruntime's optimizations refuse what they made
     themselves, as some of quantized nodes do, without these."""
     try:
-        more = {"unsigned_weights": True} if unsigned_weights else {}
+        more: dict[str, Any] = {"unsigned_weights": True} if unsigned_weights else {}
         return session(model, threads, level, **more)
     except ModelError:
         return session(model, threads, levels()[0])

@@ -8,9 +8,9 @@ one or two bytes, while onnxruntime packs two 4-bit elements in a byte, low half
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -24,24 +24,31 @@ Feeds = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A dtype that numpy lacks: its ml_dtypes type, ONNX's number for it and its width in bits."""
+    """A dtype that numpy lacks: its name in ml_dtypes, ONNX's number for it and its width in
+    bits."""
 
-    dtype: np.dtype[Any]
+    name: str
     code: int
     bits: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        # It takes 8 ms to import, and most models have no such tensors.
+        found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), self.name))
+        return found
 
 
 # By onnxruntime's own name, as in `tensor(bfloat16)`.
 FOREIGN = {
-    "bfloat16": Foreign(np.dtype(ml_dtypes.bfloat16), 16, 16),
-    "float8e4m3fn": Foreign(np.dtype(ml_dtypes.float8_e4m3fn), 17, 8),
-    "float8e4m3fnuz": Foreign(np.dtype(ml_dtypes.float8_e4m3fnuz), 18, 8),
-    "float8e5m2": Foreign(np.dtype(ml_dtypes.float8_e5m2), 19, 8),
-    "float8e5m2fnuz": Foreign(np.dtype(ml_dtypes.float8_e5m2fnuz), 20, 8),
-    "uint4": Foreign(np.dtype(ml_dtypes.uint4), 21, 4),
-    "int4": Foreign(np.dtype(ml_dtypes.int4), 22, 4),
+    "bfloat16": Foreign("bfloat16", 16, 16),
+    "float8e4m3fn": Foreign("float8_e4m3fn", 17, 8),
+    "float8e4m3fnuz": Foreign("float8_e4m3fnuz", 18, 8),
+    "float8e5m2": Foreign("float8_e5m2", 19, 8),
+    "float8e5m2fnuz": Foreign("float8_e5m2fnuz", 20, 8),
+    "uint4": Foreign("uint4", 21, 4),
+    "int4": Foreign("int4", 22, 4),
 }
-BY_DTYPE = {foreign.dtype: foreign for foreign in FOREIGN.values()}
+BY_DTYPE_NAME = {foreign.name: foreign for foreign in FOREIGN.values()}
 
 
 def element_of(type_text: str) -> str:
@@ -97,7 +104,7 @@ def unpack(data: bytes, shape: tuple[int, ...], foreign: Foreign) -> Array:
     raw = np.frombuffer(bytearray(data), dtype=np.uint8)
     if foreign.bits == 4:
         halves = np.stack([raw & 0xF, raw >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
-        if foreign.dtype == np.dtype(ml_dtypes.int4):
+        if foreign.name == "int4":
             halves = ((halves ^ 8).astype(np.int8) - 8).astype(np.int8)
         return halves.astype(foreign.dtype).reshape(shape)
     return raw.view(foreign.dtype).reshape(shape)
@@ -110,7 +117,7 @@ def to_ort(ort: Any, value: Value) -> Any:
             return None
         case list():
             return [to_ort(ort, item) for item in value]
-        case _ if (foreign := BY_DTYPE.get(value.dtype)) is not None:
+        case _ if (foreign := BY_DTYPE_NAME.get(value.dtype.name)) is not None:
             made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), foreign.code)
             data = pack(value, foreign.bits)
             if len(data) != made.tensor_size_in_bytes():

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from superopt.ort.values import BY_DTYPE, Value, native
+from superopt.ort.values import BY_DTYPE_NAME, Value, native
 
 Header = dict[str, Any]  # JSON: what it holds is said where a frame is made and where it is read
 Blob = bytes | bytearray | memoryview
@@ -21,7 +21,6 @@ READY = b"the superopt worker is ready\n"
 """What a worker writes before its first frame."""
 
 _LENGTH = struct.Struct("<Q")
-_FOREIGN = {dtype.name: dtype for dtype in BY_DTYPE}
 
 
 def send(stream: IO[bytes], header: Header, blobs: Sequence[Blob] = ()) -> None:
@@ -91,5 +90,5 @@ def _unpack(header: Header, blobs: Sequence[bytearray]) -> Value:
         strings[:] = header["strings"]
         return strings.reshape(shape)
     name = header["dtype"]
-    dtype = _FOREIGN[name] if name in _FOREIGN else np.dtype(name)
+    dtype = BY_DTYPE_NAME[name].dtype if name in BY_DTYPE_NAME else np.dtype(name)
     return np.frombuffer(blobs[header["blob"]], dtype=np.uint8).view(dtype).reshape(shape)

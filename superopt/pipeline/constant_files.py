@@ -8,12 +8,16 @@ import os
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from superopt.cost.folder import constants_folder
 from superopt.kernels import cache as files
-from superopt.plan.constants import POOL
+from superopt.plan.constants import DIGEST_BYTES, POOL, padded
+
+if TYPE_CHECKING:
+    from superopt.onnx_io.mapped import Region
 
 SUFFIX = ".constant"
 _CHUNK = 1 << 20  # bytes that are summed at a time
@@ -41,6 +45,42 @@ def keep(digest: str, data: np.ndarray) -> bool:
     if not _touched(path, len(data)):
         files.put(path, data.data)
     return path.exists()
+
+
+def keep_region(region: Region) -> str | None:
+    """Write a piece of a model's file as a constant in its original layout, unless it is there; its
+    digest. None where it cannot be written. Pages of the model are given back meanwhile."""
+    padding = bytes(padded(region.size) - region.size)
+    found = blake2b(digest_size=DIGEST_BYTES)
+    region.update(found)
+    found.update(padding)
+    digest = found.hexdigest()
+    path = path_of(digest)
+    if not files.private(path.parent):
+        return None
+
+    def write_contents(file: BinaryIO) -> None:
+        region.copy_to(file)
+        file.write(padding)
+
+    if not _touched(path, padded(region.size)) or not _holds(path, region):
+        files.put_with(path, write_contents)
+    return digest if path.exists() else None
+
+
+def _holds(path: Path, region: Region) -> bool:
+    """True if a file begins with these bytes; comparing takes a third of the time of a digest."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            for at in range(0, region.size, _CHUNK):
+                wanted = np.frombuffer(region.view()[at : at + _CHUNK], np.uint8)
+                found = np.frombuffer(file.read(len(wanted)), np.uint8)
+                if not np.array_equal(found, wanted):
+                    return False
+                region.backing.release(region.offset + at, len(wanted))
+    except OSError:
+        return False
+    return True
 
 
 def read(digest: str, size: int, check: str) -> np.ndarray | None:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
 import numpy as np
 
 from superopt.cost.disk_cache import limit_bytes, written
@@ -160,8 +160,17 @@ def entry(key: str, kind: str, parsed: Callable[[bytes], _T | None]) -> _T | Non
         return None
 
 
+def dtype_named(name: str) -> np.dtype[Any]:
+    """The dtype of this name, of numpy's or of ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:  # it is one of those, which take 8 ms to import
+        found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
+        return found
+
+
 def _port(about: dict[str, Any]) -> Port:
-    dtype = None if about["dtype"] is None else np.dtype(about["dtype"])
+    dtype = None if about["dtype"] is None else dtype_named(about["dtype"])
     shape = None if about["shape"] is None else tuple(about["shape"])
     return Port(about["name"], dtype, shape, about["text"], about["optional"])
 

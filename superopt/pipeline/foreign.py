@@ -18,6 +18,7 @@ from superopt.onnx_io.saturation import Saturating, saturating
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import replaced
 from superopt.pipeline.integer_mode import DEFAULT, IntegerMode, integer_mode, sums_in_16_bits
+from superopt.pipeline.mapped_weights import mapped_model
 from superopt.pipeline.outputs import Spec
 from superopt.pipeline.ports import dtype_of, shape_at
 from superopt.plan.segments import INTEGERS, Segment, Units, integers
@@ -98,8 +99,20 @@ class Original:
     def session(self) -> ort.Session:
         """Raises ModelError where onnxruntime refuses the model, or is not installed."""
         if self.held is None:
-            self.held = self.part(_file(self.source), self.threads)
+            self.held = self._mapped() or self.part(_file(self.source), self.threads)
         return self.held
+
+    def _mapped(self) -> ort.Session | None:
+        """A session that maps large weights; None where there are none, and where onnxruntime
+        does not open such a model (before version 1.20)."""
+        self.source.check()  # or what is mapped may be gone
+        if (found := mapped_model(self.source)) is None:
+            return None
+        level, unsigned = self.mode.level, self.mode.unsigned_weights
+        try:
+            return ort.session(found.data, self.threads, level, unsigned, found.folder)
+        except ModelError:
+            return None
 
     def part(self, file: Path | bytes, threads: int) -> ort.Session:
         """A session of a part of the model, or of all of it."""

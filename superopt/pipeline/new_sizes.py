@@ -2,9 +2,10 @@
 
 "eager" compiles the model in the call. "never" runs it in onnxruntime. "background", the default,
 compiles it in the call for the first sizes only; others run in onnxruntime until the time that
-compiled code would have saved there is as long as compiling takes, and are then compiled beside the
-calls. So both together take at most twice what the better of them takes (ski rental: Karlin,
-Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a compiler.
+compiled code would have saved there is as long as compiling for further sizes takes, and are then
+compiled beside the calls. So both together take at most twice what the better of them takes (ski
+rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits
+for a compiler.
 """
 
 from __future__ import annotations
@@ -54,25 +55,40 @@ class NewSizes:
     """The state of the policy for one model.
 
     fallback: runs the whole model in onnxruntime at any sizes; None: not made yet. refused: why
-    there is none. seconds: that compiling took, recently. saved: the part of onnxruntime's time
-    that compiled code did not need, where both were measured. spent: at each sizes. pending: those
-    that are compiled in the background now. settled: sizes that stay in onnxruntime, each with why.
+    there is none. first_seconds: that compiling took for the first sizes, with what is loaded and
+    read but once; None: not compiled yet. seconds: for further sizes, recently. saved: the part of
+    onnxruntime's time that compiled code did not need, where both were measured. spent: at each
+    sizes. pending: those that are compiled in the background now. settled: sizes that stay in
+    onnxruntime, each with why. kept_seconds: gives what compiling took in an earlier process, None
+    where that is not known.
     """
 
     specialize: Specialize = "eager"
     fallback: Fallback | None = None
     refused: str = ""
+    first_seconds: float | None = None
     seconds: list[float] = field(default_factory=list)
     saved: list[float] = field(default_factory=list)
     spent: dict[Sizes, Spent] = field(default_factory=dict)
     pending: set[Sizes] = field(default_factory=set)
     settled: dict[Sizes, str] = field(default_factory=dict)
+    kept_seconds: Callable[[], float | None] = lambda: None
 
     def in_call(self, sizes: Sizes, compiled: bool) -> bool:
         """True if a call at new sizes compiles the model. compiled: for others already."""
         if not sizes or self.specialize == "eager" or self.refused:
             return True
-        return self.specialize == "background" and not compiled and not self.seconds
+        return self.specialize == "background" and not compiled and self.first_seconds is None
+
+    @property
+    def further_seconds(self) -> float:
+        """What compiling for further sizes is expected to take: the mean of what it took; while no
+        further sizes were compiled, what the first ones took, in this process or an earlier one."""
+        if self.seconds:
+            return sum(self.seconds) / len(self.seconds)
+        if self.first_seconds is not None:
+            return self.first_seconds
+        return self.kept_seconds() or UNMEASURED_S
 
     def is_due(self, sizes: Sizes) -> bool:
         """True if compiling for these sizes would have paid."""
@@ -83,11 +99,13 @@ class NewSizes:
         found = self.spent.get(sizes)
         middle = sorted(self.saved)[len(self.saved) // 2] if self.saved else 1.0
         saved = max(middle, LEAST_SAVED)
-        seconds = self.seconds or [UNMEASURED_S]
-        return found is not None and found.total * saved >= sum(seconds) / len(seconds)
+        return found is not None and found.total * saved >= self.further_seconds
 
     def note_compiled(self, seconds: float) -> None:
-        self.seconds = [*self.seconds, seconds][-RECENT:]
+        if self.first_seconds is None:
+            self.first_seconds = seconds
+        else:
+            self.seconds = [*self.seconds, seconds][-RECENT:]
 
     def note_measured(self, own: float, other: float) -> None:
         """Compiled code took `own` seconds where onnxruntime took `other`."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import store_file
+from superopt.kernels import cache as files
 from superopt.kernels.engine import VERSION, Machine
 from superopt.kernels.enter import places
 from superopt.pipeline import constant_files, entries
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from superopt.plan.build import Program
     from superopt.plan.segments import Segment
 
+SECONDS = "seconds"  # the kind of a file with what compiling took
 INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
 Planned = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
@@ -75,12 +77,23 @@ class Kept:
                 return None
             both = cache(lambda: planned(about["options"]))
             code = ready(image, constants, self.machine, lambda: both()[1])
-            specs = tuple((tuple(shape), np.dtype(name)) for shape, name in about["specs"])
+            specs = tuple(
+                (tuple(shape), entries.dtype_named(name)) for shape, name in about["specs"]
+            )
             whole = Whole(tuple(about["takes"]), dict(about["gives"]))
             return Native(code, specs, lambda: both()[0], whole)
 
         key = entries.sum_of((self.key, sizes))
         return entries.program(key, parsed)
+
+    def seconds(self) -> float | None:
+        """What compiling the model for further sizes took; None where that is not known."""
+        return entries.entry(entries.sum_of((self.key, SECONDS)), SECONDS, float)
+
+    def keep_seconds(self, seconds: float) -> None:
+        """Write down what compiling for further sizes is expected to take."""
+        key = entries.sum_of((self.key, SECONDS))
+        files.write(entries.folder(), key, repr(seconds).encode(), SECONDS)
 
     def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: Image) -> None:
         """Write down a program that is a whole model."""

@@ -20,6 +20,8 @@ CHILD_SECONDS: Final = 120.0  # that compiling may take, and so many times what 
 CHILD_TIMES: Final = 20.0
 PAIRS: Final = 40  # runs of both that are compared, at most
 PAIRS_SECONDS: Final = 0.5  # after which there are no more of them
+CLEAR_PAIRS: Final = 6  # after which a ratio of CLEAR_RATIO decides
+CLEAR_RATIO: Final = 1.15  # more than repeated medians of a busy machine differ by
 
 
 def submit(exe: Executable, key: Sizes, given: Sequence[Any]) -> None:
@@ -67,7 +69,7 @@ def compiled(exe: Executable, key: Sizes) -> Steps:
             exe.keep(key, steps)
             return str(time.process_time() - begin)
 
-        limit = max(CHILD_SECONDS, CHILD_TIMES * max(policy.seconds, default=0.0))
+        limit = max(CHILD_SECONDS, CHILD_TIMES * policy.further_seconds)
         with suppress(OSError):  # there may be no memory for another process
             policy.note_compiled(float(background.in_child(work, limit, compiler.forkable())))
         if (found := exe.find(key)) is not None:
@@ -94,7 +96,8 @@ def _measured(exe: Executable, key: Sizes, steps: Steps, arrays: list[Any]) -> t
             call(arrays)
             if n:
                 best[k] = min(best[k], time.perf_counter() - begin)
-        if n and time.perf_counter() > end:
+        clear = n >= CLEAR_PAIRS and max(best) > CLEAR_RATIO * min(best)
+        if n and (clear or time.perf_counter() > end):
             break
     return best[0], best[1]
 

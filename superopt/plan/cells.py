@@ -25,6 +25,7 @@ from superopt.kernels.gpu_gates import read_at
 from superopt.kernels.gpu_products import transposed, turned_of
 from superopt.kernels.nest import put_for
 from superopt.kernels.transform import reduction
+from superopt.plan.constants import derived
 from superopt.plan.joint import Constants
 from superopt.plan.phases import Written
 from superopt.plan.rows import instead
@@ -263,7 +264,7 @@ def _by_terms(found: Reduce, constants: Constants) -> Reduce:
                 order = [d for d, i in enumerate(index) if i != k]
                 order += [d for d, i in enumerate(index) if i == k]
                 turned = turned_of(t, tuple(order), tuple(t.shape[d] for d in order))
-                constants[turned] = _turned(constants[t], t, order)
+                constants[turned] = _turned(constants[t], t, tuple(order))
                 return Load(turned, tuple(index[d] for d in order), dtype)
             case Apply(fn, args, dtype):
                 return Apply(fn, tuple(map(read, args)), dtype)
@@ -273,6 +274,6 @@ def _by_terms(found: Reduce, constants: Constants) -> Reduce:
 
 
 def _turned(
-    load: Callable[[], np.ndarray], t: Tensor, order: Sequence[int]
+    load: Callable[[], np.ndarray], t: Tensor, order: tuple[int, ...]
 ) -> Callable[[], np.ndarray]:
-    return lambda: transposed(load(), t, order)
+    return derived(load, (order, t.shape), lambda array: transposed(array, t, order))

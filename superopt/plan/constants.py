@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -21,6 +21,26 @@ from superopt.plan.image import ALIGNED, aligned
 DIGEST_BYTES = 20
 Load = Callable[[], np.ndarray]  # gives the original
 Writer = Callable[[np.ndarray], None]  # fills a constant's bytes
+
+
+_DERIVED: weakref.WeakKeyDictionary[Load, weakref.WeakValueDictionary[Hashable, Load]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def derived(load: Load, recipe: Hashable, make: Callable[[np.ndarray], np.ndarray]) -> Load:
+    """What gives `make` of an original. recipe: tells what `make` does.
+
+    It is one function as long as a program holds it, so that programs for further sizes find what
+    was packed of it."""
+    known = _DERIVED.setdefault(load, weakref.WeakValueDictionary())
+    if (found := known.get(recipe)) is None:
+
+        def made() -> np.ndarray:
+            return make(load())
+
+        found = known[recipe] = made
+    return found
 
 
 def padded(size: int) -> int:

@@ -18,7 +18,7 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_file
+from superopt.rules.shipped import load_rules
 
 WIDENED = "E2"  # the class of floats of what is not rounded in between
 # Zeros around a picture belong to the convolution; batch normalisation goes into the weights before
@@ -54,8 +54,8 @@ def simplified(
     graph = fold(widened(graph, decided) if float_class >= WIDENED else graph, lazily=True).graph
     graph = fold(channels_first(as_products(graph)), lazily=True).graph
     for file, names in ALWAYS.items():
-        for rule in load_file(file):
-            if rule.name in names and rule.float_class <= float_class:
+        for rule in load_rules(file, names):
+            if rule.float_class <= float_class:
                 graph = _applied(graph, rule)
     graph = fold(subpixel(spread(graph), float_class >= WIDENED, processor), lazily=True).graph
     return together(graph) if processor else graph

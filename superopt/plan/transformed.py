@@ -1,11 +1,13 @@
 """Constants that are transformed for kernels (Winograd's tiles, Strassen's parts): each is made
-once in a program, and together they do not grow beyond a budget."""
+once in a program, and together they do not grow beyond a budget, which the programs for all sizes
+of a model share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from math import prod
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -13,11 +15,16 @@ from superopt.kernels.problem import Choice
 from superopt.te.expr import Tensor
 
 Load = Callable[[], np.ndarray]
-# Transformed constants may take so many times the bytes of all constants more than these, or so
-# many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels come first: of
-# a network for images their constants are small, and are read for many places.
+# Transformed constants of a model may take so many times the bytes of all constants more than
+# these, or so many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels
+# come first: of a network for images their constants are small, and are read for many places.
 GROWTH = 0.6
 GROWTH_BYTES = 32 << 20
+# How it was made, its number and its shape: of another size's problem the same constants are made.
+Made = tuple[str, int, tuple[object, ...]]
+# By how many bytes what programs of this process made of an original is larger.
+Growths = MutableMapping[Load, dict[Made, int]]
+_GROWTHS: Growths = WeakKeyDictionary()
 
 
 def size_of(t: Tensor) -> int:
@@ -28,23 +35,31 @@ def size_of(t: Tensor) -> int:
 @dataclass(slots=True)
 class Transformed:
     """constants: of a program, by tensor; made: those that are transformed, by what they are made
-    of and how; added: by how many bytes they are larger; most: of these."""
+    of and how; growths: of all programs; before: of those for other sizes; added: by how many bytes
+    transformed constants of all these programs are larger; most: of these."""
 
     constants: MutableMapping[Tensor, Load]
     made: dict[object, Load] = field(default_factory=dict)
-    added: int = 0
+    growths: Growths = field(default_factory=lambda: _GROWTHS)
+    before: Growths = field(init=False)
+    added: int = field(init=False)
     most: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.most = max(int(GROWTH * sum(map(size_of, self.constants))), GROWTH_BYTES)
+        originals = {*self.constants.values()}
+        self.before = {x: dict(self.growths[x]) for x in originals if x in self.growths}
+        self.added = sum(sum(some.values()) for some in self.before.values())
 
     def fits(self, key: str, how: Choice) -> bool:
         """True if what this problem's solution needs is within the budget. key: of the problem."""
-        return self.added + self._growth(key, how) <= self.most
+        return self.added + sum(self._growth(key, how).values()) <= self.most
 
     def add(self, key: str, how: Choice) -> None:
         """Add what the solution needs to the constants."""
-        self.added += self._growth(key, how)
+        for (load, made), growth in self._growth(key, how).items():
+            self.added += growth
+            self.growths.setdefault(load, {})[made] = growth
         for n, (x, (source, make)) in enumerate(how.made.items()):
             recipe = self._recipe(key, how, n, source)
             if recipe not in self.made:
@@ -59,12 +74,22 @@ class Transformed:
             return key, str(how.option), number, self._recipe(key, how, n, how.made[source][0])
         return key, str(how.option), number, self.constants[source]
 
-    def _growth(self, key: str, how: Choice) -> int:
-        return sum(
-            max(size_of(x) - size_of(source), 0)
-            for n, (x, (source, _)) in enumerate(how.made.items())
-            if self._recipe(key, how, n, source) not in self.made
-        )
+    def _growth(self, key: str, how: Choice) -> dict[tuple[Load, Made], int]:
+        """By how many bytes what is new is larger, by original and how it was made."""
+        out: dict[tuple[Load, Made], int] = {}
+        option = str(how.option)
+        for n, (x, (source, _)) in enumerate(how.made.items()):
+            load = self.constants[self._original(how, source)]
+            made = option, n, x.shape
+            known = made in self.before.get(load, {})
+            if not known and self._recipe(key, how, n, source) not in self.made:
+                out[load, made] = max(size_of(x) - size_of(source), 0)
+        return out
+
+    def _original(self, how: Choice, source: Tensor) -> Tensor:
+        while source in how.made:
+            source = how.made[source][0]
+        return source
 
 
 def _made(load: Load, make: Callable[[np.ndarray], np.ndarray]) -> Load:

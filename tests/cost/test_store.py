@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from superopt.cost.machine import Machine
@@ -142,6 +143,7 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert store.path == tmp_path / "named" / FILE
     monkeypatch.delenv("SUPEROPT_CACHE")
     assert default_folder().name == "superopt"
+    assert default_folder() == Path(platformdirs.user_cache_dir("superopt", appauthor=False))
 
 
 def exported(folder: Path, machine: Machine, *keys: Key) -> Path:

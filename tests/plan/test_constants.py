@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx import helper
 import superopt
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
-from superopt.plan.constants import POOL, Constants
+from superopt.plan.constants import POOL, Constants, derived
 from superopt.plan.transformed import Transformed
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
@@ -128,9 +129,9 @@ def test_saved_and_joined(tmp_path: Path) -> None:
     near(superopt.load(tmp_path / "m.so")(x=x), {"t2": wanted(3, x)})
 
 
-def choice(source: Tensor, times: int) -> Choice:
+def choice(source: Tensor, times: int, name: str = "some") -> Choice:
     made = Tensor("made", F32, (times, *source.shape))
-    return Choice(Option("some", ()), made, {}, (), made={made: (source, lambda a: a)})
+    return Choice(Option(name, ()), made, {}, (), made={made: (source, lambda a: a)})
 
 
 def test_transformed_constants_have_a_budget() -> None:
@@ -149,3 +150,32 @@ def test_transformed_constants_have_a_budget() -> None:
     loads = [t.constants[x] for x in again.made]
     assert loads[0] in t.made.values()
     assert len(t.made) == 2
+
+
+def test_the_budget_is_that_of_all_sizes() -> None:
+    """Programs for further sizes add to what those before made; what is equal counts once."""
+    source = Tensor("w", F32, (1024, 4096))  # 16 MiB: 32 MiB more are allowed
+
+    def load() -> np.ndarray:
+        return np.zeros((1024, 4096), np.float32)
+
+    first = Transformed({source: load})
+    first.add("n=3", choice(source, 3))
+    second = Transformed({source: load})
+    assert second.added == 32 << 20
+    assert second.fits("n=4", choice(source, 3))  # by the same option
+    assert not second.fits("n=4", choice(source, 2, "other"))
+    assert Transformed({source: lambda: load()}).fits("n=4", choice(source, 2, "other"))
+
+
+def test_derived_constants_are_shared_while_they_are_held() -> None:
+    def load() -> np.ndarray:
+        return np.arange(6).reshape(2, 3)
+
+    held = derived(load, "turned", np.transpose)
+    assert derived(load, "turned", np.transpose) is held
+    assert derived(load, "negative", np.negative) is not held
+    np.testing.assert_array_equal(held(), [[0, 3], [1, 4], [2, 5]])
+    gone = weakref.ref(held)
+    del held
+    assert gone() is None

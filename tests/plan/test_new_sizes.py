@@ -18,7 +18,7 @@ import superopt
 from superopt.errors import ModelError, UsageError
 from superopt.pipeline import background, specialize
 from superopt.pipeline.compile import Compiler
-from superopt.pipeline.new_sizes import NewSizes
+from superopt.pipeline.new_sizes import UNMEASURED_S
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near
 
@@ -300,38 +300,49 @@ def test_shapes_of_a_model_without_symbolic_sizes() -> None:
         superopt.compile(m, shapes={"n": 3})
 
 
-@pytest.mark.parametrize(
-    ("spent", "saved", "due"),
-    [
-        ([0.9], [], False),
-        ([0.6, 0.5], [], True),
-        ([1.5], [0.5], False),  # of which compiled code saves half
-        ([2.5], [0.5], True),
-        ([5.0], [-3.0], False),  # it was slower, but may be faster at other sizes
-        ([25.0], [-3.0], True),
-    ],
-)
-def test_ski_rental(spent: list[float], saved: list[float], due: bool) -> None:
-    policy = NewSizes("background", seconds=[0.5, 1.5], saved=saved)
-    key = (("n", 4),)
-    for seconds in spent:
-        policy.note_spent(key, seconds)
-    assert policy.is_due(key) is due
-    assert not policy.is_due((("n", 5),))
-    for name in ("eager", "never"):
-        policy.specialize = name  # type: ignore[assignment]
-        assert not policy.is_due(key)
-    policy.specialize = "background"
-    policy.note_settled(key, "it fails")
-    assert not policy.is_due(key)
+def test_what_compiling_took_is_kept(tmp_path: Path) -> None:
+    """A process whose programs all come from the cache rents as long as the one that made them."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tanh().SerializeToString())
+    exe = superopt.compile(path)
+    assert exe.new_sizes.further_seconds == UNMEASURED_S
+    check(exe, 3)
+    taken = exe.new_sizes.first_seconds
+    assert taken is not None
+    again = superopt.compile(path)
+    check(again, 3)
+    assert again.new_sizes.first_seconds is None
+    assert again.new_sizes.further_seconds == taken
 
 
-@pytest.mark.parametrize(("spent", "due"), [(1.5, False), (2.5, True)])
-def test_rental_where_no_compilation_was_measured(spent: float, due: bool) -> None:
-    """All programs so far came from the cache on disk."""
-    policy = NewSizes("background")
-    policy.note_spent((("n", 4),), spent)
-    assert policy.is_due((("n", 4),)) is due
+def test_threads_at_new_sizes_at_once(tmp_path: Path) -> None:
+    """Each gets the results of its own inputs, while sizes are compiled beside the calls."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tanh().SerializeToString())
+    exe = superopt.compile(path)
+    exe.new_sizes.note_compiled(SLOW)
+    exe.new_sizes.note_compiled(SLOW)
+    failed: list[BaseException] = []
+    begin = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        try:
+            begin.wait(60)
+            for n in [*range(3, 9), *range(8, 2, -1)]:
+                check(exe, n + 10 * (number % 2))
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(240)
+    assert not any(t.is_alive() for t in threads)
+    assert exe.wait(240)
+    assert not failed
+    for n in (*range(3, 9), *range(13, 19)):
+        check(exe, n)
 
 
 def test_repeated_calls_in_onnxruntime_are_counted() -> None:
@@ -350,9 +361,3 @@ def test_repeated_calls_in_onnxruntime_are_counted() -> None:
     assert exe.wait(120)
     check(exe, 5)
     assert key in exe.variants or key in exe.new_sizes.settled
-
-
-def test_empty_inputs_are_never_due() -> None:
-    policy = NewSizes("background", seconds=[0.1])
-    policy.note_spent((("n", 0),), 9.0)
-    assert not policy.is_due((("n", 0),))

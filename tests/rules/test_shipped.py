@@ -4,11 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from superopt.errors import UsageError
 from superopt.pipeline.admit import admitted
 from superopt.pipeline.request import Request
+from superopt.plan.simplify import ALWAYS
 from superopt.report.data import LeftOut
+from superopt.rules import rule as rule_module
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import as_computed, as_written, load_file, load_library
+from superopt.rules.shipped import (
+    as_computed,
+    as_written,
+    load_file,
+    load_library,
+    load_rules,
+)
 from superopt.rules.stated import tier
 
 FILE = "partial/corrected.rules"
@@ -34,6 +43,30 @@ def test_a_lower_class_than_was_computed_is_not_believed() -> None:
 def test_what_a_user_is_told_already_is_told_as_well() -> None:
     rule = as_computed(replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap"))
     assert rule.caveat.startswith("mind the gap, its text says float=E0")
+
+
+@pytest.mark.parametrize("file", ALWAYS)
+def test_rules_by_name_are_those_of_the_file(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ALWAYS[file]
+    parsed: list[str] = []
+    check = rule_module._check
+    monkeypatch.setattr(rule_module, "_check", lambda rule: (parsed.append(rule.name), check(rule)))
+    found = load_rules.__wrapped__(file, wanted)
+    assert found == tuple(r for r in load_file.__wrapped__(file) if r.name in wanted)
+    assert {r.name for r in found} == {*wanted}
+    assert {*parsed[: len(found)]} == {*wanted}  # no other one is read
+
+
+def test_both_directions_are_found_by_either_name() -> None:
+    both = next(r for r in load_library() if r.name.endswith("~"))
+    file = both.source.rpartition(":")[0]
+    for names in ((both.name,), (both.name[:-1],), (both.name, both.name[:-1])):
+        assert {r.name for r in load_rules(file, names)} == {*names}
+
+
+def test_a_rule_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"no rule no-such-rule in conv\.rules"):
+        load_rules("conv.rules", ("no-such-rule", "pad-conv"))
 
 
 def test_a_higher_class_is_its_authors() -> None:
