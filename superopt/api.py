@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from superopt.pipeline import verify as verify_
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.compile import Executable as Executable
 from superopt.pipeline.inputs import read_inputs
+from superopt.pipeline.load import load_model
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.pipeline.result import Optimized as Optimized
@@ -145,6 +147,11 @@ def optimize(
     memory = guard.bytes_given(max_memory)
     with guard.limited(float(budget), memory), collecting_rarely():
         source = read(model)
+        if progress is not None:
+            progress(Event("load", f"reading {source.label}", 0.0))
+        begin = time.monotonic()
+        loaded = load_model(source)  # before the rules: once it is read, no budget is too small
+        read_seconds = time.monotonic() - begin
         own = tuple(map(classed, own_rules(rules)))
         shipped = [r for r in (load_library() if library else ()) if partial or not r.made]
         request = Request(
@@ -167,7 +174,7 @@ def optimize(
             mutants=mutants,
             pairs=own_pairs(rules),
         )
-        done = optimize_.optimize(source, request)
+        done = optimize_.optimize(loaded, request, read_seconds)
         digest = source.sha256 if done.winner is None else done.winner.sha256
         return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
 

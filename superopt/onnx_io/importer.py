@@ -185,8 +185,11 @@ def _expand(state: _State, n: oir.Node, position: int) -> None:
 
     Raises InferError that says why there are none.
     """
+    version = state.domains.get(ML)
+    if version is None:
+        raise InferError(f"the model imports no opset of {ML}")
     operands = [None if v is None else state.values[v] for v in n.inputs]
-    results = tuple(expanded(n, operands, state.domains[ML]))[: len(n.outputs)]
+    results = tuple(expanded(n, operands, version))[: len(n.outputs)]
     made = Op(n.op_type, None, domain=n.domain)
     carrier = g.opaque(made, operands, Payload(n, _label(n)), [v.type for v in results])
     before = set(g.nodes([v for v in operands if v is not None]))

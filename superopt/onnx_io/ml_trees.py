@@ -133,6 +133,8 @@ def summed(
     given = _always(f, at, results)
     if how in ("MIN", "MAX") and not given.all():
         raise wrong(f"{how} of results that some rows may not have")
+    if results > 1 and base.size and base[~given].any():  # onnxruntime adds none to such a result
+        raise wrong("base values of results that some rows may not have")
     neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
     weights = np.full((f.split.size, results), neutral, dtype)
     fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
@@ -320,12 +322,11 @@ def ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]
     """TreeEnsemble, of opset 5."""
     x, count = numeric(operands[0], types=(F32, F64), ranks=(2,)), integer(n, "n_targets", 1)
     how = ("AVERAGE", "SUM", "MIN", "MAX")[integer(n, "aggregate_function", 1)]
-    post = POST_TRANSFORMS_BY_NUMBER[integer(n, "post_transform", 0)]
+    post = POST_TRANSFORMS[integer(n, "post_transform", 0)]
+    if count > 1 and post in ("SOFTMAX", "LOGISTIC"):
+        raise wrong(f"post_transform {post}: onnxruntime takes SOFTMAX and LOGISTIC for each other")
     y, _ = summed(by_places(n), x, count, how, np.zeros(0))
     return (transformed(y, post, alone=count == 1),)
-
-
-POST_TRANSFORMS_BY_NUMBER = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:

@@ -12,13 +12,14 @@ from onnx import helper
 
 from superopt.onnx_io.checker import complaint
 from superopt.onnx_io.contrib import DOMAIN, LEAST, TOLD, UNDER_ONNX, Maker, Untold
-from superopt.onnx_io.protos import with_nodes
+from superopt.onnx_io.protos import bodies, with_nodes
 from superopt.onnx_io.source import Source
 
 Shapes = Mapping[str, Sequence[object]]
 SECONDS = 3  # of the checker's, for a small model
 # Metadata of a node that stands for part of another one: the first result of that one.
 REPLACES = "superopt.replaces"
+OPERATOR_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", DOMAIN)
 KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -67,15 +68,29 @@ def replaced(node: oir.Node) -> str | None:
 
 
 def inlined(source: Source) -> Source | None:
-    """A valid model with its local functions where they are called; None where it has none, or one
-    of another opset than the model's."""
-    model = source.skeleton.message
-    if not model.functions:
+    """A valid model with its local functions where they are called; None where it has none, one of
+    another opset than the model's, or one in a domain of onnxruntime's operators: where a function
+    and an operator share a name, onnxruntime runs the operator."""
+    functions = source.skeleton.message.functions
+    if not functions or any(f.domain in OPERATOR_DOMAINS for f in functions):
         return None
+    model = source.skeleton.proto()
+    _state_defaults(model)
     flat = onnx.inliner.inline_local_functions(model)
     if flat.functions:
         return None
     return source.instead(flat)
+
+
+def _state_defaults(model: onnx.ModelProto) -> None:
+    """Add to each call of a local function the attributes that it leaves at the function's
+    defaults, which onnx.inliner does not read."""
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in model.functions}
+    for place in bodies(model):
+        for node in place.body.node:
+            stated = {a.name for a in node.attribute}
+            absent = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(a for a in absent if a.name not in stated)
 
 
 def _own(node: onnx.NodeProto, opset: int) -> bool:

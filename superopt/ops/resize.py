@@ -313,15 +313,29 @@ def resize(
     element, to the bit.
     """
     what = f"Resize of {x.type}"
-    if mode != "nearest" and not x.dtype.is_float:
-        raise InferError(f"{what}: {mode} of integers")
     chosen = range(x.rank) if axes is None else axes
     targets = _targets(what, x.shape, chosen, scales, sizes, keep_aspect_ratio_policy)
+    cubic = float(cubic_coeff_a), bool(exclude_outside)
+    return _resized(x, what, targets, mode, coordinate_transformation_mode, nearest_mode, *cubic)
+
+
+def _resized(
+    x: Tensor,
+    what: str,
+    targets: Sequence[tuple[int, Fraction, Dim]],
+    mode: str,
+    coordinates: str,
+    nearest_mode: str,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: bool = False,
+) -> Tensor:
+    """`x` with each target's axis interpolated to its size. Raises InferError."""
+    if mode != "nearest" and not x.dtype.is_float:
+        raise InferError(f"{what}: {mode} of integers")
     if targets and all(size == x.shape[axis] for axis, _, size in targets):
         raise InferError(f"{what}: to the same sizes by a scale, where runtimes differ")
     out = x if mode == "nearest" or not targets else wider(x)
     for axis, scale, size in targets:
-        coordinates = coordinate_transformation_mode
         line = _coordinates(what, coordinates, scale, x.shape[axis], size)
         if mode == "cubic" and coordinates == "pytorch_half_pixel" and size == 1:
             raise InferError(f"{what}: cubic to one element, where runtimes differ")
@@ -330,9 +344,7 @@ def resize(
             line = _nearest(what, line, nearest_mode, scale, size, exact)
             out = _resized_nearest(out, axis, line, size)
         else:
-            out = _interpolated(
-                out, axis, line, size, mode, float(cubic_coeff_a), bool(exclude_outside)
-            )
+            out = _interpolated(out, axis, line, size, mode, cubic_coeff_a, exclude_outside)
     return narrowed(out, x.dtype) if targets else compute(x.shape, lambda *i: x[i])
 
 
@@ -342,16 +354,22 @@ def _upsample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if isinstance(given, tuple) and any(isinstance(s, Expr) for s in given):  # of any whole numbers
         return attrs | {"scales": sizes(given, "scales")}
     scales = _numbers(given, "scales") or ()
-    if attrs["mode"] != "nearest" or len(scales) != len(shape):
+    if attrs["mode"] not in ("nearest", "linear") or len(scales) != len(shape):
         raise InferError(f"Upsample of {t}: mode {attrs['mode']}, scales {scales}")
-    if any(s != int(s) or s < 1 for s in scales):
-        raise InferError(f"Upsample of {t}: scales {scales} are no whole numbers")
+    whole = attrs["mode"] == "linear" or all(s == int(s) for s in scales)
+    if not whole or min(scales, default=1) < 1:  # rules hold for elements repeated as often
+        raise InferError(f"Upsample of {t}: scales {scales} below 1, or no whole numbers")
     return attrs | {"scales": scales}
 
 
 @op("Upsample", example="f32[1,2,3,2] scales=(1.0,1.0,2.0,3.0)", since=7, canonical=_upsample_attrs)
 def upsample(x: Tensor, *, scales: tuple[float | Dim, ...], mode: str = "nearest") -> Tensor:
-    """Each element repeated along each axis."""
+    """Each element repeated along each axis; linear: as Resize with asymmetric coordinates."""
+    if mode == "linear":
+        numbers = tuple(float(s) for s in scales if not isinstance(s, Expr))
+        what = f"Upsample of {x.type}"
+        targets = _targets(what, x.shape, range(x.rank), numbers, None, "stretch")
+        return _resized(x, what, targets, mode, "asymmetric", "floor")
     times = [s if isinstance(s, Expr) else int(s) for s in scales]
     shape = tuple(ix.dim(ix.as_index(n) * s) for n, s in zip(x.shape, times, strict=True))
     return compute(shape, lambda *i: x[tuple(e // s for e, s in zip(i, times, strict=True))])

@@ -28,7 +28,7 @@ from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.clocks import measured, target
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.judge import told
-from superopt.pipeline.load import load_model
+from superopt.pipeline.load import Loaded
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.race import entrants, race, refused_at, together
@@ -80,16 +80,14 @@ class Done:
     worst: WorstStep | str
 
 
-def optimize(source: Source, request: Request) -> Done:
-    """The fastest checked model that the rules reach from `source` within the budget.
+def optimize(loaded: Loaded, request: Request, read_seconds: float = 0.0) -> Done:
+    """The fastest checked model that the rules reach from a model within the budget.
 
-    Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
-    original (which means a wrong rule: nothing is written), UsageError for inputs or sizes of the
-    user's on which the model does not run.
+    read_seconds: of the budget, for which the model was read. Raises CheckFailed when a rewritten
+    model disagrees with the original (which means a wrong rule: nothing is written), UsageError for
+    inputs or sizes of the user's on which the model does not run.
     """
-    deadline = Deadline.of(request)
-    request.progress(Event("load", f"reading {source.label}", 0.0))
-    loaded = load_model(source)
+    deadline = Deadline.of(request, read_seconds)
     model = loaded.model
     check_inputs(model, request.inputs)
     scratch = Scratch()

@@ -58,15 +58,18 @@ def readable(source: Source, threads: int) -> Readable:
 
 
 def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:
-    """The model with what it leaves out, where it is valid with that; else a model that stands for
-    it, and what runs it. None where onnxruntime does not, either. It is loaded in another process
-    first, which it may crash."""
+    """The model with what it leaves out, where it is valid with that, or as it is where an input or
+    output is a sequence, optional or map, which no model can stand for; else a model that stands
+    for it, and what runs it. None where onnxruntime does not, either. It is loaded in another
+    process first, which it may crash."""
     held = file_or_bytes(source)
     fixed, _ = repaired(source)
     if held is None or not harmless(fixed) or not loads_in_onnxruntime(source, threads):
         return None
     try:
         session = ort.session(held, threads)
+        if not all(_is_tensor(p.type) for p in (*session.inputs, *session.outputs)):
+            return fixed, None
         inputs, outputs = _ports(session, source)
         full = _valid(declared(source, outputs))
         if full is not None:
@@ -88,6 +91,10 @@ def _valid(source: Source) -> Source | None:
     except ModelError:
         return None
     return source
+
+
+def _is_tensor(type_text: str) -> bool:
+    return element_of(type_text) != type_text
 
 
 def _ports(session: ort.Session, source: Source) -> list[list[Port]]:

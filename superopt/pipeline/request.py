@@ -51,9 +51,9 @@ class Deadline:
     stop: Callable[[], bool]
 
     @staticmethod
-    def of(request: Request) -> Deadline:
-        """The deadline of a call that begins now."""
-        return Deadline(time.monotonic(), request.budget, request.stop)
+    def of(request: Request, spent: float = 0.0) -> Deadline:
+        """The deadline of a call that began `spent` seconds ago."""
+        return Deadline(time.monotonic() - spent, request.budget, request.stop)
 
     def spent(self) -> float:
         """Seconds since the begin."""

@@ -14,6 +14,7 @@ from superopt.ir.fold import fold
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import Source, read
+from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
@@ -52,7 +53,7 @@ def search(
         budget=budget, rules=load_library(), shapes=shapes, threads=threads, store=place,
         target="cpu", progress=progress, stop=stop,
     )  # fmt: skip
-    done = optimize(given.source, request)
+    done = optimize(load_model(given.source), request)
     done.scratch.remove()
     if done.winner is None or done.ratio is None:
         return 0, 1.0

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from superopt import ort
@@ -29,7 +30,7 @@ from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import OutputVerdict, Verdict
 from superopt.report.words import count
 from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, from_numpy
+from superopt.te.dtype import BOOL, STRING, from_numpy
 
 SETS = 16  # of finite inputs, and of inputs with NaN and infinities
 LARGE_SETS = 4  # of each, where an input has more than LARGE_ELEMENTS
@@ -42,7 +43,8 @@ class Sensitivity(IntEnum):
     """What an output's proof leaves open about floats.
 
     CHOICES: a choice among computed floats, which a tie or rounding may decide; COMPARISONS: a
-    comparison of floats, which rounding and NaN decide; TESTS: a test for NaN or infinity.
+    comparison of floats, which rounding and NaN decide; TESTS: a test for NaN or infinity, which
+    over real numbers has one answer: IsNaN(x), x == x, x - x == 0, |x| < inf.
     """
 
     NONE = 0
@@ -70,11 +72,14 @@ def _sensitivity(x: g.Value, y: g.Value) -> Sensitivity:
     both = [g.nodes([v]) for v in (x, y)]
     shared = set(both[0]) & set(both[1])
     answers: dict[g.Node, Sensitivity] = {}  # of boolean values
+    fixed: set[g.Value] = set()  # which have one value over real numbers, whatever the inputs
     found = Sensitivity.NONE
     for n in dict.fromkeys((*both[0], *both[1])):
         producers = [g.producer(v) for v in n.inputs if v is not None]
         read = [answers.get(p, Sensitivity.NONE) for p in producers if p is not None]
-        level = max((_of_node(n), *read))
+        if _is_fixed(n, fixed):
+            fixed.update(g.results(n))
+        level = max((_of_node(n, fixed), *read))
         if n.types[0].dtype == BOOL:
             answers[n] = level
         if n not in shared:
@@ -82,7 +87,7 @@ def _sensitivity(x: g.Value, y: g.Value) -> Sensitivity:
     return found
 
 
-def _of_node(n: g.Node) -> Sensitivity:
+def _of_node(n: g.Node, fixed: Set[g.Value]) -> Sensitivity:
     operands = [v for v in n.inputs if v is not None]
     floats = any(v.type.dtype is not None and v.type.dtype.is_float for v in operands)
     if not floats:
@@ -90,13 +95,25 @@ def _of_node(n: g.Node) -> Sensitivity:
     if n.op.name in TESTS:
         return Sensitivity.TESTS
     if n.op.name in COMPARISONS:
-        same = len({_without_identity(v) for v in operands}) == 1
-        return (
-            Sensitivity.TESTS
-            if same or any(map(_is_not_finite, operands))
-            else (Sensitivity.COMPARISONS)
-        )
+        decided = _are_one_value(operands) or any(map(_bounds_all_numbers, operands))
+        decided |= all(v in fixed or isinstance(v, g.Constant) for v in operands)
+        return Sensitivity.TESTS if decided else Sensitivity.COMPARISONS
     return Sensitivity.CHOICES if n.op.name in CHOICES else Sensitivity.NONE
+
+
+def _is_fixed(n: g.Node, fixed: Set[g.Value]) -> bool:
+    """True for x - x, x / x, 0 x, and what is computed from such values and constants only."""
+    operands = [v for v in n.inputs if v is not None]
+    if n.op.name in ("Sub", "Div") and _are_one_value(operands):
+        return True
+    if n.op.name == "Mul" and any(map(_is_zero, operands)):
+        return True
+    known = [v in fixed or isinstance(v, g.Constant) for v in operands]
+    return any(v in fixed for v in operands) and all(known) and not n.op.opaque
+
+
+def _are_one_value(operands: Sequence[g.Value]) -> bool:
+    return len({_without_identity(v) for v in operands}) == 1
 
 
 def _without_identity(v: g.Value) -> g.Value:
@@ -105,11 +122,17 @@ def _without_identity(v: g.Value) -> g.Value:
     return v
 
 
-def _is_not_finite(v: g.Value) -> bool:
-    """True for a constant that holds NaN or an infinity."""
+def _is_zero(v: g.Value) -> bool:
+    return isinstance(v, g.Constant) and v.type.dtype != STRING and not np.any(v.load())
+
+
+def _bounds_all_numbers(v: g.Value) -> bool:
+    """True for a constant that holds NaN, an infinity, or the greatest number of its type."""
     if not isinstance(v, g.Constant) or v.type.dtype is None or not v.type.dtype.is_float:
         return False
-    return not np.isfinite(v.load().astype(np.float64)).all()
+    array = v.load()
+    greatest = float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
+    return not (np.abs(array.astype(np.float64)) < greatest).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +144,12 @@ class _Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """How many sets both models ran on, and the first difference."""
+    """How many sets both models ran on, the first difference, and the first one among results that
+    are not finite, where these count as undefined."""
 
     sets: int
     difference: _Difference | None = None
+    undefined: _Difference | None = None
 
 
 def tried(
@@ -147,12 +172,7 @@ def tried(
     found = _trials(one, two, levels, given, seed, max(end, time.monotonic() + LEAST_SECONDS))
     if found.difference is not None:
         return _refuted(found.difference, verdict)
-    said = (
-        f"equal on {count(found.sets, 'set')} of inputs with NaN, infinities, ties and absorbed"
-        " addends"
-    )
-    if not found.sets:
-        said = "no inputs with NaN or infinities could be tried"
+    said = _summary(found, max(levels))
     if Sensitivity.TESTS not in levels:
         return replace(verdict, notes=(*verdict.notes, said))
     reason = (
@@ -165,6 +185,20 @@ def tried(
     )
     return Verdict(
         "agrees" if found.sets else "unknown", reason, verdict.check, verdict.notes, outputs
+    )
+
+
+def _summary(found: _Trials, level: Sensitivity) -> str:
+    if not found.sets:
+        return "no inputs with NaN or infinities could be tried"
+    special = "NaN, infinities, " if level >= Sensitivity.COMPARISONS else ""
+    said = f"equal on {count(found.sets, 'set')} of inputs with {special}ties and absorbed addends"
+    if found.undefined is None:
+        return said
+    d = found.undefined
+    return (
+        f"{said}, except where a result is not finite: output {d.output}: {d.why}"
+        f" (inputs: {d.feed.kind}: {_witness(d.feed)})"
     )
 
 
@@ -203,7 +237,7 @@ def _trials(
     with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
         files = [original_file(m.source, Path(folder, k)) for m, k in ((one, "a"), (two, "b"))]
         with Session(files[0], 1, "disable") as first, Session(files[1], 1, "disable") as second:
-            done = 0
+            done, undefined = 0, None
             for feed in _feeds(one, max(levels), given, seed):
                 if done and time.monotonic() > end:
                     break
@@ -212,10 +246,14 @@ def _trials(
                     continue
                 done += 1
                 for name, level in zip(names, levels, strict=True):
-                    why = _difference(level, a.get(name), {} if b is None else b, name)
+                    x, found = a.get(name), {} if b is None else b
+                    why = _difference(level, x, found, name)
                     if why:
                         return _Trials(done, _Difference(name, why, feed))
-    return _Trials(done)
+                    if undefined is None and b is not None and level is not Sensitivity.NONE:
+                        why = _difference(Sensitivity.TESTS, x, found, name)
+                        undefined = _Difference(name, why, feed) if why else None
+    return _Trials(done, undefined=undefined)
 
 
 def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) -> Iterator[Feeds]:

@@ -66,6 +66,17 @@ def test_nearest_repeats() -> None:
     np.testing.assert_array_equal(value("Resize", X, sizes=(6,), axes=(2,)), X.repeat(2, 2))
 
 
+@pytest.mark.parametrize(
+    "scales", [(1.0, 1.0, 2.5, 1.7), (1.0, 1.0, 1.0, 2.2), (1.0, 1.0, 2.0, 3.0)]
+)
+def test_linear_upsample_is_an_asymmetric_resize(scales: tuple[float, ...]) -> None:
+    got = value("Upsample", X, scales=scales, mode="linear")
+    np.testing.assert_array_equal(got, value("Resize", X, scales=scales, mode="linear", **FLOOR))
+    for number in (0.3, 0.862, -2.3):  # between equal numbers lies that number
+        got = value("Upsample", np.full(X.shape, number, f32), scales=scales, mode="linear")
+        assert (got == f32(number)).all()
+
+
 def test_linear_is_a_line() -> None:
     x = np.array([0, 10, 20, 40], f32)
     got = value("Resize", x, scales=(2.0,), mode="linear")
@@ -150,8 +161,10 @@ def test_a_cubic_at_the_border_is_of_elements_that_it_stands_for() -> None:
         ("GridSample", 'f32[1,2,3,4] f32[1,5,6,2] mode="area"', "mode area"),
         ("GridSample", 'f32[1,2,3,4,5] f32[1,5,6,7,3] mode="cubic"', "cubic in 3 dimensions"),
         ("GridSample", 'f32[1,2,3,4] f32[1,5,6,2] padding_mode="wrap"', "padding_mode wrap"),
-        ("Upsample", "f32[2] scales=(1.5,)", "scales (1.5,) are no whole numbers"),
-        ("Upsample", 'f32[2] scales=(2.0,) mode="linear"', "mode linear"),
+        ("Upsample", "f32[2] scales=(1.5,)", "scales (1.5,) below 1, or no whole numbers"),
+        ("Upsample", 'f32[2] scales=(0.5,) mode="linear"', "scales (0.5,) below 1"),
+        ("Upsample", 'f32[2] scales=(2.0,) mode="cubic"', "mode cubic"),
+        ("Upsample", 'i32[2] scales=(2.0,) mode="linear"', "linear of integers"),
     ],
 )
 def test_sampling_refused(name: str, text: str, message: str) -> None:

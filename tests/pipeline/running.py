@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from superopt.onnx_io.source import read
 from superopt.pipeline import optimize
+from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
@@ -41,7 +42,7 @@ def request(**asked: object) -> Request:
 
 def run(data: bytes | Path, **asked: object) -> Done:
     """`optimize` on a model."""
-    return optimize.optimize(read(data), request(**asked))
+    return optimize.optimize(load_model(read(data)), request(**asked))
 
 
 def report(done: Done) -> Report:

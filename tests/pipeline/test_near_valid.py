@@ -133,6 +133,8 @@ CASES: dict[str, onnx.ModelProto] = {
         CHAIN, change=lambda m: m.opset_import.append(helper.make_opsetid("", 17))),
     "domain that is not declared": model(
         [NODE("Gelu", ["x"], ["y"], domain="com.microsoft")]),
+    "domain of ai.onnx.ml that is not declared": model(
+        [NODE("Normalizer", ["x"], ["y"], domain="ai.onnx.ml", norm="L1")]),
     "function of an older opset": model(
         [NODE("F", ["x"], ["y"], domain="z")], functions=[function("Neg", opset=13)],
         opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("z", 1)]),
@@ -185,6 +187,36 @@ def test_every_command_takes_what_onnxruntime_runs(name: str) -> None:
         verdict = superopt.verify(m, b, limit=5)
         assert verdict.decision in ("proved", "agrees"), verdict.reason
     superopt.derive(m, other, limit=1)
+
+
+SEQUENCE = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+OPTIONAL = helper.make_value_info(
+    "s", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None)))  # fmt: skip
+CONTAINERS = {
+    "sequence in": (
+        model([NODE("ConcatFromSequence", ["s"], ["t"], axis=0), NODE("Relu", ["t"], ["y"])],
+              inputs=[SEQUENCE], outputs=[info("y", None)]),
+        {"s": [np.ones((1, 4), np.float32), -np.ones((2, 4), np.float32)]}),
+    "sequence out": (
+        model([NODE("SplitToSequence", ["x"], ["s"], axis=1)], outputs=[SEQUENCE]),
+        {"x": np.ones((1, 4), np.float32)}),
+    "optional in": (
+        model([NODE("OptionalGetElement", ["s"], ["t"]), NODE("Relu", ["t"], ["y"])], opset=18,
+              inputs=[OPTIONAL], outputs=[info("y", None)]),
+        {"s": np.linspace(-1, 1, 4, dtype=np.float32)[None]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_sequences_and_optionals_of_undeclared_shapes(name: str) -> None:
+    m, feed = CONTAINERS[name]
+    (want,) = ort.InferenceSession(m.SerializeToString()).run(None, feed)
+    for given in (m, superopt.optimize(m, budget=5, cost="roofline").model):
+        (got,) = superopt.compile(given).run(feed).values()
+        pairs = zip(want, got, strict=True) if isinstance(want, list) else [(want, got)]
+        for one, other in pairs:
+            np.testing.assert_array_equal(other, one)
+    assert superopt.verify(m, m, limit=5).decision in ("proved", "agrees")
 
 
 CERTIFIED = ["RMS norm in ai.onnx", "output without shape", "initializers of one name"]

@@ -1,6 +1,7 @@
 """`optimize` in this process, with estimated costs: what comes out, and what is said of it."""
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +9,15 @@ import numpy as np
 import onnx
 import pytest
 
+import superopt
+from superopt import api
 from superopt.errors import ExitCode, ModelError, UsageError
 from superopt.onnx_io.source import read
 from superopt.pipeline import optimize
+from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Event
+from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_library
 from tests.pipeline import models
 from tests.pipeline.models import data, model
@@ -281,6 +286,23 @@ def test_a_budget_that_is_too_short_is_said_to_be() -> None:
     assert any("too short to search" in n for n in found.notes)
 
 
+def test_a_small_model_is_read_however_long_the_rules_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the library takes longer to load than a short budget."""
+    now = time.monotonic
+    late = 0.0
+
+    def load() -> tuple[Rule, ...]:
+        nonlocal late
+        late = 60.0
+        return rules()
+
+    monkeypatch.setattr(api, "load_library", load)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + late)
+    found = superopt.optimize(data(models.PLAIN), budget=1.0, cost="roofline")
+    assert not found.report.changed
+    assert found.report.notes
+
+
 def test_nothing_is_left_behind_when_it_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +326,7 @@ def test_the_whole_library_on_every_small_model(tmp_path: Path) -> None:
     library = tuple(load_library())
     for name in ("PLAIN", "DYNAMIC", "TOPK", "RANDOM", "NONZERO", "LOOP", "CUSTOM", "INTEGERS"):
         done = optimize.optimize(
-            read(data(getattr(models, name))), request(rules=library, budget=60.0)
+            load_model(read(data(getattr(models, name)))), request(rules=library, budget=60.0)
         )
         assert done.winner is not None, name
         assert not math.isnan(done.cost_after)

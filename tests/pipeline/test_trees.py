@@ -268,6 +268,22 @@ def test_aggregates_and_post_transforms_of_opset_5(aggregate: int, post: int) ->
     compared(made, rows())
 
 
+@pytest.mark.parametrize("post", range(4))
+def test_post_transforms_of_several_targets_of_opset_5(post: int) -> None:
+    """onnxruntime takes SOFTMAX (1) and LOGISTIC (2) for each other: its own results are given."""
+    made = ensemble(np.random.default_rng(0), 15, 3, TensorProto.FLOAT, targets=3,
+                    post_transform=post)  # fmt: skip
+    compared(made, rows(), kernels=post not in (1, 2))
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+def test_base_values_of_targets_without_a_score(how: str) -> None:
+    """onnxruntime adds none where no leaf that a row reaches gives the target something."""
+    attributes = forest(np.random.default_rng(0), 2, 3, FEATURES, targets=3)
+    made = regressor(attributes, FEATURES, 3, aggregate_function=how, base_values=[1.0, 2.0, 3.0])
+    compared(made, rows(), kernels=False)
+
+
 def test_several_targets_of_opset_5() -> None:
     made = ensemble(np.random.default_rng(0), 15, 3, TensorProto.FLOAT, targets=3)
     compared(made, rows())

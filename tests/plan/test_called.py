@@ -48,7 +48,6 @@ def twice(of: str) -> onnx.FunctionProto:
 CASES = {
     "one": (calling(block("Block"), name="Block"), 2),
     "one that calls another": (calling(block("Block"), twice("Block"), name="Twice"), 4),
-    "one of an operator's name": (calling(block("Relu", ""), name="Relu", domain=""), 2),
 }
 
 
@@ -62,6 +61,44 @@ def test_functions_are_written_out(name: str) -> None:
     for _ in range(times):
         y = np.tanh(y) + y / 2
     near(exe(x=x), {"y": y})
+
+
+@pytest.mark.parametrize(("domain", "name"), [("", "Relu"), ("com.microsoft", "Gelu")])
+def test_an_operator_is_run_instead_of_a_function_of_its_name(domain: str, name: str) -> None:
+    """As in onnxruntime and in ONNX's reference."""
+    runtime = pytest.importorskip("onnxruntime")
+    m = calling(block(name, domain), name=name, domain=domain)
+    m.opset_import.extend([helper.make_opsetid(domain, 1)] if domain else [])
+    x = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+    session = runtime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x})
+    assert not np.allclose(want, np.tanh(x) + x / 2, atol=0.01), "it runs the function"
+    near(superopt.compile(m)(x=x), {"y": want})
+
+
+def leaky(default: float) -> onnx.FunctionProto:
+    """LeakyRelu, with an attribute that has a default."""
+    node = helper.make_node("LeakyRelu", ["x"], ["y"])
+    node.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    made = helper.make_function("own", "Leaky", ["x"], ["y"], [node], [OPSETS[0]])
+    made.attribute_proto.append(helper.make_attribute("slope", default))
+    return made
+
+
+@pytest.mark.parametrize("stated", [None, 0.75])
+@pytest.mark.parametrize("nested", [False, True])
+def test_attributes_that_a_call_leaves_out_are_the_function_s(
+    stated: float | None, nested: bool
+) -> None:
+    m = calling(leaky(0.5), twice("Leaky"), name="Twice" if nested else "Leaky")
+    callers = m.functions[1].node if nested else m.graph.node
+    for node in callers if stated is not None else ():
+        node.attribute.append(helper.make_attribute("slope", stated))
+    x = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
+    slope = (stated or 0.5) ** (4 if nested else 2)
+    exe = superopt.compile(m)
+    assert exe.fallen({}) == []
+    near(exe(x=x), {"y": np.where(x < 0, slope * x, x)})
 
 
 def test_a_function_of_another_opset_stays_one() -> None:

@@ -21,6 +21,7 @@ from superopt.kernels.option import Option
 from superopt.kernels.space import best, options
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read
+from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.request import Request
 from superopt.pipeline.steps import Native
@@ -217,7 +218,9 @@ def products(graph: g.Graph) -> int:
 def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     m = merged()
     source = read(m)
-    done = optimize(source, Request(budget=10, rules=load_library(), cost="roofline", target="cpu"))
+    done = optimize(
+        load_model(source), Request(budget=10, rules=load_library(), cost="roofline", target="cpu")
+    )
     done.scratch.remove()
     assert done.winner is not None
     before = superopt.compile(m, store=tmp_path)
