@@ -140,12 +140,18 @@ class _Programs:
 
 
 def compiler_of(source: Source, options: Options) -> Compiler:
+    """The compiler of a model. What replays a search is loaded where one was tuned for it."""
     from superopt.kernels.engine import host
     from superopt.pipeline import compile
-    from superopt.pipeline.rewritten import rewritten
 
     o = options
-    return compile.compiler(source, o.threads, host(), o.store, o.allowed, rewritten)
+    return compile.compiler(source, o.threads, host(), o.store, o.allowed, _replay_rewrites)
+
+
+def _replay_rewrites(source: Source, log: str) -> Source:
+    from superopt.pipeline.rewritten import rewritten
+
+    return rewritten(source, log)
 
 
 def keep_digest(watch: entries.Watch, source: Source) -> None:

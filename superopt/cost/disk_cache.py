@@ -35,6 +35,7 @@ KINDS: Final = {
     ("ready", ".digest"): "models",
     ("ready", ".proof"): "proofs",
     ("constants", ".constant"): "packed constants",
+    ("rules", ".rules"): "rules",
     ("", ".sqlite3"): "measurements",
 }
 LASTING: Final = ("measurements", "proofs")

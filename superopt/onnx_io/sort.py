@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 
-import networkx as nx
 import onnx
 
 from superopt.onnx_io.protos import Body, bodies, descend, subgraphs_of, with_nodes
@@ -32,17 +33,34 @@ def _sort(body: Body) -> bool:
     makes = {name: n for n, node in enumerate(nodes) for name in node.output if name}
     if all(makes.get(name, -1) < n for n, node in enumerate(nodes) for name in _reads(node)):
         return False
-    found = nx.DiGraph()
-    found.add_nodes_from(range(len(nodes)))
-    found.add_edges_from(
-        (makes[name], n) for n, node in enumerate(nodes) for name in _reads(node) if name in makes
+    order = _topological_order(
+        [{makes[name] for name in _reads(node) if name in makes} for node in nodes]
     )
-    try:
-        order = list(nx.lexicographical_topological_sort(found))
-    except nx.NetworkXUnfeasible:
+    if len(order) < len(nodes):
         return False
     with_nodes(body, (nodes[n] for n in order))
     return True
+
+
+def _topological_order(predecessors: Sequence[set[int]]) -> list[int]:
+    """The nodes behind their predecessors; of several that may come next the first one. Nodes of
+    cycles, and what is behind these, are left out."""
+    successors: dict[int, list[int]] = defaultdict(list)
+    missing = [len(some) for some in predecessors]
+    for n, some in enumerate(predecessors):
+        for before in some:
+            successors[before].append(n)
+    ready = [n for n, count in enumerate(missing) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        n = heappop(ready)
+        order.append(n)
+        for after in successors[n]:
+            missing[after] -= 1
+            if not missing[after]:
+                heappush(ready, after)
+    return order
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -14,7 +14,6 @@ from superopt.report.data import Finding
 
 _CORE = (
     "numpy",
-    "networkx",
     "onnx",
     "onnx-ir",
     "ml_dtypes",

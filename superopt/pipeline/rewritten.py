@@ -17,8 +17,8 @@ from superopt.onnx_io.source import Source, read
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
+from superopt.pipeline.rule_library import load_library
 from superopt.report.data import Event
-from superopt.rules.shipped import load_library
 from superopt.search.decisions import replay
 
 
