@@ -40,7 +40,7 @@ def unpack(data: bytes) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     """What `pack` wrote: rules and the keys of their proofs. Raises ValueError for other bytes."""
     try:
         rules, keys = _Unpacker(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError) as e:
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError) as e:
         raise ValueError(f"these are no packed rules: {e}") from None
     return rules, keys
 
