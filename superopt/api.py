@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,59 +110,57 @@ def optimize(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
             )
     memory = guard.bytes_given(max_memory)
-    with guard.limited(float(budget), memory):  # what is imported takes of the budget, too
-        from superopt.onnx_io.source import read
-        from superopt.pipeline import admit as admit_
-        from superopt.pipeline import optimize as optimize_
-        from superopt.pipeline.collect import collecting_rarely
-        from superopt.pipeline.inputs import read_inputs
-        from superopt.pipeline.reporting import report_of
-        from superopt.pipeline.request import Request
-        from superopt.pipeline.result import Optimized
-        from superopt.pipeline.rule_library import load_library
-        from superopt.rulebook import own_pairs, own_rules
-        from superopt.rules.exactness import classed
-        from superopt.rules.rule import FLOAT_CLASSES
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import admit as admit_
+    from superopt.pipeline import optimize as optimize_
+    from superopt.pipeline.collect import collecting_rarely
+    from superopt.pipeline.inputs import read_inputs
+    from superopt.pipeline.reporting import report_of
+    from superopt.pipeline.request import Request
+    from superopt.pipeline.result import Optimized
+    from superopt.pipeline.rule_library import load_library
+    from superopt.rulebook import own_pairs, own_rules
+    from superopt.rules.exactness import classed
+    from superopt.rules.rule import FLOAT_CLASSES
 
-        for what, given, known in (
-            ("tier", tier, admit_.TIERS),
-            ("float_class", float_class, FLOAT_CLASSES),
-        ):
-            if given not in known:
-                raise UsageError(
-                    f"{what} {given!r} is unknown",
-                    f"there are {', '.join(known)}",
-                    "use one of them",
-                )
-        with collecting_rarely():
-            source = read(model)
-            own = tuple(map(classed, own_rules(rules)))
-            shipped = [r for r in (load_library() if library else ()) if partial or not r.made]
-            request = Request(
-                budget=float(budget),
-                rules=(*shipped, *own),
-                tier=tier,
-                float_class=float_class,
-                untried=frozenset(r.name for r in own),
-                shapes=dict(shapes or {}),
-                inputs=read_inputs(inputs),
-                threads=threads or 1,
-                seed=seed,
-                alpha=1.05 if alpha is None else float(alpha),
-                progress=progress or (lambda event: None),
-                stop=stop or (lambda: False),
-                replay=replay,
-                store=None if store is None else Path(store),
-                cost=cost,
-                target=target,
-                mutants=mutants,
-                pairs=own_pairs(rules),
+    for what, given, known in (
+        ("tier", tier, admit_.TIERS),
+        ("float_class", float_class, FLOAT_CLASSES),
+    ):
+        if given not in known:
+            raise UsageError(
+                f"{what} {given!r} is unknown",
+                f"there are {', '.join(known)}",
+                "use one of them",
             )
-            done = optimize_.optimize(source, request)
-            digest = source.sha256 if done.winner is None else done.winner.sha256
-            return Optimized(
-                report_of(done, done.request.rules, digest), done.winner is not None, done
-            )
+    with guard.limited(float(budget), memory, begin=begin), collecting_rarely():
+        source = read(model)
+        own = tuple(map(classed, own_rules(rules)))
+        shipped = [r for r in (load_library() if library else ()) if partial or not r.made]
+        request = Request(
+            budget=float(budget),
+            rules=(*shipped, *own),
+            tier=tier,
+            float_class=float_class,
+            untried=frozenset(r.name for r in own),
+            shapes=dict(shapes or {}),
+            inputs=read_inputs(inputs),
+            threads=threads or 1,
+            seed=seed,
+            alpha=1.05 if alpha is None else float(alpha),
+            progress=progress or (lambda event: None),
+            stop=stop or (lambda: False),
+            replay=replay,
+            store=None if store is None else Path(store),
+            cost=cost,
+            target=target,
+            mutants=mutants,
+            pairs=own_pairs(rules),
+        )
+        done = optimize_.optimize(source, request)
+        digest = source.sha256 if done.winner is None else done.winner.sha256
+        return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
 
 
 METHODS = ("auto", "index", "rules", "numeric")
@@ -200,15 +199,16 @@ def verify(
     memory = guard.bytes_given(max_memory)
     if certificate is None and method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
-    with guard.limited(limit, memory) as limits:
-        from superopt.onnx_io.source import read
-        from superopt.pipeline import certify as certify_
-        from superopt.pipeline import verify as verify_
-        from superopt.pipeline.inputs import read_inputs
-        from superopt.report.data import Verdict
-        from superopt.rulebook import own_rules
-        from superopt.rules.exactness import classed
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import certify as certify_
+    from superopt.pipeline import verify as verify_
+    from superopt.pipeline.inputs import read_inputs
+    from superopt.report.data import Verdict
+    from superopt.rulebook import own_rules
+    from superopt.rules.exactness import classed
 
+    with guard.limited(limit, memory, begin=begin) as limits:
         if certificate is not None:
             found = certify_.read_file(Path(certificate))
             return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
@@ -296,13 +296,14 @@ def derive(
     Raises ModelError for an invalid model, UsageError for models of different interfaces.
     """
     seconds = seconds_("limit", limit)
-    with guard.limited(seconds, guard.bytes_given(max_memory)):
-        from superopt.onnx_io.source import read
-        from superopt.pipeline import derive as derive_
-        from superopt.pipeline.rule_library import load_library
-        from superopt.rulebook import own_rules
-        from superopt.rules.exactness import classed
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import derive as derive_
+    from superopt.pipeline.rule_library import load_library
+    from superopt.rulebook import own_rules
+    from superopt.rules.exactness import classed
 
+    with guard.limited(seconds, guard.bytes_given(max_memory), begin=begin):
         given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
         asked = derive_.Asked(
             given, seconds, progress or (lambda event: None), stop or (lambda: False)

@@ -80,6 +80,13 @@ def test_a_guard_inside_another_never_allows_more() -> None:
     assert guard.current().end == guard.NO_LIMIT
 
 
+@pytest.mark.parametrize(("spent", "counted"), [(0.0, 0.0), (1.0, 1.0), (50.0, 1.5)])
+def test_importing_counts_up_to_a_limit(spent: float, counted: float) -> None:
+    begin = time.monotonic() - spent
+    with guard.limited(20.0) as plain, guard.limited(20.0, begin=begin) as limits:
+        assert plain.end - limits.end == pytest.approx(counted, abs=0.2)
+
+
 def test_time_is_over_at_the_end() -> None:
     guard.check_time("nothing limits this")
     with guard.limited(60) as limits:
