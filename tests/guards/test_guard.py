@@ -218,10 +218,16 @@ def test_digests_of_large_files_end_at_the_end(size: int, tmp_path: Path) -> Non
             assert len(source.sha256) == 64
             assert content_key(array)
             return
-        with pytest.raises(OutOfTime, match="w.bin was given up"):
+        with pytest.raises(OutOfTime, match=r"w\.bin was given up"):
             _ = source.sha256
         with pytest.raises(OutOfTime, match="reading constants was given up"):
             content_key(array)
+
+
+def test_constants_beyond_the_memory_are_not_packed(tmp_path: Path) -> None:
+    path = sparse_external(tmp_path, 2 * ROOM_BYTES)
+    with pytest.raises(ModelError, match=r"constants or memory needs 400 MB, .*--max-memory"):
+        superopt.compile(path, max_memory=guard.resident_bytes() + ROOM_BYTES)
 
 
 def test_an_endless_run_ends_in_this_process() -> None:
