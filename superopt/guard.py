@@ -31,6 +31,7 @@ LOADING_SECONDS = 1.5  # of these, at most, that importing what a call uses may 
 KILL_FACTOR = 1.2  # times its budget, and seconds more, after which the command line ends ...
 KILL_SECONDS = 3.7  # ... its process: a second is for starting Python, and for ending all
 MEASURED_BYTES = 1 << 24  # an allocation from which on the process's memory is looked at
+MEASURED_SECONDS = 0.05  # of work, from which on the time that is left is looked at
 BYTES_PER_SECOND = 2e9  # written by numpy at best on one core: admitted work takes at least this
 END_POLL_SECONDS = 0.1  # between two looks at an end that may move
 NO_LIMIT = float("inf")
@@ -166,14 +167,23 @@ def admit(size: int, doing: str) -> None:
         return
     if size > guard.max_memory or size + bytes_in_use() > guard.max_memory:
         raise OverMemory(over_memory(size, doing))
-    if size / BYTES_PER_SECOND > max(guard.seconds_left(), 0.0):
-        least = size / BYTES_PER_SECOND
-        raise OutOfTime(
-            f"{doing} was given up",
-            f"writing {size_text(size)} takes {least:.2g} s at least, more than what is left of the"
-            f" budget of {guard.budget:g} s",
-            "give more time",
-        )
+    require_time(size / BYTES_PER_SECOND, doing, f"writing {size_text(size)}")
+
+
+def require_time(seconds: float, doing: str, work: str) -> None:
+    """Raises OutOfTime where less than `seconds` are left, which a call that nothing interrupts
+    takes at least. doing: what it is for; work: what takes them; both noun phrases."""
+    guard = _guard.get()
+    if guard is None or seconds <= max(guard.seconds_left(), MEASURED_SECONDS):
+        return
+    if guard.budget == NO_LIMIT:
+        raise out_of_time(doing)
+    raise OutOfTime(
+        f"{doing} was given up",
+        f"{work} takes {seconds:.2g} s at least, more than what is left of the budget of"
+        f" {guard.budget:g} s",
+        "give more time",
+    )
 
 
 def over_memory(size: int, doing: str) -> str:
