@@ -227,14 +227,10 @@ P = TypeVar("P", bound=Part)
 # --- walking --------------------------------------------------------------------------------------
 
 
-# Of each class the names of its fields, which are asked for often.
+# The names of each class's fields, and of those that hold terms and formulas, the last one first.
 FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
-_PART_NAMES = frozenset(("Term", "Formula", "App"))
-# Of each class the names of those fields that hold terms and formulas, the last one first.
 _INNER_FIELDS = {
-    kind: tuple(
-        f.name for f in reversed(fields(kind)) if _PART_NAMES & {*re.findall(r"\w+", str(f.type))}
-    )
+    kind: tuple(f.name for f in fields(kind)[::-1] if re.search("Term|Formula|App", str(f.type)))
     for kind in FIELDS
 }
 
