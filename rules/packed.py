@@ -78,15 +78,16 @@ def _operator(name: str) -> Op:
     return OPS[name]
 
 
-class _Unpacker(pickle.Unpickler):
-    _known: dict[tuple[str, str], object] = {
-        **{(kind.__module__, kind.__qualname__): kind for kind in _CLASSES},
-        (__name__, _operator.__name__): _operator,
-        (dtype.__name__, dtype.named.__name__): dtype.named,
-    }
+_GLOBALS: dict[tuple[str, str], object] = {
+    **{(kind.__module__, kind.__qualname__): kind for kind in _CLASSES},
+    (__name__, _operator.__name__): _operator,
+    (dtype.__name__, dtype.named.__name__): dtype.named,
+}
 
+
+class _Unpacker(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        found = self._known.get((module, name))
+        found = _GLOBALS.get((module, name))
         if found is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a rule")
         return found
