@@ -31,13 +31,15 @@ def new_divisors(rule: Rule) -> tuple[str, ...]:
     """The terms of which the right side of a rule needs that they are not zero, and the left side
     does not; as they are written. Not that of a quotient which is the result itself: the trial
     sees what that becomes."""
-    before = {key for side in rule.lhs for key in _known(side)}
     found = {
         key: show(t)
         for side in rule.rhs
         for d in _divisors(side, within=True)
         for key, t in _factors(d)
     }
+    if not found:
+        return ()
+    before = {key for side in rule.lhs for key in _known(side)}
     return tuple(text for key, text in found.items() if key not in before)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from superopt import guard
 from superopt.errors import UsageError
 from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule, parse_rules
 from superopt.rules.stated import floats, proof_key
@@ -50,6 +51,7 @@ def load_library() -> tuple[Rule, ...]:
     out: list[Rule] = []
     seen: dict[str, str] = {}
     for name in files():
+        guard.check_time("parsing the rule library")
         for rule in load_file(name):
             if rule.name in seen:
                 raise UsageError(f"{rule.source}: {rule.name} is already at {seen[rule.name]}")

@@ -8,6 +8,7 @@ Both are data: frozen, compared by structure, printed in Python's syntax so that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import replace as with_fields
@@ -226,17 +227,21 @@ P = TypeVar("P", bound=Part)
 # --- walking --------------------------------------------------------------------------------------
 
 
-# Of each class the names of its fields, which are asked for often.
-_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
+# The names of each class's fields, and of those that hold terms and formulas, the last one first.
+FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
+_INNER_FIELDS = {
+    kind: tuple(f.name for f in fields(kind)[::-1] if re.search("Term|Formula|App", str(f.type)))
+    for kind in FIELDS
+}
 
 
 def parts(p: Part) -> Iterator[Part]:
     """The terms and formulas directly inside `p`."""
-    left = [getattr(p, name) for name in reversed(_FIELDS[type(p)])]
+    left = [getattr(p, name) for name in _INNER_FIELDS[type(p)]]
     while left:
         if type(v := left.pop()) is tuple:
             left += reversed(v)
-        elif type(v) in _FIELDS:
+        elif type(v) in FIELDS:
             yield v
 
 
@@ -247,9 +252,10 @@ def walk(p: Part) -> Iterator[Part]:
         q = left.pop()
         if type(q) is tuple:
             left += reversed(q)
-        elif (own := _FIELDS.get(type(q))) is not None:
+        elif (inner := _INNER_FIELDS.get(type(q))) is not None:
             yield q  # type: ignore[misc]
-            left += [getattr(q, name) for name in reversed(own)]
+            for name in inner:
+                left.append(getattr(q, name))
 
 
 def names(p: Part | None) -> frozenset[str]:
@@ -268,7 +274,7 @@ def names(p: Part | None) -> frozenset[str]:
                 found |= names(over) | (names(body) - frozenset(own))
             case _:
                 found |= {q.rest} if type(q) is App and q.rest is not None else set()
-                left += [getattr(q, name) for name in _FIELDS.get(type(q), ())]
+                left += [getattr(q, name) for name in _INNER_FIELDS.get(type(q), ())]
     return frozenset(found)
 
 
@@ -277,14 +283,14 @@ def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
     new = change(p)
     if new is not None:
         return cast(P, new)
-    values = {name: _mapped(getattr(p, name), change) for name in _FIELDS[type(p)]}
+    values = {name: _mapped(getattr(p, name), change) for name in FIELDS[type(p)]}
     return type(p)(**values)  # type: ignore[arg-type]
 
 
 def _mapped(v: object, change: Callable[[Part], Part | None]) -> object:
     if type(v) is tuple:
         return tuple(_mapped(item, change) for item in v)
-    if type(v) in _FIELDS:
+    if type(v) in FIELDS:
         return rebuild(cast(Part, v), change)
     return v
 

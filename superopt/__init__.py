@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from superopt.api import (
-        Executable,
-        Optimized,
         bench,
         compile,
         derive,
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
         Undecided,
         UsageError,
     )
+    from superopt.pipeline.executable import Executable
+    from superopt.pipeline.result import Optimized
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,7 @@ _HOME = {
     "Executable": "superopt.pipeline.executable",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
-    "Optimized": "superopt.api",
+    "Optimized": "superopt.pipeline.result",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from superopt import guard
 from superopt.compiled import compile as compile
@@ -17,50 +16,24 @@ from superopt.compiled_files import compilation as compilation
 from superopt.compiled_files import export_model as export_model
 from superopt.compiled_files import profile as profile
 from superopt.compiled_files import run_model as run_model
-from superopt.cost import disk_cache
-from superopt.cost.folder import default_folder
-from superopt.cost.machine import machine
-from superopt.cost.store import Store
 from superopt.errors import OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
-from superopt.onnx_io.source import Given, read
-from superopt.pipeline import admit as admit_
-from superopt.pipeline import bench as bench_
-from superopt.pipeline import certify as certify_
-from superopt.pipeline import derive as derive_
-from superopt.pipeline import doctor as doctor_
-from superopt.pipeline import optimize as optimize_
-from superopt.pipeline import verify as verify_
-from superopt.pipeline.collect import collecting_rarely
-from superopt.pipeline.compile import Executable as Executable
-from superopt.pipeline.inputs import read_inputs
-from superopt.pipeline.load import load_model
-from superopt.pipeline.reporting import report_of
-from superopt.pipeline.request import Request
-from superopt.pipeline.result import Optimized as Optimized
-from superopt.pipeline.targets import known_target
-from superopt.report.cache import CachedFile, CacheListing, Pruned
-from superopt.report.data import (
-    BenchRow,
-    Derivation,
-    Event,
-    Finding,
-    StoreStats,
-    Verdict,
-)
-from superopt.report.words import count
 from superopt.rulebook import check_rules as check_rules
 from superopt.rulebook import generate_mutants as generate_mutants
 from superopt.rulebook import generate_rules as generate_rules
-from superopt.rulebook import own_pairs, own_rules
 from superopt.rulebook import partial_rule as partial_rule
 from superopt.rulebook import rule_diagram as rule_diagram
 from superopt.rulebook import rule_report as rule_report
 from superopt.rulebook import rule_stats as rule_stats
 from superopt.rulebook import rules as rules
-from superopt.rules.exactness import classed
-from superopt.rules.rule import FLOAT_CLASSES
-from superopt.rules.shipped import load_library
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from superopt.onnx_io.source import Given
+    from superopt.pipeline.result import Optimized
+    from superopt.report.cache import CacheListing, Pruned
+    from superopt.report.data import BenchRow, Derivation, Event, Finding, StoreStats, Verdict
 
 TARGETS = ("onnxruntime", "cpu")
 
@@ -136,16 +109,33 @@ def optimize(
             raise UsageError(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
             )
+    memory = guard.bytes_given(max_memory)
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import admit as admit_
+    from superopt.pipeline import optimize as optimize_
+    from superopt.pipeline.collect import collecting_rarely
+    from superopt.pipeline.inputs import read_inputs
+    from superopt.pipeline.load import load_model
+    from superopt.pipeline.reporting import report_of
+    from superopt.pipeline.request import Request
+    from superopt.pipeline.result import Optimized
+    from superopt.pipeline.rule_library import load_library
+    from superopt.rulebook import own_pairs, own_rules
+    from superopt.rules.exactness import classed
+    from superopt.rules.rule import FLOAT_CLASSES
+
     for what, given, known in (
         ("tier", tier, admit_.TIERS),
         ("float_class", float_class, FLOAT_CLASSES),
     ):
         if given not in known:
             raise UsageError(
-                f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
+                f"{what} {given!r} is unknown",
+                f"there are {', '.join(known)}",
+                "use one of them",
             )
-    memory = guard.bytes_given(max_memory)
-    with guard.limited(float(budget), memory), collecting_rarely():
+    with guard.limited(float(budget), memory, begin=begin), collecting_rarely():
         source = read(model)
         if progress is not None:
             progress(Event("load", f"reading {source.label}", 0.0))
@@ -213,22 +203,30 @@ def verify(
     that is no certificate.
     """
     memory = guard.bytes_given(max_memory)
-    if certificate is not None:
-        with guard.limited(limit, memory):
+    if certificate is None and method not in METHODS:
+        raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import certify as certify_
+    from superopt.pipeline import verify as verify_
+    from superopt.pipeline.inputs import read_inputs
+    from superopt.report.data import Verdict
+    from superopt.rulebook import own_rules
+    from superopt.rules.exactness import classed
+
+    with guard.limited(limit, memory, begin=begin) as limits:
+        if certificate is not None:
             found = certify_.read_file(Path(certificate))
             return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
-    if method not in METHODS:
-        raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
-    question = verify_.Question(
-        inputs=read_inputs(inputs),
-        shapes=dict(shapes or {}),
-        seed=seed,
-        method=method,
-        limit=limit,
-        progress=progress or (lambda event: None),
-        stop=stop or (lambda: False),
-    )
-    with guard.limited(limit, memory) as limits:
+        question = verify_.Question(
+            inputs=read_inputs(inputs),
+            shapes=dict(shapes or {}),
+            seed=seed,
+            method=method,
+            limit=limit,
+            progress=progress or (lambda event: None),
+            stop=stop or (lambda: False),
+        )
         try:
             verdict = verify_.verify(read(a), read(b), question)
         except (OutOfTime, guard.OverMemory) as e:
@@ -259,6 +257,9 @@ def bench(
     run on the GPU and in that precision, on inputs that are there, until the outputs are; raises
     UsageError where neither of them does. max_memory: as `optimize` has it. A model of which one
     run takes longer than `seconds` is not timed, with a note."""
+    from superopt.pipeline import bench as bench_
+    from superopt.pipeline.targets import known_target
+
     known_target(target, precision, vendor)
     if vs is None:
         vs = ("ort",) if target == "cpu" else ("superopt",)
@@ -300,27 +301,43 @@ def derive(
     A chain of rules from one to the other is as good as its rules. Not finding one says nothing.
     Raises ModelError for an invalid model, UsageError for models of different interfaces.
     """
-    given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
-    asked = derive_.Asked(
-        given, seconds_("limit", limit), progress or (lambda event: None), stop or (lambda: False)
-    )
-    with guard.limited(limit, guard.bytes_given(max_memory)):
+    seconds = seconds_("limit", limit)
+    begin = time.monotonic()
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import derive as derive_
+    from superopt.pipeline.rule_library import load_library
+    from superopt.rulebook import own_rules
+    from superopt.rules.exactness import classed
+
+    with guard.limited(seconds, guard.bytes_given(max_memory), begin=begin):
+        given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
+        asked = derive_.Asked(
+            given, seconds, progress or (lambda event: None), stop or (lambda: False)
+        )
         return derive_.derivation(read(a), read(b), asked)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:
     """The values that the node of this name writes; empty if there is no such node."""
+    from superopt.onnx_io.source import read
+
     graph = read(model).model.graph
     return tuple(v.name for n in graph if n.name == node for v in n.outputs if v.name)
 
 
 def doctor() -> tuple[Finding, ...]:
     """What is installed, and what it enables."""
+    from superopt.pipeline import doctor as doctor_
+
     return doctor_.doctor()
 
 
 def cache_stats(store: str | Path | None = None) -> StoreStats:
     """What the cost store holds."""
+    from superopt.cost.store import Store
+    from superopt.report.data import StoreStats
+    from superopt.report.words import count
+
     with Store.open(store) as held:
         s = held.stats()
         names = tuple(
@@ -332,6 +349,10 @@ def cache_stats(store: str | Path | None = None) -> StoreStats:
 
 def cache_list() -> CacheListing:
     """The files of the cache on disk, those used last first, with its folder, total and limit."""
+    from superopt.cost import disk_cache
+    from superopt.cost.folder import default_folder
+    from superopt.report.cache import CachedFile, CacheListing
+
     folder, found = default_folder(), disk_cache.cache_files()
     files = tuple(
         CachedFile(str(f.path.relative_to(folder)), f.kind, f.bytes, f.used) for f in found
@@ -346,6 +367,10 @@ def cache_prune(max_size: str | int | None = None, older_than: str | float | Non
     max_size: what may be left, in bytes or as "2GiB"; by default the limit, unless an age is
     given. older_than: seconds, or "30d": what was not used for so long goes. Measured costs and
     proofs stay. Raises UsageError for what is no size or age."""
+    from superopt.cost import disk_cache
+    from superopt.cost.folder import default_folder
+    from superopt.report.cache import Pruned
+
     most = disk_cache.parse_size(max_size) if isinstance(max_size, str) else max_size
     age = disk_cache.parse_age(older_than) if isinstance(older_than, str) else older_than
     gone = disk_cache.prune(most, age)
@@ -355,17 +380,24 @@ def cache_prune(max_size: str | int | None = None, older_than: str | float | Non
 
 def cache_clear(store: str | Path | None = None) -> int:
     """Remove every entry; how many there were."""
+    from superopt.cost.store import Store
+
     with Store.open(store) as held:
         return held.clear()
 
 
 def cache_export(store: str | Path | None, file: str | Path) -> int:
     """Write the store to a file, by rename; how many entries."""
+    from superopt.cost.store import Store
+
     with Store.open(store) as held:
         return held.export(file)
 
 
 def cache_import(store: str | Path | None, file: str | Path) -> int:
     """Take over the entries of an exported store of the same kind of machine; how many were new."""
+    from superopt.cost.machine import machine
+    from superopt.cost.store import Store
+
     with Store.open(store) as held:
         return held.import_(file, machine())

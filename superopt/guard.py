@@ -27,9 +27,11 @@ from superopt.errors import OutOfMemory, OutOfTime, UsageError
 MEMORY_PART = 0.5  # of the memory that is available when a call begins
 OVERRUN_FACTOR = 1.1  # times its budget that a call may take, ...
 OVERRUN_SECONDS = 3.0  # ... and seconds more, to give back what it has
+LOADING_SECONDS = 1.5  # of these, at most, that importing what a call uses may take
 KILL_FACTOR = 1.2  # times its budget, and seconds more, after which the command line ends ...
 KILL_SECONDS = 3.7  # ... its process: a second is for starting Python, and for ending all
 MEASURED_BYTES = 1 << 24  # an allocation from which on the process's memory is looked at
+MEASURED_SECONDS = 0.05  # of work, from which on the time that is left is looked at
 BYTES_PER_SECOND = 2e9  # written by numpy at best on one core: admitted work takes at least this
 END_POLL_SECONDS = 0.1  # between two looks at an end that may move
 NO_LIMIT = float("inf")
@@ -100,13 +102,16 @@ def current() -> Guard:
 
 
 @contextmanager
-def limited(budget: float | None = None, max_memory: int | None = None) -> Iterator[Guard]:
+def limited(
+    budget: float | None = None, max_memory: int | None = None, *, begin: float | None = None
+) -> Iterator[Guard]:
     """Limit what runs inside to about `budget` seconds and to `max_memory` bytes.
 
     The end is at OVERRUN_FACTOR * budget + OVERRUN_SECONDS from now: a call that looks at its
-    budget itself ends before. None means no limit of time, and MEMORY_PART of the memory that is
-    available. A guard inside another never allows more than that one does. The outermost raises
-    OutOfMemory for an OverMemory that nobody handled.
+    budget itself ends before. begin: time.monotonic() at which the call began to import what it
+    uses; up to LOADING_SECONDS of that count. None means no limit of time, and MEMORY_PART of the
+    memory that is available. A guard inside another never allows more than that one does. The
+    outermost raises OutOfMemory for an OverMemory that nobody handled.
     """
     outer = current()
     if max_memory is not None:
@@ -117,7 +122,9 @@ def limited(budget: float | None = None, max_memory: int | None = None) -> Itera
         limit = outer.max_memory
     end, seconds = outer.end, outer.budget
     if budget is not None:
-        own = time.monotonic() + OVERRUN_FACTOR * budget + OVERRUN_SECONDS
+        now = time.monotonic()
+        loading = 0.0 if begin is None else min(now - begin, LOADING_SECONDS)
+        own = now - loading + OVERRUN_FACTOR * budget + OVERRUN_SECONDS
         if own < end:
             end, seconds = own, budget
     made = Guard(end, min(limit, outer.max_memory), seconds, outer.notes)
@@ -160,14 +167,23 @@ def admit(size: int, doing: str) -> None:
         return
     if size > guard.max_memory or size + bytes_in_use() > guard.max_memory:
         raise OverMemory(over_memory(size, doing))
-    if size / BYTES_PER_SECOND > max(guard.seconds_left(), 0.0):
-        least = size / BYTES_PER_SECOND
-        raise OutOfTime(
-            f"{doing} was given up",
-            f"writing {size_text(size)} takes {least:.2g} s at least, more than what is left of the"
-            f" budget of {guard.budget:g} s",
-            "give more time",
-        )
+    require_time(size / BYTES_PER_SECOND, doing, f"writing {size_text(size)}")
+
+
+def require_time(seconds: float, doing: str, work: str) -> None:
+    """Raises OutOfTime where less than `seconds` are left, which a call that nothing interrupts
+    takes at least. doing: what it is for; work: what takes them; both noun phrases."""
+    guard = _guard.get()
+    if guard is None or seconds <= max(guard.seconds_left(), MEASURED_SECONDS):
+        return
+    if guard.budget == NO_LIMIT:
+        raise out_of_time(doing)
+    raise OutOfTime(
+        f"{doing} was given up",
+        f"{work} takes {seconds:.2g} s at least, more than what is left of the budget of"
+        f" {guard.budget:g} s",
+        "give more time",
+    )
 
 
 def over_memory(size: int, doing: str) -> str:

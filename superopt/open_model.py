@@ -146,6 +146,7 @@ class _Programs:
 
 
 def compiler_of(source: Source, options: Options) -> Compiler:
+    """The compiler of a model. What replays a search is loaded where one was tuned for it."""
     from superopt.kernels.engine import host
     from superopt.pipeline import compile
 

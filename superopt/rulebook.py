@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from superopt.errors import UsageError
-from superopt.onnx_io.source import Given, read
-from superopt.pipeline import generate as generate_
-from superopt.pipeline import judge as judge_
-from superopt.pipeline import known as known_
-from superopt.pipeline import mutants as mutants_
-from superopt.pipeline import partial_page as partial_page_
-from superopt.pipeline.own_mutants import own_mutants
-from superopt.pipeline.program_mutants import OPERATORS_OF
-from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
-from superopt.report.diagram import RuleDiagram
-from superopt.report.library import RuleReport
-from superopt.report.mutation import Mutation
-from superopt.report.partial import PartialPage
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import tier
+
+if TYPE_CHECKING:
+    from superopt.onnx_io.source import Given
+    from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
+    from superopt.report.diagram import RuleDiagram
+    from superopt.report.library import RuleReport
+    from superopt.report.mutation import Mutation
+    from superopt.report.partial import PartialPage
+    from superopt.rules.rule import Rule
 
 CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them
 
 
 def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
     """The rules of files. Raises UsageError for what is none, and for two of one name."""
+    from superopt.rules.rule import parse_rules
+
     if isinstance(files, str):  # which is a sequence of letters
         raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
     out: list[Rule] = []
@@ -65,11 +61,16 @@ def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
 
 
 def _info(rule: Rule) -> RuleInfo:
+    from superopt.report.data import RuleInfo
+    from superopt.rules.stated import tier
+
     return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
 
 
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
     """The library's rules, then those of the files."""
+    from superopt.pipeline.rule_library import load_library
+
     return tuple(_info(r) for r in (*load_library(), *own_rules(files)))
 
 
@@ -78,6 +79,9 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
 
     files: of further rules; a rule of theirs goes before one of the library with its name.
     """
+    from superopt.pipeline import known as known_
+    from superopt.pipeline.rule_library import load_library
+
     own = own_rules(files)
     found = [r for r in (*load_library(), *own) if r.name == name]
     if not found:
@@ -92,6 +96,8 @@ def partial_rule(name: str, files: Sequence[str | Path] = ()) -> PartialPage | N
 
     Raises UsageError for a pair of which no regions can be said as formulas of its sizes.
     """
+    from superopt.pipeline import partial_page as partial_page_
+
     try:
         return partial_page_.page(name, own_rules(files))
     except ValueError as e:
@@ -108,11 +114,17 @@ def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
 
     part: only of rules with this in their name or the name of their file.
     """
+    from superopt.pipeline import known as known_
+    from superopt.pipeline.rule_library import load_library
+
     return known_.report(load_library(), own_rules(files), part)
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
     """The library's rules and those of the files, counted by file."""
+    from superopt.pipeline import known as known_
+    from superopt.pipeline.rule_library import load_library
+
     return known_.counted((*load_library(), *own_rules(files)))
 
 
@@ -128,6 +140,9 @@ def check_rules(
 
     Raises UsageError for a file without rules.
     """
+    from superopt.pipeline import judge as judge_
+    from superopt.report.data import Event
+
     out: list[RuleVerdict] = []
     own = own_rules([file])
     if not own:
@@ -170,6 +185,8 @@ def generate_rules(
     Raises UsageError for a family that is unknown, for operators and shapes that do not fit, for a
     folder of another run or one that cannot be written, and where there is no Ray.
     """
+    from superopt.pipeline import generate as generate_
+
     for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
         if value < least:
             raise UsageError(f"{name} {value}", f"it is at least {least}", "give another")
@@ -215,6 +232,11 @@ def generate_mutants(
     Raises UsageError for a family that is unknown, for families of a model, and for a folder of
     another run; ModelError for an invalid model.
     """
+    from superopt.onnx_io.source import read
+    from superopt.pipeline import mutants as mutants_
+    from superopt.pipeline.own_mutants import own_mutants
+    from superopt.pipeline.program_mutants import OPERATORS_OF
+
     show = progress or (lambda event: None)
     if model is not None:
         if families:

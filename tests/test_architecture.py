@@ -72,7 +72,9 @@ OWNERS: dict[str, set[str]] = {
 # Importing these in a function is how a part works without them.
 OPTIONAL = {"onnxruntime", "openvino", "torch", "onnx2torch", "triton", "lightgbm", "ray"}
 # Whose start must be fast: they import what a call needs when it is made.
-LAZY = {"__init__", "cli", "commands", "compiled", "compiled_files", "open_model"}
+LAZY = {
+    "__init__", "api", "cli", "commands", "compiled", "compiled_files", "open_model", "rulebook",
+}  # fmt: skip
 # What LAZY parts may import at the top of a file.
 LIGHT = {"click", "superopt"}
 

@@ -37,6 +37,7 @@ KINDS: Final = {
     ("ready", ".seconds"): "models",  # what compiling took
     ("ready", ".proof"): "proofs",
     ("constants", ".constant"): "packed constants",
+    ("rules", ".rules"): "rules",
     ("", ".sqlite3"): "measurements",
 }
 LASTING: Final = ("measurements", "proofs")

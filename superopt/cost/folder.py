@@ -43,6 +43,11 @@ def ready_folder() -> Path:
     return default_folder() / "ready"
 
 
+def rules_folder() -> Path:
+    """Where the parsed rule library lies."""
+    return default_folder() / "rules"
+
+
 def store_file(path: Path | str | None) -> Path:
     """The store at `path`: a file, a folder that holds one, or the default."""
     place = default_folder() if path is None else Path(path)

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from superopt import guard
 from superopt.ir.op import Attr, Attrs, InferError, Op, Payload, canonical_attrs, infer
 from superopt.te.dtype import from_numpy
 from superopt.te.expr import TensorType
@@ -169,6 +170,9 @@ def constant(
     return found  # type: ignore[return-value]
 
 
+HASHED_BYTES = 64 << 20  # of a constant, between two looks at the time
+
+
 def content_key(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
     """What identifies a tensor's content: dtype, shape, and the bytes or their digest."""
     if array.dtype == object:
@@ -177,7 +181,12 @@ def content_key(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
         raw = np.ascontiguousarray(array).tobytes() if array.nbytes <= 64 else b""
         if not raw and array.size:
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            raw = hashlib.blake2b(flat.data, digest_size=16).digest()
+            digest = hashlib.blake2b(digest_size=16)
+            for start in range(0, flat.size, HASHED_BYTES):
+                if start:
+                    guard.check_time("reading constants")
+                digest.update(flat.data[start : start + HASHED_BYTES])
+            raw = digest.digest()
     return (str(array.dtype), array.shape, raw)
 
 

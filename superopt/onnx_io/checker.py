@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from superopt import guard
 from superopt.onnx_io.forked_check import (
     NO_MEMORY,
     PATIENCE,
@@ -58,7 +59,7 @@ def complaint(data: bytes, seconds: int) -> Complaint | None:
     """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
 
     Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
-    time are allowed.
+    time are allowed.  Raises OutOfTime where the time of the call is over before.
     """
     global _checked
     if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
@@ -131,7 +132,7 @@ def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
     """Raises OSError or ValueError where no answer comes."""
     # To one that has ended nothing is sent, and no signal ends us, as by a pipe one might.
     server.line.sendall(_ASKED.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
-    end = time.monotonic() + seconds * PATIENCE + _SLACK
+    end = min(time.monotonic() + seconds * PATIENCE + _SLACK, guard.current().end)
     answer = b""
     while not answer.endswith(b"\n"):
         if not select.select([server.line], [], [], max(0.0, end - time.monotonic()))[0]:

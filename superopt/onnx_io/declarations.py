@@ -7,6 +7,7 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
+from superopt import guard
 from superopt.errors import ModelError
 from superopt.onnx_io.mapped import byte_size
 from superopt.onnx_io.protos import declared, tensors
@@ -110,6 +111,7 @@ def _impossible_dims(dims: list[int], dtype: ir.DataType) -> str:
 def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -> None:
     """Raise ModelError for a tensor whose data does not agree with its shape and dtype."""
     for tensor, name, _ in tensors(model):
+        guard.check_time(f"reading {label}")
         what = f"{label}: the data of {name} is not valid"
         todo = "export the model again: the tensor is damaged"
         if tensor.data_type not in _DTYPES or tensor.data_type == 0:

@@ -22,6 +22,7 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 
+from superopt import guard
 from superopt.onnx_io.declarations import impossible
 from superopt.onnx_io.protos import declared
 
@@ -45,7 +46,7 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
     """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
 
     Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
-    time are allowed.
+    time are allowed.  Raises OutOfTime where the time of the call is over before.
     """
     if not hasattr(os, "fork"):
         text = said_here(data)
@@ -61,7 +62,8 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
     os.close(writer)
     status = None
     try:
-        said = _read_until(reader, time.monotonic() + seconds * PATIENCE)
+        end = min(time.monotonic() + seconds * PATIENCE, guard.current().end)
+        said = _read_until(reader, end)
         if said is not None:
             _, status = os.waitpid(child, 0)
     finally:
@@ -70,6 +72,8 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
+    if said is None:
+        guard.check_time("checking a model")
     if status == 0 and said is not None:
         return Complaint(said.decode(errors="replace")) if said else None
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

@@ -7,12 +7,15 @@ when another file is later renamed over it.  So a model may be written over its 
 import hashlib
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
 import onnx_ir as ir
+
+from superopt import guard
 
 _CHUNK: Final = 8 << 20
 _META_KEY: Final = "superopt.region"
@@ -75,19 +78,27 @@ class Region:
     def view(self) -> memoryview:
         return self.backing.view[self.offset : self.offset + self.size]
 
-    def copy_to(self, file: BinaryIO) -> None:
-        """Append to a file, a chunk at a time, so that memory stays small."""
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes, some megabytes at a time, so that memory stays small.
+
+        Raises OutOfTime between two of them where the time of the call is over.
+        """
         for start in range(self.offset, self.offset + self.size, _CHUNK):
+            if start > self.offset:
+                guard.check_time(f"reading {self.backing.name}")
             size = min(_CHUNK, self.offset + self.size - start)
-            file.write(self.backing.view[start : start + size])
+            yield self.backing.view[start : start + size]
             self.backing.release(start, size)
 
+    def copy_to(self, file: BinaryIO) -> None:
+        """Append to a file."""
+        for chunk in self.chunks():
+            file.write(chunk)
+
     def update(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
-        """Feed to a hash, a chunk at a time."""
-        for start in range(self.offset, self.offset + self.size, _CHUNK):
-            size = min(_CHUNK, self.offset + self.size - start)
-            digest.update(self.backing.view[start : start + size])
-            self.backing.release(start, size)
+        """Feed to a hash."""
+        for chunk in self.chunks():
+            digest.update(chunk)
 
     def digest(self) -> str:
         """SHA-256 of the bytes, in hexadecimal."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import onnx
 
+from superopt import guard
+
 ModelProto = onnx.ModelProto
 Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
@@ -49,9 +51,12 @@ def bodies(model: onnx.ModelProto) -> Iterator[Place]:
 
 
 def descend(outermost: Iterable[Place]) -> Iterator[Place]:
-    """These bodies and the subgraphs in them, at any depth."""
+    """These bodies and the subgraphs in them, at any depth.
+
+    Raises OutOfTime between two of them where the time of the call is over."""
     todo = list(outermost)
     while todo:
+        guard.check_time("reading a model")
         place = todo.pop()
         yield place
         for node in place.body.node:

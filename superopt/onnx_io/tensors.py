@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as oir
 from onnx import numpy_helper
 
+from superopt import guard
 from superopt.ir import graph as g
 from superopt.onnx_io.mapped import Region, region_of, tensor_of
 from superopt.onnx_io.skeleton import stub_index
@@ -39,6 +40,7 @@ class ConstantPool:
     def add(self, tensors: Iterable[oir.TensorProtocol]) -> None:
         """Announce tensors, so that equal ones among them are found."""
         for t in tensors:
+            guard.check_time("reading a model")
             self._kept.append(t)
             if t.nbytes > SMALL:
                 probe = _probe(t)
@@ -48,6 +50,7 @@ class ConstantPool:
         """The constant of `t` (which was added)."""
         made = self._made.get(id(t))
         if made is None:
+            guard.check_time("reading a model")
             made = self._build(t)
             self._made[id(t)] = made
             self.tensors.setdefault(made, t)

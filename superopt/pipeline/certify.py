@@ -17,6 +17,7 @@ from superopt.onnx_io.source import Source
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.load import load_model
+from superopt.pipeline.rule_library import load_library
 from superopt.pipeline.trace import Untraceable, rounds
 from superopt.report.certificate import (
     CERTIFICATE,
@@ -31,7 +32,6 @@ from superopt.report.data import Verdict
 from superopt.report.words import count
 from superopt.rules.exactness import classed
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
 from superopt.rules.stated import digest, statement, tier
 from superopt.search.move import Step
 

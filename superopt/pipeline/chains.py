@@ -8,10 +8,10 @@ from functools import lru_cache
 from superopt.ir import graph as g
 from superopt.ir.substitute import replace_all
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
+from superopt.pipeline.rule_library import load_library
 from superopt.rules.derive import Bounds, Derived, derive
 from superopt.rules.divisors import new_divisors
 from superopt.rules.index import Index
-from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 
 NEAR = 0.3  # of the time: for the graphs down to what both share only

@@ -18,8 +18,8 @@ from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
+from superopt.pipeline.rule_library import load_library
 from superopt.report.data import Event
-from superopt.rules.shipped import load_library
 from superopt.search.decisions import replay
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt import guard
 from superopt.kernels.engine import Machine, linked
 from superopt.kernels.pool import Pool, started
 
@@ -128,7 +129,9 @@ def functions(
 
 def aligned(size: int) -> np.ndarray:
     """Zeros, from a multiple of 64 bytes on; many of them in large pages, where the system has
-    them for who asks: of small ones, which lie anywhere, no processor foresees the next."""
+    them for who asks: of small ones, which lie anywhere, no processor foresees the next. Raises
+    MemoryError where there are not so many, or the call may not use them."""
+    guard.admit(size, "a program's constants or memory")
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         held = np.zeros(size + ALIGNED, np.uint8)
         begin = -held.ctypes.data % ALIGNED

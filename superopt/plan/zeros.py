@@ -12,6 +12,7 @@ products, and those before them through which zeros go, are computed as they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 
@@ -37,14 +38,31 @@ LARGE = 1 << 20  # elements of a bias that is not looked at
 
 WIDE = Reals(F64)
 
-Constants = Mapping[Tensor, Callable[[], np.ndarray]]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants:
+    """Constant tensors. zero: those that were looked at, and whether they may be zero in places:
+    a forest compares thousands of columns with the same constant."""
+
+    arrays: Mapping[Tensor, Callable[[], np.ndarray]]
+    zero: dict[Tensor, bool] = field(default_factory=dict)
+
+    def __contains__(self, t: Tensor) -> bool:
+        return t in self.arrays
+
+    def may_be_zero(self, t: Tensor) -> bool:
+        """True where UNBIASED of the elements are zero, and of tensors that are not looked at."""
+        if t not in self.zero:
+            large = prod(n for n in t.shape if isinstance(n, int)) > LARGE
+            self.zero[t] = large or float(np.mean(self.arrays[t]() == 0)) >= UNBIASED
+        return self.zero[t]
 
 
 def delicate(current: Mapping[Tensor, Tensor], tensors: Tensors) -> set[Tensor]:
     """The products of which a function that breaks at zero is computed, by way of what keeps
     zeros."""
-    constants = tensors.constants
-    products = {t for t, now in current.items() if contraction(now, constants) is not None}
+    constants = Constants(tensors.constants)
+    products = {t for t, now in current.items() if contraction(now, constants.arrays) is not None}
     out: set[Tensor] = set()
     seen: set[Tensor] = set()
     todo: list[Tensor] = []
@@ -149,9 +167,7 @@ def _zero(e: Expr, constants: Constants) -> bool:
         case Const(value):
             return abs(float(value)) < TINY
         case Load(t) if t in constants:
-            if prod(n for n in t.shape if isinstance(n, int)) > LARGE:
-                return True
-            return float(np.mean(constants[t]() == 0)) >= UNBIASED
+            return constants.may_be_zero(t)
         case Apply("cast", (x,)):
             return _zero(x, constants)
     return False

@@ -25,6 +25,7 @@ from superopt.te.expr import TensorType
 from superopt.te.fn import function
 from superopt.te.node import Number
 
+TIMED_PRODUCTS = 1 << 28  # multiplications between two looks at the time: 30 ms to 0.5 s
 # Products of integers are exact in float64 while their sums stay below this.
 _EXACT = 1 << 53
 
@@ -165,7 +166,7 @@ class Reals:
         if stored.kind in "iub" or dtype.is_int:
             return _integer_matmul(a, b, stored)
         wide = working(stored)
-        out: np.ndarray = np.matmul(blas(a, wide), blas(b, wide))
+        out = timed_matmul(blas(a, wide), blas(b, wide))
         return out if wide == stored else out.astype(stored)
 
     def random(self, type: TensorType, seed: int) -> np.ndarray:
@@ -241,7 +242,34 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
     wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
     if bound < _EXACT:
         f64 = np.dtype(np.float64)
-        exact: np.ndarray = np.matmul(blas(a, f64), blas(b, f64))
-        return exact.astype(np.int64).astype(stored)
-    wrapped: np.ndarray = np.matmul(a.astype(wide), b.astype(wide))
-    return wrapped.astype(stored)
+        return timed_matmul(blas(a, f64), blas(b, f64)).astype(np.int64).astype(stored)
+    return timed_matmul(a.astype(wide), b.astype(wide)).astype(stored)
+
+
+def timed_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """np.matmul, in pieces of at most TIMED_PRODUCTS multiplications. Raises OutOfTime between two
+    of them where the time of the call is over."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    lengths = (*batch, a.shape[-2], b.shape[-1])
+    pieces = math.ceil(math.prod(lengths) * a.shape[-1] / TIMED_PRODUCTS)
+    longest = max(lengths)
+    if pieces <= 1 or longest <= 1:
+        whole: np.ndarray = np.matmul(a, b)
+        return whole
+    axis = lengths.index(longest) - len(lengths)
+    step = math.ceil(longest / pieces)
+    out = np.empty(lengths, a.dtype)
+    for start in range(0, longest, step):
+        guard.check_time("evaluating a graph")
+        sides = [
+            x if axis == kept else _cut(x, axis, start, step) for x, kept in ((a, -1), (b, -2))
+        ]
+        _cut(out, axis, start, step)[...] = timed_matmul(*sides)
+    return out
+
+
+def _cut(x: np.ndarray, axis: int, start: int, length: int) -> np.ndarray:
+    """A range of an axis, counted from the end; all of `x` where it is broadcast along that."""
+    if x.ndim < -axis or x.shape[axis] == 1:
+        return x
+    return np.moveaxis(np.moveaxis(x, axis, 0)[start : start + length], 0, axis)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import onnx
 import pytest
 
+from superopt import guard
+from superopt.errors import OutOfTime
 from superopt.onnx_io import checker
 from superopt.onnx_io.forked_check import Complaint, checked
 from tests.onnx_io.children import in_child
@@ -84,13 +86,31 @@ def test_what_it_does_not_survive_a_fork_says() -> None:
         assert checker.complaint(GOOD, 3) is None
 
 
-def test_what_never_ends_is_ended() -> None:
+def endless() -> bytes:
+    """A model on which the checker never ends."""
     made = text("""<ir_version: 8, opset_import: ["" : 17]>
         g (float x, float[5] y) => (float[a] z) { z = Einsum <equation = "i"> (x, y) }""")
     made.graph.node[0].attribute[0].s = b"\xff\0"
+    data: bytes = made.SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
+    ask = checker.complaint if served and server() else checked
+    begin = time.monotonic()
+    with guard.limited(60) as limits:
+        limits.end_within(1.0)
+        with pytest.raises(OutOfTime, match="checking a model was given up"):
+            ask(endless(), 30)
+    assert time.monotonic() - begin < 15
+    assert ask(GOOD, 30) is None
+
+
+def test_what_never_ends_is_ended() -> None:
     kept = server()
     begin = time.monotonic()
-    assert checker.complaint(made.SerializeToString(), 1) is not None
+    assert checker.complaint(endless(), 1) is not None
     assert time.monotonic() - begin < 30
     assert checker._server is None  # it said nothing: a fork did
     with pytest.raises(ProcessLookupError):

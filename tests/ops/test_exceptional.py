@@ -1,4 +1,4 @@
-"""NaN, infinities, signed zeros and ties: the table of docs/reference/exceptional_values.md, tested."""
+"""NaN, infinities, signed zeros and ties: docs/reference/exceptional_values.md, tested."""
 
 from __future__ import annotations
 

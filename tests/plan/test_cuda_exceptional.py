@@ -1,4 +1,4 @@
-"""NaN, infinities, signed zeros and ties on a GPU: the table of docs/reference/exceptional_values.md."""
+"""NaN, infinities, signed zeros, ties on a GPU: docs/reference/exceptional_values.md."""
 
 from __future__ import annotations
 
