@@ -26,19 +26,32 @@ from superopt.check.numeric import (
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as g
+from superopt.pipeline.comparison import (
+    Second,
+    compare_outputs,
+    different_in_float64,
+    output_reference,
+    runtime_reference,
+)
 from superopt.pipeline.original import Original, free_values
 from superopt.pipeline.request import Deadline
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
 RACE_SECONDS = 2.0  # kept for timing when it is decided whether there is time for another input
-CHECK_PART = 0.15  # of the budget, for evaluating the original in float64
+# Of the bounds by which `verify` decides, what a rewritten model may use up: on other inputs, or
+# another machine, its error beside the original's is another one.
+ALLOWED_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why a graph is not used though nothing is known to be wrong with it."""
+    """Why a graph is not used though nothing is known to be wrong with it.
+
+    lossy: the number of the set of inputs on which its rounding errors are too large, if they are.
+    """
 
     reason: str
+    lossy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,7 @@ class _Tally:
     sets: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     own: bool = False
+    whole: bool = False  # were outputs compared with float64 values of the whole model?
 
 
 def check(
@@ -74,8 +88,9 @@ def check(
 ) -> Checked | Dropped | Wrong:
     """Compare `folded`, written to the session's file, with the original on every set of inputs.
 
-    graph: the same before constants were folded. Sets that need not be are left out when they
-    would take too much of the time.
+    graph: the same before constants were folded. The file's outputs are compared with float64 as
+    `verify` does it, within part of its bounds. On sets that need not be they are compared with the
+    original's in onnxruntime where float64 would take too much of the time.
     """
     try:
         regions, values = cut_like(original.regions, folded)
@@ -88,15 +103,16 @@ def check(
         place = session.path.parent / "watched" / session.path.name
         file = watched(original.model, folded, wanted, place, session.path)
     tally = _Tally()
+    second = Second("the rewritten model", original.model.source, folded, session)
     if file is None:
-        found = _on_sets(tally, original, graph, folded, regions, values, None, deadline)
+        found = _on_sets(tally, original, graph, folded, regions, values, None, second, deadline)
     elif file.path == session.path:
         run = (file, session)
-        found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+        found = _on_sets(tally, original, graph, folded, regions, values, run, second, deadline)
     else:
         with Session(file.path, session.threads) as held:
             run = (file, held)
-            found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+            found = _on_sets(tally, original, graph, folded, regions, values, run, second, deadline)
     return found or _checked(tally, original, regions)
 
 
@@ -108,6 +124,7 @@ def _on_sets(
     regions: g.Graph,
     values: Sequence[g.Value | None],
     run: tuple[Watched, Session] | None,
+    second: Second,
     deadline: Deadline,
 ) -> Dropped | Wrong | None:
     """Fill the tally; what ends the check early, if anything does."""
@@ -115,7 +132,20 @@ def _on_sets(
         return Dropped(f"onnxruntime refuses it: {run[1].refused}")
     for n, s in enumerate(original.sets):
         if not s.must and tally.results and not _time_for(original, n, deadline):
-            tally.late.append(s.feed.kind)
+            far = _far_from_runtime(original, n, second)
+            if isinstance(far, str):
+                tally.skipped[far] = None
+                continue
+            if far is None:
+                tally.late.append(s.feed.kind)
+                continue
+            if deadline.over():
+                return far
+        whole = _end_to_end(original, n, second, None if tally.sets else graph)
+        if original.regions.free and isinstance(whole, list):  # regions would tell nothing more
+            tally.results += whole
+            tally.sets.append(s.feed.kind)
+            tally.whole = True
             continue
         ref = original.reference(n)
         if isinstance(ref, str):
@@ -133,13 +163,68 @@ def _on_sets(
                 )
             found, ref = _found(original, folded, values, run[0], got, ref)
         wrong = _judge(tally, original, graph, folded, regions, ref, found)
+        if isinstance(wrong, Dropped):
+            return replace(wrong, lossy=n)
         if wrong is not None:
             return wrong
         if not tally.sets:
             different = _exactly(original, graph, ref)
             if different is not None:
                 return Wrong(folded, ref, found, different)
+        if isinstance(whole, Dropped):
+            return whole
+        if isinstance(whole, str):
+            tally.skipped[whole] = None
         tally.sets.append(s.feed.kind)
+    return None
+
+
+def _far_from_runtime(original: Original, n: int, second: Second) -> Dropped | str | None:
+    """Why `second` is not used, where it is not near what onnxruntime gives for the original on set
+    number `n`; a line where that cannot be said. Needs no float64 evaluation: what is within
+    ALLOWED_PART of the original's own results is within the bounds beside float64, too."""
+    s = original.sets[n]
+    if s.got is None:
+        return f"{s.feed.kind} inputs: there was no time left"
+    ref = runtime_reference(s.feed, original.names, s.got)
+    found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=False)
+    return found if isinstance(found, str) else _lossy(found, n)
+
+
+def _end_to_end(
+    original: Original, n: int, second: Second, graph: g.Graph | None
+) -> list[Result] | Dropped | str | None:
+    """Compare the file's outputs on set number `n` with the float64 values of the whole model:
+    results of the rewritten ones; or why it is not used, where `verify` would refute it or nearly
+    so; a line where nothing can be compared, None where there are no float64 values.
+
+    graph: the rewritten one before constants were folded; where it is given, float64 values of both
+    graphs are compared, too.
+    """
+    ref = output_reference(original, n)
+    if isinstance(ref, str):
+        return ref
+    exactly = graph is not None and (graph != second.graph or bool(original.regions.free))
+    found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=exactly)
+    if isinstance(found, str):
+        return found
+    lossy = _lossy(found, n)
+    if lossy is not None or ref.rounded:
+        return lossy
+    if graph is not None and original.regions.free:
+        unfolded = replace(second, graph=graph)
+        different = different_in_float64(original, ref, unfolded)
+        if different:
+            return Dropped(different)
+    rows = zip(found, original.model.graph.outputs, second.graph.outputs, strict=True)
+    return [r for r, old, new in rows if isinstance(r, Result) and old is not new]
+
+
+def _lossy(found: Sequence[Result | str], n: int) -> Dropped | None:
+    for r in found:
+        if isinstance(r, Result) and r.compared.failure:
+            why = f"{r.compared.failure} (inputs: {r.kind})"
+            return Dropped(f"rounding grows too far at output {r.place}: {why}", n)
     return None
 
 
@@ -148,19 +233,27 @@ def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
     if original.knows(n):
         return not deadline.over()
     slowest = original.slowest
-    enough = original.seconds + slowest <= CHECK_PART * deadline.seconds
+    enough = original.seconds + slowest <= original.check_seconds
     return enough and deadline.left() > 2 * slowest + RACE_SECONDS
 
 
 def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
     if tally.late:
-        tally.skipped[f"{', '.join(tally.late)} inputs: there was no time left"] = None
-    method = (OWN if tally.own else RUNTIME) + (REGIONS if original.regions.free else "")
+        tally.skipped[
+            f"{', '.join(tally.late)} inputs: there was no time left for float64; outputs are near"
+            " the original's in onnxruntime"
+        ] = None
+    regions_only = original.regions.free and not tally.whole
+    method = (OWN if tally.own else RUNTIME) + (REGIONS if regions_only else "")
     compared = {r.place for r in tally.results}
     rows = zip(
         original.regions.places, original.regions.graph.outputs, regions.outputs, strict=True
     )
-    unchecked = tuple(p.name for p, old, new in rows if old is not new and p.name not in compared)
+    unchecked = tuple(
+        p.name
+        for p, old, new in rows
+        if old is not new and p.name not in compared and (p.output or not tally.whole)
+    )
     return Checked(tuple(tally.results), tuple(tally.skipped), unchecked, tuple(tally.sets), method)
 
 
