@@ -34,6 +34,7 @@ Keep = Callable[[g.Value, np.ndarray], None]
 RUNTIME = "onnxruntime against our float64 evaluation of the original"
 OWN = "our own evaluation against float64: onnxruntime did not run it"
 REGIONS = ", region by region around opaque nodes"
+END_TO_END = ", and end to end"
 
 
 class Unrunnable(ValueError):

@@ -13,14 +13,15 @@ from superopt.onnx_io.follow import SMALL
 from superopt.onnx_io.importer import OVERRIDABLE_SINCE
 from superopt.onnx_io.model import payload
 from superopt.onnx_io.source import Source
+from superopt.onnx_io.stowed import proto_of
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.dtype import F64, from_numpy
 
 
 def node_model(
     source: Source, n: g.Node, operands: Sequence[np.ndarray | None]
-) -> tuple[oir.Model, dict[str, np.ndarray]]:
-    """A model of the opaque node `n` alone, and the values to feed it by input name.
+) -> tuple[bytes, dict[str, np.ndarray]]:
+    """The file of a model of the opaque node `n` alone, and the values to feed it by input name.
 
     source: the file that `n` was read from, whose opsets and local functions the model has.
     operands: one array for each operand of `n`, None where `n` has none. An integer operand of at
@@ -66,4 +67,5 @@ def node_model(
     )
     functions = [f.clone() for f in source.model.functions.values()]
     version = max(source.model.ir_version, OVERRIDABLE_SINCE)
-    return oir.Model(graph, ir_version=version, functions=functions), feeds
+    model = oir.Model(graph, ir_version=version, functions=functions)
+    return bytes(proto_of(model).SerializeToString()), feeds

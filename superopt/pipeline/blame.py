@@ -124,9 +124,7 @@ def blame(
     )
 
 
-def lossy_step(
-    original: Original, steps: Sequence[Step], n: int, folder: Path, threads: int
-) -> Culprit | None:
+def lossy_step(original: Original, steps: Sequence[Step], n: int, folder: Path) -> Culprit | None:
     """The step with which rounding errors of an output become too large on set number `n`; None
     where no step does it alone. Models are written to `folder`."""
     ref = output_reference(original, n)
@@ -140,7 +138,7 @@ def lossy_step(
             write(original.model, folded, path)
         except ExportError:
             return False
-        with Session(path, threads) as held:
+        with Session(path, original.session.threads) as held:
             second = Second("the model after a step", original.model.source, folded, held)
             found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=False)
         path.unlink()

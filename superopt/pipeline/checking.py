@@ -10,6 +10,7 @@ import numpy as np
 from superopt import ort
 from superopt.check.compare import Compared, failed
 from superopt.check.numeric import (
+    END_TO_END,
     OWN,
     REGIONS,
     RUNTIME,
@@ -26,10 +27,11 @@ from superopt.check.numeric import (
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as g
+from superopt.onnx_io.capture import captured
+from superopt.onnx_io.model import payload
 from superopt.pipeline.comparison import (
     Second,
     compare_outputs,
-    different_in_float64,
     output_reference,
     runtime_reference,
 )
@@ -130,6 +132,8 @@ def _on_sets(
     """Fill the tally; what ends the check early, if anything does."""
     if run is not None and run[1].refused:
         return Dropped(f"onnxruntime refuses it: {run[1].refused}")
+    # What a subgraph reads shows in an output only where the subgraph runs.
+    lazy = any(captured(payload(n)) for n in opaque_nodes(original.model.graph))
     for n, s in enumerate(original.sets):
         if not s.must and tally.results and not _time_for(original, n, deadline):
             far = _far_from_runtime(original, n, second)
@@ -141,12 +145,13 @@ def _on_sets(
                 continue
             if deadline.over():
                 return far
-        whole = _end_to_end(original, n, second, None if tally.sets else graph)
-        if original.regions.free and isinstance(whole, list):  # regions would tell nothing more
+        whole = _end_to_end(original, n, second, exactly=not tally.sets and graph != folded)
+        if original.regions.free and isinstance(whole, list):
             tally.results += whole
-            tally.sets.append(s.feed.kind)
             tally.whole = True
-            continue
+            if tally.sets and not lazy:  # other inputs tell nothing more of the regions
+                tally.sets.append(s.feed.kind)
+                continue
         ref = original.reference(n)
         if isinstance(ref, str):
             tally.skipped[ref] = None
@@ -192,30 +197,20 @@ def _far_from_runtime(original: Original, n: int, second: Second) -> Dropped | s
 
 
 def _end_to_end(
-    original: Original, n: int, second: Second, graph: g.Graph | None
+    original: Original, n: int, second: Second, *, exactly: bool
 ) -> list[Result] | Dropped | str | None:
     """Compare the file's outputs on set number `n` with the float64 values of the whole model:
     results of the rewritten ones; or why it is not used, where `verify` would refute it or nearly
-    so; a line where nothing can be compared, None where there are no float64 values.
-
-    graph: the rewritten one before constants were folded; where it is given, float64 values of both
-    graphs are compared, too.
-    """
+    so; a line where nothing can be compared, None where there are no float64 values."""
     ref = output_reference(original, n)
     if isinstance(ref, str):
         return ref
-    exactly = graph is not None and (graph != second.graph or bool(original.regions.free))
     found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=exactly)
     if isinstance(found, str):
         return found
     lossy = _lossy(found, n)
     if lossy is not None or ref.rounded:
         return lossy
-    if graph is not None and original.regions.free:
-        unfolded = replace(second, graph=graph)
-        different = different_in_float64(original, ref, unfolded)
-        if different:
-            return Dropped(different)
     rows = zip(found, original.model.graph.outputs, second.graph.outputs, strict=True)
     return [r for r, old, new in rows if isinstance(r, Result) and old is not new]
 
@@ -243,17 +238,14 @@ def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
             f"{', '.join(tally.late)} inputs: there was no time left for float64; outputs are near"
             " the original's in onnxruntime"
         ] = None
-    regions_only = original.regions.free and not tally.whole
-    method = (OWN if tally.own else RUNTIME) + (REGIONS if regions_only else "")
+    method = OWN if tally.own else RUNTIME
+    if original.regions.free:
+        method += REGIONS + (END_TO_END if tally.whole else "")
     compared = {r.place for r in tally.results}
     rows = zip(
         original.regions.places, original.regions.graph.outputs, regions.outputs, strict=True
     )
-    unchecked = tuple(
-        p.name
-        for p, old, new in rows
-        if old is not new and p.name not in compared and (p.output or not tally.whole)
-    )
+    unchecked = tuple(p.name for p, old, new in rows if old is not new and p.name not in compared)
     return Checked(tuple(tally.results), tuple(tally.skipped), unchecked, tuple(tally.sets), method)
 
 

@@ -120,22 +120,6 @@ def compare_outputs(
     return results
 
 
-def different_in_float64(original: Original, ref: Reference, second: Second) -> str:
-    """Where the outputs of `second`, whose constants are not folded, differ from `ref` in float64
-    by more than a right rewrite may; empty where they do not."""
-    try:
-        exact = _in_float64(second.graph, second.source, ref.feed)
-    except Unrunnable as e:
-        return f"in float64 it cannot be evaluated: {e}"
-    for name, r, e in zip(original.names, ref.exact, exact, strict=True):
-        if r is None or e is None or not _floating(r):
-            continue
-        why = compare_exact(r, e) if r.shape == e.shape else f"shape {e.shape}, not {r.shape}"
-        if why:
-            return f"output {name}: {why}"
-    return ""
-
-
 def _found(original: Original, ref: Reference, second: Second) -> Got | str:
     kind = ref.feed.kind
     refused = second.session.refused

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as oir
 
 from superopt import ort
 from superopt.check.regions import opaque_nodes
@@ -19,7 +18,6 @@ from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.node_model import node_model
 from superopt.onnx_io.source import Source, read
-from superopt.onnx_io.stowed import proto_of
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, DType, to_numpy
 from superopt.te.expr import TensorType
@@ -66,14 +64,14 @@ class OpaqueNodes:
         self, n: g.Node, rounded: list[np.ndarray | None], operands: list[np.ndarray | None]
     ) -> list[np.ndarray] | None:
         try:
-            model, feeds = node_model(self.source, n, rounded)
-            graph = import_model(read(_bytes(model))).graph
-            if opaque_nodes(graph):
+            data, feeds = node_model(self.source, n, rounded)
+            model = import_model(read(data))
+            if opaque_nodes(model.graph):
                 return None
             exact = {name: operands[int(name[1:])] for name in feeds}
             given = {name: a for name, a in exact.items() if a is not None}
-            names = [v.name or "" for v in model.graph.outputs]
-            found = evaluate(graph, given, DOUBLES)
+            names = [v.name or "" for v in model.source.model.graph.outputs]
+            found = evaluate(model.graph, given, DOUBLES)
         except (ModelError, ValueError, TypeError, LookupError, ArithmeticError):
             return None
         return _in_order(n, dict(zip(names, found, strict=True)))
@@ -84,18 +82,14 @@ class OpaqueNodes:
         if ort.available() is None:
             return None
         try:
-            model, feeds = node_model(self.source, n, operands)
-            found = ort.shared().run(_bytes(model), feeds, limit=RUN_SECONDS)
+            data, feeds = node_model(self.source, n, operands)
+            found = ort.shared().run(data, feeds, limit=RUN_SECONDS)
         except (ValueError, TypeError, LookupError):
             return None
         if isinstance(found, ort.Failed):
             return None
         arrays = {name: a for name, a in found.items() if isinstance(a, np.ndarray)}
         return _in_order(n, arrays) if len(arrays) == len(found) else None
-
-
-def _bytes(model: oir.Model) -> bytes:
-    return bytes(proto_of(model).SerializeToString())
 
 
 def _as_type(array: np.ndarray | None, dtype: DType | None) -> np.ndarray | None:

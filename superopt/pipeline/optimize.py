@@ -207,7 +207,7 @@ class _Job:
         seconds = SEARCH_PART * self.request.budget - self.deadline.spent()
         while True:
             some = [r for r in rules if r.name not in left_out]
-            outcome = self.search(costs, refusals, some, max(0.0, seconds))
+            outcome = self.search(costs, refusals, some, seconds)
             lossy: set[str] = set()
             passed = self.candidates(original, outcome.variants, note, lossy)
             again = self.request.replay is None and len(left_out) < MOST_LOSSY_RULES
@@ -227,7 +227,7 @@ class _Job:
             model.graph,
             rules,
             costs,
-            seconds=seconds,
+            seconds=max(0.0, seconds),
             limits=Limits(alpha=request.alpha, seconds=SEARCH_PART * request.budget),
             refusals=refusals,
             stop=request.stop,
@@ -293,9 +293,7 @@ class _Job:
                 case Dropped(reason, on):
                     note(f"the graph of {variant.label} was not used: {reason}")
                     if on is not None and not self.deadline.over():
-                        self.request.progress(Event("check", "looking for the step that is lossy"))
-                        threads = self.request.threads
-                        step = lossy_step(original, variant.steps, on, folder, threads)
+                        step = lossy_step(original, variant.steps, on, folder)
                         lossy.update(() if step is None else (step.step.rule,))
                 case Wrong(_, _, _, bad) if bad.compared.exceptional and not user_rules(
                     self.request, variant
