@@ -219,7 +219,7 @@ def _lossy(found: Sequence[Result | str], n: int) -> Dropped | None:
     for r in found:
         if isinstance(r, Result) and r.compared.failure:
             why = f"{r.compared.failure} (inputs: {r.kind})"
-            return Dropped(f"rounding grows too far at output {r.place}: {why}", n)
+            return Dropped(f"rounding grows too far at {r.place}: {why}", n)
     return None
 
 
