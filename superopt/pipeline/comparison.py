@@ -112,9 +112,9 @@ def compare_outputs(
             compared = failed("it is no tensor, or has no value there")
         else:
             compared = compare(dtype, r, o, c, part)
-        e = None if exact is None else exact[k]
-        if not compared.failure and e is not None and r.shape == e.shape and _floating(r):
-            why = compare_exact(r, e, ROUNDED_TOLERANCE)
+        own = None if exact is None else exact[k]
+        if not compared.failure and own is not None and r.shape == own.shape and _floating(r):
+            why = compare_exact(r, own, ROUNDED_TOLERANCE)
             compared = failed(why) if why else compared
         results.append(Result(name, ref.feed.kind, compared))
     return results
