@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far compiled models are from the originals in float64: the table of docs/benchmarks/accuracy.md.
+"""Errors of compiled models against the originals in float64: docs/benchmarks/accuracy.md.
 
     scripts/accuracy.py --models ../shared/models [--only resnet18,...] [--sets 2] [--out FILE]
 

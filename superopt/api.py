@@ -165,8 +165,9 @@ def optimize(
             pairs=own_pairs(rules),
         )
         done = optimize_.optimize(loaded, request, read_seconds)
-        digest = source.sha256 if done.winner is None else done.winner.sha256
-        return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
+    # Without the limits: a result that was found in time is not given up for its report.
+    digest = source.sha256 if done.winner is None else done.winner.sha256
+    return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
 
 
 METHODS = ("auto", "index", "rules", "numeric")

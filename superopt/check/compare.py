@@ -36,13 +36,17 @@ class Compared:
 
 
 def compare(
-    dtype: DType | None, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray
+    dtype: DType | None,
+    reference: np.ndarray,
+    original: np.ndarray,
+    candidate: np.ndarray,
+    part: float = 1.0,
 ) -> Compared:
     """`candidate` against `reference` (float64), beside what the original model gives itself.
 
     Floats pass when every element is within rtol and atol * rms of the reference, or the largest
     error is at most 4 times the original's; NaN and inf must be where the original has them.
-    Everything else must be what the original gives.
+    Everything else must be what the original gives. part: of these bounds, how much is allowed.
     """
     if candidate.shape != original.shape:
         return failed(f"shape {candidate.shape} instead of {original.shape}")
@@ -59,7 +63,8 @@ def compare(
         )
     if candidate.size == 0:
         return Compared(0.0, 0.0, 0.0, 0.0, *TOLERANCE.get(dtype, (0.1, 0.1)), "")
-    return _floats(dtype, reference, original.astype(np.float64), candidate.astype(np.float64))
+    doubles = original.astype(np.float64), candidate.astype(np.float64)
+    return _floats(dtype, reference, *doubles, part)
 
 
 def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -120,9 +125,9 @@ def compare_exact(
 
 
 def _floats(
-    dtype: DType, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray
+    dtype: DType, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray, part: float
 ) -> Compared:
-    rtol, part = TOLERANCE.get(dtype, (0.1, 0.1))
+    rtol, of_rms = (part * bound for bound in TOLERANCE.get(dtype, (0.1, 0.1)))
     special = ~np.isfinite(original)
     if special.any() or not np.isfinite(candidate).all():
         same = (np.isnan(candidate) == np.isnan(original)) & (
@@ -141,9 +146,9 @@ def _floats(
     error = np.abs(candidate[plain] - ref)
     own_error = np.abs(original[plain] - ref)
     own = float(own_error.max())
-    atol = part * root_mean_square(ref)
+    atol = of_rms * root_mean_square(ref)
     worst = float(error.max())
-    within = bool((error <= atol + rtol * np.abs(ref)).all()) or worst <= WORSE * own
+    within = bool((error <= atol + rtol * np.abs(ref)).all()) or worst <= part * WORSE * own
     failure = ""
     if not within:
         worst_at = int(np.argmax(error - rtol * np.abs(ref)))

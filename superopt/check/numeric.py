@@ -23,7 +23,7 @@ from superopt.check.compare import (
 from superopt.check.inputs import Feeds
 from superopt.check.regions import Regions
 from superopt.ir import graph as g
-from superopt.ir.evaluate import evaluate
+from superopt.ir.evaluate import Opaque, evaluate
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64
 
@@ -34,6 +34,7 @@ Keep = Callable[[g.Value, np.ndarray], None]
 RUNTIME = "onnxruntime against our float64 evaluation of the original"
 OWN = "our own evaluation against float64: onnxruntime did not run it"
 REGIONS = ", region by region around opaque nodes"
+END_TO_END = ", and end to end"
 
 
 class Unrunnable(ValueError):
@@ -45,13 +46,15 @@ class Reference:
     """What the original gives on one set of inputs.
 
     free: what its opaque nodes gave there, by the names of the regions' inputs; exact: the places
-    in float64; own: in the model's own types, as the runtime gave them where it runs.
+    in float64; own: in the model's own types, as the runtime gave them where it runs; rounded: are
+    `exact` the numbers of `own`, because no float64 evaluation was possible?
     """
 
     feed: Feeds
     free: Arrays
     exact: Values
     own: Values
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,16 @@ class Checked:
 
 
 def values_at(
-    graph: g.Graph, feed: Feeds, free: Arrays, domain: Domain, keep: Keep | None = None
+    graph: g.Graph,
+    feed: Feeds,
+    free: Arrays,
+    domain: Domain,
+    keep: Keep | None = None,
+    opaque: Opaque | None = None,
 ) -> Values:
-    """The outputs of a cut graph; None for those that need an input without a value.
+    """The outputs of a graph; None for those that need an input without a value.
 
+    opaque: computes the opaque nodes of a graph that is not cut at them.
     Raises Unrunnable where evaluating fails: an index out of range, shapes that do not fit.
     """
     given = {**feed.arrays, **free}
@@ -90,7 +99,8 @@ def values_at(
     known = [not g.depends((v,), missing) for v in graph.outputs] if missing else None
     wanted = [v for n, v in enumerate(graph.outputs) if known is None or known[n]]
     try:
-        found = iter(evaluate(g.Graph(graph.inputs, tuple(wanted)), given, domain, keep=keep))
+        part = g.Graph(graph.inputs, tuple(wanted))
+        found = iter(evaluate(part, given, domain, opaque, keep))
     except (ValueError, TypeError, LookupError, ArithmeticError) as e:
         raise Unrunnable(f"{type(e).__name__}: {e}") from e
     if known is None:

@@ -17,7 +17,8 @@ from superopt.ir.fold import fold
 from superopt.ir.substitute import Cycle
 from superopt.onnx_io.exporter import ExportError
 from superopt.pipeline.candidate import write
-from superopt.pipeline.checking import Wrong
+from superopt.pipeline.checking import ALLOWED_PART, Wrong
+from superopt.pipeline.comparison import Second, compare_outputs, output_reference
 from superopt.pipeline.naming import Names
 from superopt.pipeline.original import Original
 from superopt.pipeline.runtime import Session, value
@@ -121,6 +122,30 @@ def blame(
         f"{rounding}",
         f"correct or leave out this rule ({source})" if source else "leave out this rule",
     )
+
+
+def lossy_step(original: Original, steps: Sequence[Step], n: int, folder: Path) -> Culprit | None:
+    """The step with which rounding errors of an output become too large on set number `n`; None
+    where no step does it alone. Models are written to `folder`."""
+    ref = output_reference(original, n)
+    if isinstance(ref, str):
+        return None
+
+    def is_lossy(graph: g.Graph) -> bool:
+        path = folder / "lossy" / "model.onnx"
+        folded = fold(graph).graph
+        try:
+            write(original.model, folded, path)
+        except ExportError:
+            return False
+        with Session(path, original.session.threads) as held:
+            second = Second("the model after a step", original.model.source, folded, held)
+            found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=False)
+        path.unlink()
+        results = [] if isinstance(found, str) else found
+        return any(isinstance(r, Result) and bool(r.compared.failure) for r in results)
+
+    return culprit(steps, is_lossy)
 
 
 def _short(text: str, most: int = 120) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from superopt import ort
 from superopt.check.compare import Compared, failed
 from superopt.check.numeric import (
+    END_TO_END,
     OWN,
     REGIONS,
     RUNTIME,
@@ -26,19 +27,33 @@ from superopt.check.numeric import (
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as g
+from superopt.onnx_io.capture import captured
+from superopt.onnx_io.model import payload
+from superopt.pipeline.comparison import (
+    Second,
+    compare_outputs,
+    output_reference,
+    runtime_reference,
+)
 from superopt.pipeline.original import Original, free_values
 from superopt.pipeline.request import Deadline
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
 RACE_SECONDS = 2.0  # kept for timing when it is decided whether there is time for another input
-CHECK_PART = 0.15  # of the budget, for evaluating the original in float64
+# Of the bounds by which `verify` decides, what a rewritten model may use up: on other inputs, or
+# another machine, its error beside the original's is another one.
+ALLOWED_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why a graph is not used though nothing is known to be wrong with it."""
+    """Why a graph is not used though nothing is known to be wrong with it.
+
+    lossy: the number of the set of inputs on which its rounding errors are too large, if they are.
+    """
 
     reason: str
+    lossy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,7 @@ class _Tally:
     sets: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     own: bool = False
+    whole: bool = False  # were outputs compared with float64 values of the whole model?
 
 
 def check(
@@ -74,8 +90,9 @@ def check(
 ) -> Checked | Dropped | Wrong:
     """Compare `folded`, written to the session's file, with the original on every set of inputs.
 
-    graph: the same before constants were folded. Sets that need not be are left out when they
-    would take too much of the time.
+    graph: the same before constants were folded. The file's outputs are compared with float64 as
+    `verify` does it, within part of its bounds. On sets that need not be they are compared with the
+    original's in onnxruntime where float64 would take too much of the time.
     """
     try:
         regions, values = cut_like(original.regions, folded)
@@ -88,15 +105,16 @@ def check(
         place = session.path.parent / "watched" / session.path.name
         file = watched(original.model, folded, wanted, place, session.path)
     tally = _Tally()
+    second = Second("the rewritten model", original.model.source, folded, session)
     if file is None:
-        found = _on_sets(tally, original, graph, folded, regions, values, None, deadline)
+        found = _on_sets(tally, original, graph, folded, regions, values, None, second, deadline)
     elif file.path == session.path:
         run = (file, session)
-        found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+        found = _on_sets(tally, original, graph, folded, regions, values, run, second, deadline)
     else:
         with Session(file.path, session.threads) as held:
             run = (file, held)
-            found = _on_sets(tally, original, graph, folded, regions, values, run, deadline)
+            found = _on_sets(tally, original, graph, folded, regions, values, run, second, deadline)
     return found or _checked(tally, original, regions)
 
 
@@ -108,15 +126,32 @@ def _on_sets(
     regions: g.Graph,
     values: Sequence[g.Value | None],
     run: tuple[Watched, Session] | None,
+    second: Second,
     deadline: Deadline,
 ) -> Dropped | Wrong | None:
     """Fill the tally; what ends the check early, if anything does."""
     if run is not None and run[1].refused:
         return Dropped(f"onnxruntime refuses it: {run[1].refused}")
+    # What a subgraph reads shows in an output only where the subgraph runs.
+    lazy = any(captured(payload(n)) for n in opaque_nodes(original.model.graph))
     for n, s in enumerate(original.sets):
         if not s.must and tally.results and not _time_for(original, n, deadline):
-            tally.late.append(s.feed.kind)
-            continue
+            far = _far_from_runtime(original, n, second)
+            if isinstance(far, str):
+                tally.skipped[far] = None
+                continue
+            if far is None:
+                tally.late.append(s.feed.kind)
+                continue
+            if deadline.over():
+                return far
+        whole = _end_to_end(original, n, second, exactly=not tally.sets and graph != folded)
+        if original.regions.free and isinstance(whole, list):
+            tally.results += whole
+            tally.whole = True
+            if tally.sets and not lazy:  # other inputs tell nothing more of the regions
+                tally.sets.append(s.feed.kind)
+                continue
         ref = original.reference(n)
         if isinstance(ref, str):
             tally.skipped[ref] = None
@@ -133,13 +168,58 @@ def _on_sets(
                 )
             found, ref = _found(original, folded, values, run[0], got, ref)
         wrong = _judge(tally, original, graph, folded, regions, ref, found)
+        if isinstance(wrong, Dropped):
+            return replace(wrong, lossy=n)
         if wrong is not None:
             return wrong
         if not tally.sets:
             different = _exactly(original, graph, ref)
             if different is not None:
                 return Wrong(folded, ref, found, different)
+        if isinstance(whole, Dropped):
+            return whole
+        if isinstance(whole, str):
+            tally.skipped[whole] = None
         tally.sets.append(s.feed.kind)
+    return None
+
+
+def _far_from_runtime(original: Original, n: int, second: Second) -> Dropped | str | None:
+    """Why `second` is not used, where it is not near what onnxruntime gives for the original on set
+    number `n`; a line where that cannot be said. Needs no float64 evaluation: what is within
+    ALLOWED_PART of the original's own results is within the bounds beside float64, too."""
+    s = original.sets[n]
+    if s.got is None:
+        return f"{s.feed.kind} inputs: there was no time left"
+    ref = runtime_reference(s.feed, original.names, s.got)
+    found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=False)
+    return found if isinstance(found, str) else _lossy(found, n)
+
+
+def _end_to_end(
+    original: Original, n: int, second: Second, *, exactly: bool
+) -> list[Result] | Dropped | str | None:
+    """Compare the file's outputs on set number `n` with the float64 values of the whole model:
+    results of the rewritten ones; or why it is not used, where `verify` would refute it or nearly
+    so; a line where nothing can be compared, None where there are no float64 values."""
+    ref = output_reference(original, n)
+    if isinstance(ref, str):
+        return ref
+    found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=exactly)
+    if isinstance(found, str):
+        return found
+    lossy = _lossy(found, n)
+    if lossy is not None or ref.rounded:
+        return lossy
+    rows = zip(found, original.model.graph.outputs, second.graph.outputs, strict=True)
+    return [r for r, old, new in rows if isinstance(r, Result) and old is not new]
+
+
+def _lossy(found: Sequence[Result | str], n: int) -> Dropped | None:
+    for r in found:
+        if isinstance(r, Result) and r.compared.failure:
+            why = f"{r.compared.failure} (inputs: {r.kind})"
+            return Dropped(f"rounding grows too far at {r.place}: {why}", n)
     return None
 
 
@@ -148,14 +228,19 @@ def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
     if original.knows(n):
         return not deadline.over()
     slowest = original.slowest
-    enough = original.seconds + slowest <= CHECK_PART * deadline.seconds
+    enough = original.seconds + slowest <= original.check_seconds
     return enough and deadline.left() > 2 * slowest + RACE_SECONDS
 
 
 def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
     if tally.late:
-        tally.skipped[f"{', '.join(tally.late)} inputs: there was no time left"] = None
-    method = (OWN if tally.own else RUNTIME) + (REGIONS if original.regions.free else "")
+        tally.skipped[
+            f"{', '.join(tally.late)} inputs: there was no time left for float64; outputs are near"
+            " the original's in onnxruntime"
+        ] = None
+    method = OWN if tally.own else RUNTIME
+    if original.regions.free:
+        method += REGIONS + (END_TO_END if tally.whole else "")
     compared = {r.place for r in tally.results}
     rows = zip(
         original.regions.places, original.regions.graph.outputs, regions.outputs, strict=True

@@ -21,25 +21,24 @@ from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source, read
 from superopt.onnx_io.write import copy_unchanged, write_model
 from superopt.pipeline.admit import Admitted, admitted
-from superopt.pipeline.blame import ProvedButOff, blame
+from superopt.pipeline.blame import ProvedButOff, blame, lossy_step
 from superopt.pipeline.candidate import Candidate, examine
 from superopt.pipeline.certify import certificate
 from superopt.pipeline.checking import Dropped, Wrong
 from superopt.pipeline.clocks import measured, target
 from superopt.pipeline.inputs import check_inputs
-from superopt.pipeline.judge import told
 from superopt.pipeline.load import Loaded
 from superopt.pipeline.original import Note, Original, prepare
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.race import entrants, race, refused_at, together
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.scratch import Scratch
+from superopt.pipeline.user_rules import try_user_rules, user_rules
 from superopt.pipeline.worst import worst_step
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event, WorstStep
 from superopt.report.words import count
 from superopt.rules.rule import Rule
-from superopt.rules.trial import Passed, Refuted, Untestable, try_rule
 from superopt.search.backtrack import Limits, StopReason
 from superopt.search.decisions import log, replay
 from superopt.search.move import Refusals
@@ -48,6 +47,7 @@ from superopt.search.run import Outcome, Variant, improve
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 EVALUATION = 30.0  # times a run in onnxruntime that a check takes, at most as a rule
 PATIENCE = 5.0  # seconds beyond the budget that a check may take
+MOST_LOSSY_RULES = 3  # that are left out of the search, one search after the other
 SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
 
 
@@ -134,14 +134,14 @@ class _Job:
             cost_before = costs.of_graph(model.graph)
             before = self.deadline.spent()
             allowed = admitted(request, model.opset, notes.append)
-            outcome = self.search(costs, refusals, allowed.rules)
+            outcome, found = self.checked(original, costs, refusals, allowed.rules, notes.append)
+            passed += found
             if outcome.stop is StopReason.SECONDS and not outcome.seen:
                 notes.append(
                     f"the budget of {request.budget:g} s was too short to search: of it"
                     f" {SEARCH_PART:.0%} is for reading, running and pricing the model, which took"
                     f" {before:.1f} s, and for the search"
                 )
-            passed += self.candidates(original, outcome.variants, notes.append)
             winner, best, times, ratio = self.winner(original, passed, notes.append)
         finally:
             for session in (original.session, *(c.session for c in passed)):
@@ -191,7 +191,33 @@ class _Job:
     def target(self) -> Target:
         return target(self.request, self.machine)
 
-    def search(self, costs: Costs, refusals: Refusals, rules: Sequence[Rule]) -> Outcome:
+    def checked(
+        self,
+        original: Original,
+        costs: Costs,
+        refusals: Refusals,
+        rules: Sequence[Rule],
+        note: Note,
+    ) -> tuple[Outcome, list[Candidate]]:
+        """Search, and check what was found; once more without the rules with which rounding errors
+        became too large, where nothing passed because of them and there is time."""
+        left_out: set[str] = set()
+        seconds = SEARCH_PART * self.request.budget - self.deadline.spent()
+        while True:
+            some = [r for r in rules if r.name not in left_out]
+            outcome = self.search(costs, refusals, some, seconds)
+            lossy: set[str] = set()
+            passed = self.candidates(original, outcome.variants, note, lossy)
+            again = self.request.replay is None and len(left_out) < MOST_LOSSY_RULES
+            if passed or not lossy or not again or self.deadline.over():
+                return outcome, passed
+            left_out |= lossy
+            seconds = SEARCH_PART * self.deadline.left()
+            note(f"searched again without {', '.join(sorted(lossy))}")
+
+    def search(
+        self, costs: Costs, refusals: Refusals, rules: Sequence[Rule], seconds: float
+    ) -> Outcome:
         request, model = self.request, self.model
         if request.replay is not None:
             return _replayed(request.replay, model, rules, costs)
@@ -199,7 +225,7 @@ class _Job:
             model.graph,
             rules,
             costs,
-            seconds=max(0.0, SEARCH_PART * request.budget - self.deadline.spent()),
+            seconds=max(0.0, seconds),
             limits=Limits(alpha=request.alpha, seconds=SEARCH_PART * request.budget),
             refusals=refusals,
             stop=request.stop,
@@ -207,10 +233,11 @@ class _Job:
         )
 
     def candidates(
-        self, original: Original, variants: Sequence[Variant], note: Note
+        self, original: Original, variants: Sequence[Variant], note: Note, lossy: set[str]
     ) -> list[Candidate]:
         """The variants that passed the check, cheapest first: as many as there is time to check,
-        one at least. Raises CheckFailed where one is wrong, but where a proved rule is to blame."""
+        one at least. Adds to `lossy` the rules with which rounding errors became too large.
+        Raises CheckFailed where one is wrong, but where a proved rule is to blame."""
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.untimed or not original.runs:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
@@ -224,6 +251,8 @@ class _Job:
         for number, variant in enumerate(new):
             if len(passed) == most:
                 break
+            if lossy.intersection(s.rule for s in variant.steps):
+                continue
             expected = EVALUATION * original.us * 1e-6
             if not passed and expected > 2 * max(self.deadline.left(), 0.0) + PATIENCE:
                 note(
@@ -254,14 +283,19 @@ class _Job:
             slowest = max(slowest, time.monotonic() - begin)
             match found:
                 case Candidate():
-                    untried = self.try_rules(variant)
+                    untried = try_user_rules(self.request, variant, self.model.source.label)
                     if untried:
                         note(f"the graph of {variant.label} was not used: {untried}")
                     else:
                         passed.append(found)
-                case Dropped(reason):
+                case Dropped(reason, on):
                     note(f"the graph of {variant.label} was not used: {reason}")
-                case Wrong(_, _, _, bad) if bad.compared.exceptional and not self.own(variant):
+                    if on is not None and not self.deadline.over():
+                        step = lossy_step(original, variant.steps, on, folder)
+                        lossy.update(() if step is None else (step.step.rule,))
+                case Wrong(_, _, _, bad) if bad.compared.exceptional and not user_rules(
+                    self.request, variant
+                ):
                     note(
                         f"the graph of {variant.label} was not used: {bad.place}:"
                         f" {bad.compared.failure} (inputs: {bad.kind})"
@@ -277,34 +311,6 @@ class _Job:
                     said = error.what.removesuffix("; nothing was written")
                     note(f"the graph of {variant.label} was not used: {said}; {error.why}")
         return passed
-
-    def try_rules(self, variant: Variant) -> str:
-        """Try the user's rules that `variant` used: what one model's check does not see, other
-        shapes and values may show. Why it cannot be used, where one that was generated of a mutant
-        cannot be tried. Raises CheckFailed for a rule that is wrong, or of the user's own making
-        and cannot be tried."""
-        used = self.own(variant)
-        for rule in self.request.rules:
-            if rule.name not in used:
-                continue
-            self.request.progress(Event("check", f"trying rule {rule.name}"))
-            verdict = try_rule(rule, self.request.seed)
-            if isinstance(verdict, Untestable) and rule.name in self.request.pairs:
-                return f"rule {rule.name} cannot be tried: {verdict}"
-            if not isinstance(verdict, Passed):
-                wrong, why = "cannot be tried", str(verdict)
-                if isinstance(verdict, Refuted):
-                    wrong, why = "is wrong", told(rule, self.request.seed, verdict)
-                raise CheckFailed(
-                    f"{self.model.source.label}: rule {rule.name} {wrong}; nothing was written",
-                    why,
-                    f"correct or leave out this rule ({rule.source})",
-                )
-        return ""
-
-    def own(self, variant: Variant) -> frozenset[str]:
-        """The user's own rules that `variant` used."""
-        return self.request.untried.intersection(s.rule for s in variant.steps)
 
     def winner(
         self, original: Original, passed: list[Candidate], note: Note
@@ -344,7 +350,10 @@ class _Job:
             return "nothing was rewritten"
         self.request.progress(Event("check", "looking for the step that adds most error", 0.97))
         folder, threads = self.scratch.path / "worst", self.request.threads
-        return worst_step(original, winner, folder, threads, self.deadline)
+        try:
+            return worst_step(original, winner, folder, threads, self.deadline)
+        except OutOfTime:
+            return "there was no time to look for it"
 
     def certified(self, best: Candidate) -> Certificate | str:
         """The certificate of a candidate, or why there is none."""

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt import ort
-from superopt.check.compare import ROUNDED_TOLERANCE, compare, compare_exact, failed
-from superopt.check.inputs import Feeds
-from superopt.check.numeric import OWN, RUNTIME, Checked, Reference, Result, Unrunnable, values_at
+from superopt.check.numeric import OWN, RUNTIME, Checked, Result
 from superopt.check.regions import opaque_nodes
 from superopt.ir.fold import fold
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
+from superopt.pipeline.comparison import Second, compare_outputs, output_reference
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.load import load_model
@@ -25,13 +23,11 @@ from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.proofs import Proofs, by_definition, with_chains
 from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
-from superopt.pipeline.runtime import Got, Session
+from superopt.pipeline.runtime import Session
 from superopt.pipeline.special_trials import sensitivities, tried
 from superopt.report.data import Event, OutputVerdict, Verdict
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
 
-WHOLE = "onnxruntime on both: some nodes have no tensor expression"
+WHOLE = "onnxruntime on both: some nodes have no value in float64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +128,10 @@ def _numeric(one: Model, two: Model, question: Question, end: float) -> Verdict:
         question.progress(Event("compare", f"running {one.source.label}", 0.2))
         original = prepare(one, request, Path(folder, "a"), notes.append)
         file = original_file(two.source, Path(folder, "b"))
-        opaque = bool(opaque_nodes(one.graph) or opaque_nodes(two.graph))
-        with Session(file, 1) as held, original.session as again:
+        with Session(file, 1) as held, original.session:
             if held.refused and original.runs:
                 notes.append(f"onnxruntime does not run {two.source.label}: {held.refused}")
-            tally = _Tally(original, two, held, again, opaque)
+            tally = _Tally(original, Second(two.source.label, two.source, two.graph, held))
             for n, s in enumerate(original.sets):
                 if n and (question.stop() or time.monotonic() > end):
                     notes.append("stopped: not all inputs were compared")
@@ -151,88 +146,38 @@ def _numeric(one: Model, two: Model, question: Question, end: float) -> Verdict:
 
 @dataclass(slots=True)
 class _Tally:
-    """Compares set by set, and keeps what it found."""
+    """Compares set by set, and keeps what it found.
+
+    rounded: was there no float64 reference on some set?
+    """
 
     original: Original
-    two: Model
-    held: Session
-    again: Session
-    opaque: bool
+    two: Second
+    rounded: bool = False
     results: list[Result] = field(default_factory=list)
     skipped: dict[str, None] = field(default_factory=dict)
     sets: list[str] = field(default_factory=list)
 
     def on(self, n: int) -> None:
         """Compare on set number `n`."""
-        s = self.original.sets[n]
-        ref = self._of_runtime(s.feed) if self.opaque else self.original.reference(n)
+        ref = output_reference(self.original, n)
         if isinstance(ref, str):
             self.skipped[ref] = None
             return
-        found = self._found(s.feed, ref)
+        found = compare_outputs(self.original, ref, self.two, part=1.0, exactly=not self.sets)
         if isinstance(found, str):
             self.skipped[found] = None
             return
-        exact = {} if self.sets or self.opaque else self._exactly(s.feed)
-        self.sets.append(s.feed.kind)
-        outputs = [p for p in self.original.regions.places if p.output]
-        for k, place in enumerate(outputs):
-            r, o, c = ref.exact[k], ref.own[k], found.get(place.name)
-            if r is None or o is None:
-                self.skipped[f"{place.name}: the original gives no tensor"] = None
-                continue
-            compared = (
-                compare(place.value.type.dtype, r, o, c)
-                if isinstance(c, np.ndarray)
-                else failed("it is no tensor, or has no value there")
-            )
-            e = exact.get(place.name)
-            if not compared.failure and e is not None and r.shape == e.shape and _floating(r):
-                why = compare_exact(r, e, ROUNDED_TOLERANCE)
-                compared = failed(why) if why else compared
-            self.results.append(Result(place.name, s.feed.kind, compared))
-
-    def _exactly(self, feed: Feeds) -> dict[str, np.ndarray]:
-        """The second model's outputs in float64, where it has any."""
-        try:
-            found = values_at(self.two.graph, feed, {}, Reals(F64))
-        except (Unrunnable, MemoryError):
-            return {}
-        names = [v.name or "" for v in self.two.source.model.graph.outputs]
-        return {n: a for n, a in zip(names, found, strict=True) if a is not None}
-
-    def _of_runtime(self, feed: Feeds) -> Reference | str:
-        """What the first model gives in onnxruntime; a line where that is nothing, or random."""
-        names = [p.name for p in self.original.regions.places if p.output]
-        first, second = self.again.run(feed), self.again.run(feed)
-        if isinstance(first, ort.Failed) or isinstance(second, ort.Failed):
-            return f"{feed.kind} inputs: onnxruntime does not run both models"
-        random = [n for n in names if not _same(first.get(n), second.get(n))]
-        if random:
-            return f"output {random[0]} is random: two runs of one model differ"
-        own = tuple(_array(first.get(n)) for n in names)
-        exact = tuple(a.astype(np.float64) if a is not None and _floating(a) else a for a in own)
-        return Reference(feed, {}, exact, own)
-
-    def _found(self, feed: Feeds, ref: Reference) -> Got | str:
-        got = self.held.run(feed) if not self.held.refused else None
-        if isinstance(got, ort.Failed):
-            if ref.free or got.kind != "error":
-                return f"{feed.kind} inputs: {self.two.source.label}: {got.message}"
-            return {}  # it fails where the original does not: that is a difference
-        if got is not None:
-            return got
-        if self.opaque:
-            return f"{feed.kind} inputs: onnxruntime does not run both models"
-        try:
-            found = values_at(self.two.graph, feed, {}, Reals())
-        except Unrunnable:
-            return {}
-        names = [v.name or "" for v in self.two.source.model.graph.outputs]
-        return {n: a for n, a in zip(names, found, strict=True) if a is not None}
+        self.rounded |= ref.rounded
+        self.sets.append(ref.feed.kind)
+        for r in found:
+            if isinstance(r, str):
+                self.skipped[r] = None
+            else:
+                self.results.append(r)
 
     def verdict(self, notes: list[str]) -> Verdict:
-        method = WHOLE if self.opaque else OWN if self.held.refused else RUNTIME
+        method = WHOLE if self.rounded else OWN if self.two.session.refused else RUNTIME
         checked = Checked(tuple(self.results), tuple(self.skipped), (), tuple(self.sets), method)
         result = check_result(checked)
         if checked.failures:
@@ -247,17 +192,3 @@ class _Tally:
             why = next(iter(self.skipped), f"output {missing[0]} could not be compared")
             return Verdict("unknown", why, result if self.results else None, tuple(notes))
         return Verdict("agrees", f"equal on {len(self.sets)} sets of inputs", result, tuple(notes))
-
-
-def _array(v: object) -> np.ndarray | None:
-    return v if isinstance(v, np.ndarray) else None
-
-
-def _floating(a: np.ndarray) -> bool:
-    return a.dtype.kind == "f" or a.dtype.kind == "V" or "float" in a.dtype.name
-
-
-def _same(a: object, b: object) -> bool:
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-        return True  # no tensor: not compared
-    return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))

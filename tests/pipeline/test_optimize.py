@@ -74,7 +74,7 @@ def test_what_has_no_tensor_expression_is_carried_through(name: str, tmp_path: P
     found = report(done).check
     assert found is not None
     if name != "INTEGERS":
-        assert "region by region around opaque nodes" in found.method
+        assert found.method.endswith("region by region around opaque nodes, and end to end")
         assert any(o.name.startswith("input ") for o in found.outputs)
 
 
@@ -90,7 +90,7 @@ def test_what_is_random_is_checked_all_the_same() -> None:
 def test_a_wrong_value_at_a_loops_capture_would_be_seen() -> None:
     found = report(run(data(models.LOOP)))
     assert found.check is not None
-    assert {o.name for o in found.check.outputs} == {"input 2 of z", "input 3 of z"}
+    assert {o.name for o in found.check.outputs} == {"y", "input 2 of z", "input 3 of z"}
 
 
 def test_symbolic_sizes_are_checked_at_several_sizes(tmp_path: Path) -> None:
@@ -273,7 +273,8 @@ def test_a_stop_gives_the_best_that_was_checked(stage: str, tmp_path: Path) -> N
         assert done.winner is not None
         assert done.winner.checked.sets == ("normal",)
         assert done.winner.checked.skipped == (
-            "adversarial, uniform inputs: there was no time left",
+            "adversarial, uniform inputs: there was no time left for float64; outputs are near the"
+            " original's in onnxruntime",
         )
     else:
         assert done.winner is None

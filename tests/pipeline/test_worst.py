@@ -27,10 +27,10 @@ MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 spread (float[64, 8192] x) => (float[64, 1] y)
 {
-  two = Constant<value = float {2.0}> ()
+  offset = Constant<value = float {OFFSET}> ()
   a = Relu(x)
   b = Relu(a)
-  moved = Add(b, two)
+  moved = Add(b, offset)
   mean = ReduceMean<axes = [1]>(moved)
   d = Sub(moved, mean)
   s = Mul(d, d)
@@ -41,8 +41,33 @@ spread (float[64, 8192] x) => (float[64, 1] y)
 """
 
 
+# The sums of squares cancel to 1/10 beside the small offset, to 1/100 beside the large one.
+SMALL_OFFSET, LARGE_OFFSET = MODEL.replace("OFFSET", "1.0"), MODEL.replace("OFFSET", "4.0")
+
+
+def test_a_rule_that_loses_digits_is_left_out_and_the_others_stay() -> None:
+    done = run(data(LARGE_OFFSET), rules=rules(VARIANCE), budget=60.0)
+    assert done.winner is not None
+    assert {s.rule for s in done.winner.variant.steps} >= {"relu-relu", "transpose-transpose"}
+    assert "variance" not in {s.rule for s in done.winner.variant.steps}
+    assert "searched again without variance" in done.notes
+    assert any("rounding grows too far at y" in note for note in done.notes)
+
+
+def test_digits_that_are_lost_on_inputs_for_which_no_time_is_left_are_seen() -> None:
+    seen: list[str] = []
+    done = run(
+        data(LARGE_OFFSET),
+        rules=rules(VARIANCE),
+        progress=lambda event: seen.append(event.stage),
+        stop=lambda: "check" in seen,
+    )
+    used = done.winner.variant.steps if done.winner else ()
+    assert "variance" not in {s.rule for s in used}
+
+
 def test_the_step_that_adds_most_is_named() -> None:
-    found = report(run(data(MODEL), rules=rules(VARIANCE)))
+    found = report(run(data(SMALL_OFFSET), rules=rules(VARIANCE), budget=60.0))
     assert {"variance", "relu-relu"} <= {s.rule for s in found.steps}
     worst = found.worst_step
     assert worst is not None, found.worst_step_note
@@ -56,7 +81,7 @@ def test_the_step_that_adds_most_is_named() -> None:
 
 
 def test_no_step_is_named_where_none_adds_error() -> None:
-    found = report(run(data(MODEL)))
+    found = report(run(data(SMALL_OFFSET)))
     assert {s.rule for s in found.steps} >= {"relu-relu"}
     assert found.worst_step is None
     assert found.worst_step_note == "no output is further off than the original's own"

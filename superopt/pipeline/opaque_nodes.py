@@ -1,0 +1,115 @@
+"""Values of opaque nodes in float64, so that a whole model has a float64 reference.
+
+A node is opaque in a graph with symbolic sizes. On operands that are known it may have a tensor
+expression (a Reshape to a computed shape), and onnxruntime may have it for float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from superopt import ort
+from superopt.check.regions import opaque_nodes
+from superopt.errors import ModelError
+from superopt.ir import graph as g
+from superopt.ir.evaluate import evaluate
+from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.node_model import node_model
+from superopt.onnx_io.source import Source, read
+from superopt.te.domain import Reals
+from superopt.te.dtype import F64, DType, to_numpy
+from superopt.te.expr import TensorType
+
+RUN_SECONDS = 60.0  # that onnxruntime may take for one node
+DOUBLES = Reals(F64)
+
+
+class UnknownResults(ValueError):
+    """Neither a tensor expression nor onnxruntime gives the results of an opaque node."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueNodes:
+    """Computes the opaque nodes that were read from `source`; for `evaluate` in `Reals(F64)`."""
+
+    source: Source
+
+    def __call__(self, n: g.Node, operands: list[np.ndarray | None]) -> list[np.ndarray]:
+        """The results of `n` as arrays of `Reals(F64)`.
+
+        Tried in this order: the tensor expression that the node has for operands of these sizes;
+        onnxruntime in float64; onnxruntime in the file's own element types. The last rounds the
+        operands and the results of this one node.
+
+        Raises UnknownResults for results that none of these gives, or that are no tensors.
+        """
+        types = [None if v is None else v.type.dtype for v in n.inputs]
+        if any(t.dtype is None for t in n.types) or any(
+            a is not None and t is None for a, t in zip(operands, types, strict=True)
+        ):
+            raise UnknownResults(f"{n.op.title} reads or gives what is no tensor")
+        rounded = [_as_type(a, t) for a, t in zip(operands, types, strict=True)]
+        found = self._by_expression(n, rounded, operands)
+        if found is None and any(t is not None and t.is_float and t != F64 for t in types):
+            found = self._in_onnxruntime(n, operands)
+        if found is None:
+            found = self._in_onnxruntime(n, rounded)
+        if found is None:
+            raise UnknownResults(f"onnxruntime does not run {n.op.title} alone")
+        return found
+
+    def _by_expression(
+        self, n: g.Node, rounded: list[np.ndarray | None], operands: list[np.ndarray | None]
+    ) -> list[np.ndarray] | None:
+        try:
+            data, feeds = node_model(self.source, n, rounded)
+            model = import_model(read(data))
+            if opaque_nodes(model.graph):
+                return None
+            exact = {name: operands[int(name[1:])] for name in feeds}
+            given = {name: a for name, a in exact.items() if a is not None}
+            names = [v.name or "" for v in model.source.model.graph.outputs]
+            found = evaluate(model.graph, given, DOUBLES)
+        except (ModelError, ValueError, TypeError, LookupError, ArithmeticError):
+            return None
+        return _in_order(n, dict(zip(names, found, strict=True)))
+
+    def _in_onnxruntime(
+        self, n: g.Node, operands: list[np.ndarray | None]
+    ) -> list[np.ndarray] | None:
+        if ort.available() is None:
+            return None
+        try:
+            data, feeds = node_model(self.source, n, operands)
+            found = ort.shared().run(data, feeds, limit=RUN_SECONDS)
+        except (ValueError, TypeError, LookupError):
+            return None
+        if isinstance(found, ort.Failed):
+            return None
+        arrays = {name: a for name, a in found.items() if isinstance(a, np.ndarray)}
+        return _in_order(n, arrays) if len(arrays) == len(found) else None
+
+
+def _as_type(array: np.ndarray | None, dtype: DType | None) -> np.ndarray | None:
+    """`array` in the element type that the operand has in the file."""
+    if array is None or dtype is None or not dtype.is_float:
+        return array
+    return array.astype(to_numpy(dtype))
+
+
+def _in_order(n: g.Node, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+    """One array of `Reals(F64)` for each result of `n`, empty for a result without a name; None
+    where an element type is not the one that the node has."""
+    found: list[np.ndarray] = []
+    for k, t in enumerate(n.types):
+        assert t.dtype is not None
+        array = arrays.get(f"y{k}")
+        if array is None:
+            array = np.zeros((0,) * len(t.shape or ()), DOUBLES.store(t.dtype))
+        try:
+            found.append(DOUBLES.load(array, TensorType(t.dtype, array.shape)))
+        except TypeError:
+            return None
+    return found
