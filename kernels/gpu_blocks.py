@@ -54,9 +54,9 @@ BYTES, MEMORY, PARTIAL = 82.0, 4200.0, 5700.0
 TWICE = {True: (0.95, 1.7, 300.0), False: (1.1, 2.0, 0.0)}
 WINDOWED = {True: 1.2, False: 1.1}
 # By 901 measurements of 24 products, of halves or not, and 707 of 184 ones of models
-# (gpu_ways.json and gpu_ways_models.json in docs/benchmarks): a step by fewer warps than such a block has else, and by more; of float32, what a step of the largest blocks takes of
-# that, and one of three under way of a long sum at least; of programs that take blocks in turns,
-# what a block takes of one alone, and the next one's begin; and what counts of the time that what
+# (gpu_ways.json and gpu_ways_models.json in docs/benchmarks): a step by fewer warps than such a
+# block has else, and by more; of float32, what a step of the largest blocks takes of that,
+# and one of three under way of a long sum at least; of programs that take blocks in turns, what a block takes of one alone, and the next one's begin; and what counts of the time that what
 # is in memory takes longer.
 FEWER, MORE = 0.96, 1.04
 WIDER, WAITS = 0.93, 460.0

@@ -2,8 +2,8 @@
 
     python scripts/backend_suite.py
 
-writes docs/benchmarks/backend_suite.md (the numbers) and tests/ops/backend_suite.txt (the cases that must run,
-which tests/ops/test_backend_suite.py reads). Exits 1 when a case that can run fails.
+writes docs/benchmarks/backend_suite.md (the numbers) and tests/ops/backend_suite.txt (the cases
+that must run, which tests/ops/test_backend_suite.py reads). Exits 1 when a case that can run fails.
 """
 
 from __future__ import annotations

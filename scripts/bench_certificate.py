@@ -1,6 +1,6 @@
 """Certificates of real models: how long they are, and how long their replay takes.
 
-    scripts/bench_certificate.py models/*.onnx --budget 30 --out docs/benchmarks/bench_certificate.md
+    scripts/bench_certificate.py models/*.onnx --out docs/benchmarks/bench_certificate.md
 
 Each model is optimized with estimated costs (nothing is timed, so that the cheapest graph by
 estimate is the result, faster or not), which gives most models steps to certify; where it does not,

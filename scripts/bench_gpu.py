@@ -9,9 +9,9 @@
 A run is a shard, and leaves FOLDER/shard_N.json, which is written after each step: the model by
 itself, and each of torch's modes whose time is not known yet in turns with it. It ends before
 `--shard-seconds` are over, and exits with 75 where something is left: run again it goes on there. A
-step during which it was killed begins anew, once. Torch's times that docs/benchmarks/gpu_peers.json has for
-this GPU and this version of torch are not taken again, but with `--again`; new ones are added to
-it.
+step during which it was killed begins anew, once. Torch's times that
+docs/benchmarks/gpu_peers.json has for this GPU and this version of torch are not taken again, but
+with `--again`; new ones are added to it.
 
 Times are medians of events around some replays, in ms; so is that of whole calls, with tensors on
 the device as inputs, which torch's compiled modes are timed with, too. Outputs are compared with

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kernels by family against onnxruntime and OpenVINO: the table of docs/benchmarks/bench_kernels.md.
+"""Kernels by family against onnxruntime and OpenVINO: docs/benchmarks/bench_kernels.md.
 
     scripts/bench_kernels.py [--only FAMILY,...] [--threads 1,2] [--seconds 2] [--note TEXT]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Partially equivalent programs: are the boxes exact, and what is proved of them, in which time?
 
-    python scripts/bench_partial.py [--parts exactness,families] [--markdown docs/benchmarks/bench_partial.md]
+    scripts/bench_partial.py [--parts exactness,families] [--markdown FILE]
 
 exactness: pairs that enumeration finds: boxes against the comparison of every element, by another
     evaluator and other inputs.

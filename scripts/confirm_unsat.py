@@ -1,6 +1,6 @@
 """A second solver on what the prover took for granted: cvc5 on Z3's `unsat` answers.
 
-    python scripts/confirm_unsat.py [--count 500] [--dump FOLDER] [--out docs/benchmarks/confirm_unsat.md]
+    python scripts/confirm_unsat.py [--count 500] [--dump FOLDER] [--out FILE]
 
 Proves rules of the library one after the other, in an order of the seed, until there are enough
 questions, and keeps some of each rule: those that Z3 answered with `unsat`, and those that the

@@ -8,7 +8,7 @@
 With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
 from which reports take a rule's tier, and why the others are not to unproved.json: all rules are
 proved, by a count of work and not of seconds. With --new those that are in neither only: for when
-rules changed, and the prover did not. --table prints what docs/benchmarks/verify_rules.md has of them.
+rules changed, and the prover did not. --table prints the table of docs/benchmarks/verify_rules.md.
 
 With --mutants N, N changed rules of each that differ numerically are put to the prover instead, and
 how many it refused goes to rules/library/mutants.json; one that is proved is a survivor, and the

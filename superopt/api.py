@@ -125,15 +125,11 @@ def optimize(
     from superopt.rules.exactness import classed
     from superopt.rules.rule import FLOAT_CLASSES
 
-    for what, given, known in (
-        ("tier", tier, admit_.TIERS),
-        ("float_class", float_class, FLOAT_CLASSES),
-    ):
+    options = (("tier", tier, admit_.TIERS), ("float_class", float_class, FLOAT_CLASSES))
+    for what, given, known in options:
         if given not in known:
             raise UsageError(
-                f"{what} {given!r} is unknown",
-                f"there are {', '.join(known)}",
-                "use one of them",
+                f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
             )
     with guard.limited(float(budget), memory, begin=begin), collecting_rarely():
         source = read(model)

@@ -1,6 +1,6 @@
 """What operators that order, compare or select make of NaN, infinities, signed zeros and ties.
 
-`RULES` are the rows of the table in docs/reference/exceptional_values.md, each with the cases that test it.
+`RULES` are the rows of the table in docs/reference/exceptional_values.md, with their cases.
 """
 
 from __future__ import annotations
