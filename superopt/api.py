@@ -18,6 +18,7 @@ from superopt.compiled_files import profile as profile
 from superopt.compiled_files import run_model as run_model
 from superopt.errors import OutOfTime, UsageError
 from superopt.errors import seconds as seconds_
+from superopt.report.data import Event
 from superopt.rulebook import check_rules as check_rules
 from superopt.rulebook import generate_mutants as generate_mutants
 from superopt.rulebook import generate_rules as generate_rules
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from superopt.onnx_io.source import Given
     from superopt.pipeline.result import Optimized
     from superopt.report.cache import CacheListing, Pruned
-    from superopt.report.data import BenchRow, Derivation, Event, Finding, StoreStats, Verdict
+    from superopt.report.data import BenchRow, Derivation, Finding, StoreStats, Verdict
 
 TARGETS = ("onnxruntime", "cpu")
 
@@ -99,12 +100,13 @@ def optimize(
         )
     if cost not in ("auto", "measured", "roofline"):
         raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
-    for name, value, least in (
-        ("budget", budget, 0.0),
-        ("alpha", alpha, 1.0),
+    limits = (
+        ("budget", budget, 0),
+        ("alpha", alpha, 1),
         ("threads", threads, 1),
         ("seed", seed, 0),
-    ):
+    )
+    for name, value, least in limits:
         if value is not None and not least <= value < float("inf"):
             raise UsageError(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
