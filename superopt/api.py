@@ -100,13 +100,10 @@ def optimize(
         )
     if cost not in ("auto", "measured", "roofline"):
         raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
-    limits = (
-        ("budget", budget, 0),
-        ("alpha", alpha, 1),
-        ("threads", threads, 1),
-        ("seed", seed, 0),
-    )
-    for name, value, least in limits:
+    given_least = ((budget, 0), (alpha, 1), (threads, 1), (seed, 0))
+    for name, (value, least) in zip(
+        ("budget", "alpha", "threads", "seed"), given_least, strict=True
+    ):
         if value is not None and not least <= value < float("inf"):
             raise UsageError(
                 f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
