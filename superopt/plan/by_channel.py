@@ -105,7 +105,7 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
 
 
 def _with(e: Expr, index: Expr, short: Expr) -> Expr:
-    """Return `e` with `short` in place of `index` in loads."""
+    """Return `e` with `replacement` in place of `index` in loads."""
     match e:
         case Load(t, at, dtype):
             return Load(t, tuple(short if i == index else i for i in at), dtype)

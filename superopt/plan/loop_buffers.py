@@ -97,7 +97,7 @@ class Buffers:
 
 
 def buffers(n: g.Node, wanted: Collection[g.Value]) -> Buffers:
-    """Return the buffers of a loop node. wanted: the results that are used."""
+    """Return the buffers of a loop node. used: the results that are read."""
     what, made = repeat(n), g.results(n)
     pairs = list(zip(what.body.outputs, made, strict=True))
     written = [(v, to) for v, to in pairs[what.states :] if to in wanted]

@@ -309,8 +309,9 @@ def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable
 def reading(
     t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType, drops: int, short: DType | None
 ) -> Tensor:
-    """Return the tensor with its reads from buffers, stored as `kind`. drops: trailing mantissa
-    bits that are zeroed. short: the type in which floats are multiplied if one factor has it."""
+    """Return the tensor with its reads from buffers, stored as `storage_dtype`. dropped_bits:
+    trailing mantissa bits that are zeroed. narrow_dtype: the type in which floats are multiplied if
+    one factor has it."""
     assert t.body is not None
     body = _Reading(buffers, short).expr(t.body)
     if kind != t.dtype:
