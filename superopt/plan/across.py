@@ -2,9 +2,9 @@
 the channels of an image, into one kernel.
 
 A reduction over axes other than the last is a row computation as well as one over contiguous
-elements (rows.py). A GPU reads it well if one program computes several neighbouring rows, so that
-their elements are contiguous. The axes of the result are permuted in the kernel; its memory layout
-does not change.
+elements (row_fusion.py). A GPU reads it well if one program computes several neighbouring rows, so
+that their elements are contiguous. The axes of the result are permuted in the kernel; its memory
+layout does not change.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ y[i, n] = h(g[i, n], sum(x[i, k] * b[k, n] for k))      =>   g is computed in th
 
 If products of two operands are combined (input and state), the operand that is computed later
 counts, since the products of the other one can run before. The target decides how many products are
-one kernel (kernels/gpu_gates.py).
+one kernel (kernels/algorithms/gpu/gated_gemm.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ body       a graph from states, slices and invariants to the next states and to 
 results    the final states; tensors of the slices that the body returns
 
 Slices that do not divide a tensor overlap in the last step. A body is compiled once, whatever the
-number of steps (link.py).
+number of steps (linking/link.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ScatterND and ScatterElements nodes as kernels of their own (kernels/scatter.py).
+"""ScatterND and ScatterElements nodes as kernels of their own (kernels/algorithms/scatter.py).
 
 As tensor expressions they compare each element with all updates. That suits few elements, and data
 that is computed ahead of time; other scatters are copies with sequential updates.

@@ -2,10 +2,10 @@
 followed by a depth-to-space shuffle (sub-pixel convolution; Shi et al., arXiv:1609.05158).
 
 Long strides, as in upsampling by 32 and inverse short-time Fourier transforms, have too many phases
-for a kernel each (phases.py). As one sum nearly every term is tested and does not count: that took
-700 times as long as onnxruntime. With short strides one convolution reads the image once and can
-use Winograd: an image decoder with 4 x 4 windows of stride 2 takes 0.61 of the time. Windows that
-the stride does not divide are padded with zeros.
+for a kernel each (lowering/polyphase.py). As one sum nearly every term is tested and does not
+count: that took 700 times as long as onnxruntime. With short strides one convolution reads the
+image once and can use Winograd: an image decoder with 4 x 4 windows of stride 2 takes 0.61 of the
+time. Windows that the stride does not divide are padded with zeros.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fuse walks over tables, step by step, into the reader of their last step (kernels/walk.py)."""
+"""Fuse tree walks, step by step, into the reader of their last step
+(kernels/algorithms/tree_walk.py)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Runtimes do this on processors without arithmetic for these types. Products are then float32
 products, which may use Winograd and Strassen. No intermediate result is rounded except the
-rounding-sensitive values (ir/decisions.py). With the float class E1 each operator rounds instead.
+rounding-sensitive values (ir/rounding_sensitive.py). With the float class E1 each operator rounds
+instead.
 """
 
 from __future__ import annotations

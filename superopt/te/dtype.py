@@ -120,4 +120,4 @@ def from_numpy(dtype: np.dtype) -> DType:
     try:
         return _BACK[np.dtype(dtype)]
     except KeyError:
-        raise TypeError(f"numpy dtype {dtype} is no ONNX element type") from None
+        raise TypeError(f"numpy dtype {dtype} is not an ONNX element type") from None

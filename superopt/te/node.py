@@ -18,8 +18,8 @@ Number = int | Fraction | float  # a float only for inf and nan, which no fracti
 class Expr:
     """An expression: one of Const, Size, Axis, Apply, Load, Reduce, Index.
 
-    `apply` and `compare` are functions of expr.py, which sets them: the operators below need them,
-    and they need the classes below.
+    `apply` and `compare` are functions of expr/tensor.py, which sets them: the operators below need
+    them, and they need the classes below.
     """
 
     __slots__ = ()
