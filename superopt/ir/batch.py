@@ -1,6 +1,6 @@
-"""Many tensors at once: one evaluation of an operator for thousands of operands.
+"""Evaluate an operator for many operands at once.
 
-A field element is a pair of residues on a leading axis; here a second leading axis counts
+A field element is a pair of residues on a leading axis; here a second leading axis enumerates
 candidates. Tensor expressions index elements by trailing axes, so that both pass through.
 """
 
@@ -41,7 +41,8 @@ def batched(
     operands: Sequence[np.ndarray | None],
     seed: int,
 ) -> list[np.ndarray]:
-    """The results of `op`, (2, count, samples, *shape) each, on operands that are such arrays."""
+    """Return the results of `op`, each (2, count, samples, *shape), for operands of the same
+    form."""
     count, samples = next(a.shape[1:3] for a in operands if a is not None)
     tensors = expression(op, tuple(types), attrs)
     inputs = {f"a{n}": a for n, a in enumerate(operands) if a is not None}

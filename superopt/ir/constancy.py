@@ -1,4 +1,4 @@
-"""Which values are computed from constants only."""
+"""Find values that are computed from constants only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from superopt.te.expr import TensorType
 
 
 def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
-    """Is `v` computed from constants only, through operators with tensor expressions?
+    """True if `v` is computed from constants only, by operators with tensor expressions.
 
-    `memo` keeps the answers by node; a node that it says False of is never looked into.
+    `memo` caches answers by node; a node with the entry False is never visited.
     """
     top = g.producer(v)
     if top is None:

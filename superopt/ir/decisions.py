@@ -1,19 +1,20 @@
-"""The fp16 and bf16 values of a graph that fp16 and bf16 arithmetic has to give: those that decide.
+"""Find the fp16 and bf16 values that must be rounded, because discontinuous operators depend on
+them.
 
-Models of these types are computed in float32 and their outputs are rounded (plan/widen.py), and
-constants are computed in float64 (fold.py). Where an operator has a step or a jump, one rounding
-more or less can change the result altogether, so there the model's own arithmetic counts:
+Models of these types are computed in float32 and their outputs are rounded
+(plan/graph/promote_fp32.py); constants are computed in float64 (constant_folding.py). At a
+discontinuity, one rounding more or less can change the result altogether, so there the model's own
+arithmetic counts:
 
-    Floor(Mul(Add(a, b), c))    the results of Add and Mul are rounded
-    Sub(Add(s, 2048), 2048)     so is the result of Add: what it swallowed is gone
-    Relu(Add(a, b))             nothing is rounded
+Floor(Mul(Add(a, b), c))    the results of Add and Mul are rounded
+Sub(Add(s, 2048), 2048)     so is the result of Add: the bits that it absorbs are lost
+Relu(Add(a, b))             nothing is rounded
 
-The rule: each operand of a deciding operator is rounded to its type, and so is each value from
-which it is computed element by element, back to inputs, constants and operators that combine
-several elements (products of matrices, convolutions, means, Softmax), whose results are rounded,
-too. The deciding operators are those of `DECIDING`, Cast to an integer or a bool, operators
-without a tensor expression, and a sum or difference whose operands have a term in common that
-cancels.
+The rule: each operand of a discontinuous operator is rounded to its type, and so is each value from
+which it is computed elementwise, back to inputs, constants and operators that combine several
+elements (matrix products, convolutions, means, Softmax), whose results are rounded, too.
+Discontinuous operators are those of `DISCONTINUOUS_OPS`, Cast to an integer or a bool, operators
+without a tensor expression, and a sum or difference whose operands have a common term that cancels.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ DECIDING = frozenset((
     "GreaterOrEqual", "IsInf", "IsNaN", "ArgMax", "ArgMin", "TopK", "Hardmax", "OneHot", "BitCast",
     "QuantizeLinear", "DynamicQuantizeLinear", "ThresholdedRelu", "Shrink", "GridSample",
 ))  # fmt: skip
-# Operators that give elements of their operands as they are, beside those whose law is "data".
+# Operators that select elements of their operands, beside those whose law is "data".
 MOVES = frozenset((
     "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Pad", "Where", "Trilu",
     "ReverseSequence", "CenterCropPad", "Upsample", "ReduceMax", "ReduceMin", "MaxPool",
     "GlobalMaxPool", "TopK", "Max", "Min", "Clip", "Relu", "Abs", "Neg",
 ))  # fmt: skip
-# The same elements in another shape, by which a term is known again.
+# Operators that reshape or permute; terms are tracked through them.
 RESHAPES = frozenset((
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile",
 ))  # fmt: skip
 SUMS = frozenset(("Add", "Sub", "Sum", "Mean"))
 
 _Signs = frozenset[int]
-_Terms = dict[object, _Signs]  # of a sum: each term with the signs that it has there
-_NUMBER = "number"  # all constants of one element are one term
+_Terms = dict[object, _Signs]  # of a sum: each term with the signs with which it occurs
+_NUMBER = "number"  # all constant scalars are one term
 _BOTH: _Signs = frozenset((1, -1))
 
 
 def decisive_values(graph: g.Graph, outputs: Iterable[g.Value] = ()) -> set[g.Value]:
-    """The values that are rounded; none where the graph has no fp16 and bf16.
+    """Return the values that are rounded; empty if the graph has no fp16 and bf16.
 
-    outputs: values of the graph by which operators outside of it decide.
+    outputs: values of the graph on which discontinuous operators outside of it depend.
     """
     nodes = g.nodes(graph)
     if not any(is_narrow(t) for n in nodes for t in n.types):
@@ -77,7 +78,7 @@ def is_narrow(t: TensorType) -> bool:
 
 
 def decides(n: g.Node) -> bool:
-    """True if the operator has a step or a jump, or may have one."""
+    """True if the operator is discontinuous, or may be."""
     if n.op.name in ("Cast", "CastLike"):
         to = n.type.dtype
         return to is not None and not to.is_float
@@ -85,21 +86,21 @@ def decides(n: g.Node) -> bool:
 
 
 def moves(n: g.Node) -> bool:
-    """True if the results are rounded where the operands are."""
-    computes = dict(n.attrs).get("reduction", "none") != "none"  # of a scatter
+    """True if the results are rounded whenever the operands are."""
+    computes = dict(n.attrs).get("reduction", "none") != "none"  # a scatter with a reduction
     return "data" in n.op.laws or (n.op.name in MOVES and not computes)
 
 
 class _Sums:
-    """The terms of sums, which are looked up once for each value."""
+    """The terms of sums, memoized by value."""
 
     def __init__(self) -> None:
         self.known: dict[g.Value, _Terms] = {}
         self.constant: dict[g.Node, bool] = {}
 
     def cancels(self, n: g.Node) -> bool:
-        """True if a term of one operand has the other sign in another operand, or if there are
-        numbers in two operands."""
+        """True if a term occurs with opposite signs in two operands, or if two operands have
+        constant terms."""
         if n.op.name not in SUMS or not is_narrow(n.types[0]):
             return False
         seen: _Terms = {}
@@ -139,7 +140,8 @@ class _Sums:
 
 
 def _operands(n: g.Node) -> list[tuple[g.Value, int]]:
-    """The values of which a node is the sum, each with its sign; none where it is no sum."""
+    """Return the values that a node adds up, each with its sign; an empty list if it is not a
+    sum."""
     given = [v for v in n.inputs if v is not None]
     if n.op.name in SUMS:
         return [(v, -1 if k and n.op.name == "Sub" else 1) for k, v in enumerate(given)]

@@ -1,4 +1,4 @@
-"""The values of a graph: each node through its tensor expression, in a domain."""
+"""Evaluate a graph in a domain: each node by its tensor expression."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def evaluate(
     opaque: Opaque | None = None,
     keep: Callable[[Value, np.ndarray], None] | None = None,
 ) -> list[np.ndarray]:
-    """The outputs of `graph` for inputs by name, in `domain` (by default the real semantics).
+    """Return the outputs of `graph` for inputs by name, in `domain` (by default real semantics).
 
-    Symbolic sizes take the feeds' shapes. `opaque` computes the nodes that have no tensor
-    expression; `keep` is shown every node's results as they are computed. Intermediate results are
+    Symbolic sizes take the values of the feeds' shapes. `evaluate_opaque` computes nodes without a
+    tensor expression. `on_result` is called with each value and its array. Intermediate results are
     dropped after their last use; outputs may share memory with feeds and constants.
-    Raises ValueError for a missing feed or shapes that contradict each other, InferError for a
-    node that does not fit its operands or is opaque without `opaque`.
+
+    Raises ValueError for a missing feed or contradictory shapes, InferError for a node that does
+    not fit its operands or is opaque without `evaluate_opaque`.
     """
     domain = domain or Reals()
     given = {i: loaded(i, feeds, domain) for i in graph.inputs if i.name in feeds}
@@ -53,7 +54,7 @@ def evaluate(
         if found is not None:
             return found
         if isinstance(v, Constant):
-            return v.load()  # converted to the domain by the nodes that read it, while they run
+            return v.load()  # converted to the domain by each node that reads it
         if isinstance(v, Input):
             raise ValueError(f"input {v.name}: {v.type} was not fed; given: {', '.join(feeds)}")
         raise KeyError(f"{v} has not been computed")
@@ -63,11 +64,11 @@ def evaluate(
         operands = [None if v is None else value(v) for v in n.inputs]
         if n.op.opaque:
             if opaque is None:
-                raise InferError(f"{n.op.title} is opaque and no way to compute it was given")
+                raise InferError(f"{n.op.title} is opaque and evaluate_opaque was not given")
             kinds = [NOTHING if v is None else v.type for v in n.inputs]
             given_to = zip(operands, kinds, strict=True)
             out = opaque(n, [None if a is None else _owned(a, k, domain) for a, k in given_to])
-            for t, array in zip(n.types, out, strict=True):  # sizes that only its results tell
+            for t, array in zip(n.types, out, strict=True):  # sizes that only results determine
                 for axis, d in enumerate(t.shape or ()):
                     if isinstance(d, Size):
                         sizes.setdefault(d.name, array.shape[axis])
@@ -76,7 +77,7 @@ def evaluate(
             out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
         del operands
         for v, array in zip(results(n), out, strict=True):
-            if 0 in array.strides:  # a view that repeats elements: whoever reads it may copy it
+            if 0 in array.strides:  # a broadcast view: a reader may copy it
                 guard.admit(array.nbytes, f"the result of {n.op.name}, {list(array.shape)},")
             if keep is not None:
                 keep(v, array)
@@ -95,7 +96,8 @@ def evaluate_node(
     domain: Domain | None = None,
     dtypes: Sequence[DType | None] | None = None,
 ) -> list[np.ndarray]:
-    """The results of one operator; `dtypes` are its operands' element types, if not the arrays'."""
+    """Return the results of one operator. dtypes: the element types of its operands, if not the
+    arrays'."""
     domain = domain or Reals()
     kinds = [None if a is None else from_numpy(a.dtype) for a in arrays]
     types = list(dtypes) if dtypes is not None else kinds
@@ -111,7 +113,7 @@ def evaluate_node(
 def node_results(
     n: Node, arrays: Sequence[np.ndarray | None], domain: Domain | None = None
 ) -> list[np.ndarray]:
-    """The results of a graph's node without symbolic sizes, from its operands' arrays."""
+    """Return the results of a graph node without symbolic sizes, from its operands' arrays."""
     domain = domain or Reals()
     types = [None if v is None else v.type for v in n.inputs]
     return _node(n.op, n.attrs, arrays, types, domain)
@@ -137,7 +139,7 @@ def _node(
 
 
 def _owned(array: np.ndarray, t: TensorType, domain: Domain) -> np.ndarray:
-    """An array of the domain: constants and results of opaque nodes may not be of it yet."""
+    """Return an array of the domain: constants and opaque results may not be converted yet."""
     if t.dtype is None:
         return array
     return domain.load(array, TensorType(t.dtype, _shape(array, t, domain)))
@@ -147,8 +149,8 @@ NOTHING = TensorType(None, None)
 
 
 def _shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int, ...]:
-    """The shape of the tensor of type `t` that `array` holds, real numbers or the domain's own
-    elements: these have axes more, or another type where `t` has no rank."""
+    """Return the shape of the tensor of type `t` that `array` holds: real numbers, or elements of
+    the domain, which have component axes, or another dtype if `t` has no rank."""
     assert t.dtype is not None
     lead = domain.lead(t.dtype)
     if not lead:
@@ -158,7 +160,7 @@ def _shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int, ...]:
 
 
 def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndarray:
-    """The feed of input `i` as an array of the domain."""
+    """Return the feed of input `i` as an array of the domain."""
     dtype = i.type.dtype
     assert dtype is not None
     array = np.asarray(feeds[i.name])
@@ -172,7 +174,7 @@ def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndar
 
 
 def bound_sizes(given: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, int]:
-    """The symbolic sizes, from the shapes of the inputs; ValueError where two of them disagree."""
+    """Return the symbolic sizes from the shapes of the inputs; ValueError for a contradiction."""
     sizes: dict[str, int] = {}
     source: dict[str, str] = {}
     composite: list[tuple[Input, int, Expr, int]] = []
@@ -204,7 +206,8 @@ def bound_sizes(given: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, 
 
 
 def concrete_attrs(attrs: Attrs, sizes: Mapping[str, int]) -> Attrs:
-    """`attrs` with numbers for symbolic sizes; ValueError names one that no input binds."""
+    """Return `attrs` with integers for symbolic sizes; ValueError names a size that no input
+    binds."""
 
     def number(value: Attr) -> Attr:
         if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Folding: what is computed from constants only is computed once, ahead of time, within bounds."""
+"""Fold constants: compute what depends on constants only, within memory bounds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64, STRING, to_numpy
 from superopt.te.expr import TensorType
 
-GROWTH = 2.01  # the constants of a folded graph take at most this many times the original's bytes
-SLACK = 4096  # and as many bytes more, so that tiny models fold at all
-ROOM = 1 << 26  # an intermediate result may take this much, or as much as all results together
-LARGE = 1 << 20  # bytes from which on a copy of a constant is worth not making
-RECOMPUTED = 1 << 16  # bytes from which on a result is worth computing again, not holding
+GROWTH = 2.01  # bound on the bytes of constants, relative to the original's
+SLACK = 4096  # more bytes, so that tiny models fold at all
+ROOM = 1 << 26  # bound on an intermediate result, unless all results together are larger
+LARGE = 1 << 20  # bytes from which on a transposed constant is a view instead of a copy
+RECOMPUTED = 1 << 16  # bytes from which on a result is recomputed instead of held
 _LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The folded graph, how many nodes went, bytes of constants, what was not folded and why."""
+    """The folded graph, the number of removed nodes, bytes of constants, and reasons for nodes not
+    folded."""
 
     graph: g.Graph
     nodes: int
@@ -35,14 +36,14 @@ class Folded:
 
 
 def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False) -> Folded:
-    """`graph` with every constant subgraph that a non-constant node or an output reads computed.
+    """Return `graph` with every constant subgraph that a non-constant node or an output reads
+    folded.
 
-    limit_bytes: constants of the result may take this much together; by default GROWTH times the
-    bytes of the original's. lazily: a large constant is computed again whenever it is read, and
-    of one that only lies otherwise no copy is made.
-    The largest results are left as nodes, and so is what fails (it may
-    never be reached at run time). Floats are computed in float64 and rounded once, except before
-    operators whose results jump, and fp16 and bf16 that decide (decisions.py).
+    limit_bytes: the bound on all constants of the result; by default MAX_CONSTANT_GROWTH times the
+    original's. lazy: recompute a large constant whenever it is read, and do not copy one that is
+    only transposed. The largest results stay nodes, and so do nodes that fail (they may never run).
+    Floats are computed in float64 and rounded once, except before discontinuous operators and for
+    rounding-sensitive fp16 and bf16 values (rounding_sensitive.py).
     """
     order = g.nodes(graph)
     before = _weight(g.constants(graph))
@@ -71,25 +72,25 @@ def fold(graph: g.Graph, *, limit_bytes: int | None = None, lazily: bool = False
 
 
 def _nbytes(t: TensorType) -> int:
-    """Bytes of a value; for one of unknown size, and strings, more than any limit."""
+    """Return the bytes of a value; more than any limit for unknown sizes and strings."""
     if not is_sized(t) or t.dtype == STRING:
         return _LARGEST
     count = 1
     for d in t.shape or ():
         count *= d if isinstance(d, int) else 0
     assert t.dtype is not None
-    return -(-count * t.dtype.bits // 8)  # as a file has it: elements of 4 bits are packed
+    return -(-count * t.dtype.bits // 8)  # as in a file: 4-bit elements are packed
 
 
 def _weight(constants: Iterable[g.Constant]) -> int:
-    """Bytes of constants in a file."""
+    """Return the bytes of constants in a file."""
     return sum(n if (n := _nbytes(c.type)) < _LARGEST else c.nbytes for c in constants)
 
 
 def _frontier(
     graph: g.Graph, order: Sequence[g.Node], left: dict[g.Node, str]
 ) -> dict[g.Value, None]:
-    """The constant values, not constants yet, that an output or another node reads."""
+    """Return the computed constant values that an output or a non-constant node reads."""
     memo = dict.fromkeys(left, False)
     found: dict[g.Value, None] = {}
     read = [v for n in order if not is_constant(g.item(n, 0), memo) for v in n.inputs]
@@ -102,10 +103,8 @@ def _frontier(
 def _within(
     graph: g.Graph, order: Sequence[g.Node], left: dict[g.Node, str], allowed: int
 ) -> list[g.Value]:
-    """The values to fold so that all constants together stay within `allowed` bytes.
-
-    What is not folded for its size is added to `left`; its own operands may be folded instead.
-    """
+    """Return the values to fold so that all constants stay within `max_bytes`. Values that are too
+    large are added to `skipped`; their operands may be folded instead."""
     while True:
         roots = _frontier(graph, order, left)
         sizes = {v: _nbytes(v.type) for v in roots}
@@ -122,7 +121,7 @@ def _within(
 
 
 def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
-    """Constants still read once the values in `folded` are constants themselves."""
+    """Return the constants that are still read once the values in `folded` are constants."""
     found: dict[g.Constant, None] = {}
     stack: list[g.Value] = list(graph.outputs)
     seen: set[g.Value] = set(folded)
@@ -140,7 +139,8 @@ def _direct(graph: g.Graph, folded: Iterable[g.Value]) -> list[g.Constant]:
 def _values(
     roots: Sequence[g.Value], left: dict[g.Node, str], decisive: Set[g.Value], lazily: bool
 ) -> Iterator[tuple[g.Value, g.Constant]]:
-    """Each root as a constant; a node that fails is added to `left` and its roots are left out."""
+    """Yield each root with its constant; a node that fails is added to `skipped` and its roots are
+    dropped."""
     for v, array in _arrays(roots, left, decisive):
         n = g.producer(v)
         assert n is not None
@@ -151,9 +151,10 @@ def _values(
 def _arrays(
     roots: Sequence[g.Value], left: dict[g.Node, str], decisive: Set[g.Value]
 ) -> Iterator[tuple[g.Value, np.ndarray]]:
-    """Each root's elements; a node that fails is added to `left` and its roots are left out.
+    """Yield each root with its array; a node that fails is added to `skipped` and its roots are
+    dropped.
 
-    Results are dropped after their last use, so that memory holds little beside the constants.
+    Results are dropped after their last use to bound memory.
     """
     wanted = dict.fromkeys(roots)
     order = g.nodes(roots)
@@ -182,7 +183,7 @@ def _arrays(
 
 
 def _lying(n: g.Node, array: np.ndarray) -> g.Constant | None:
-    """A large constant with its axes in another order, as a view of the first one."""
+    """Return a large transposed constant as a view of the original; else None."""
     if n.op.name != "Transpose" or array.nbytes < LARGE:
         return None
     (given,) = n.inputs
@@ -195,8 +196,9 @@ def _lying(n: g.Node, array: np.ndarray) -> g.Constant | None:
 
 
 def _computed_again(v: g.Value, array: np.ndarray, decisive: Set[g.Value]) -> g.Constant | None:
-    """A large constant that is computed from the original's whenever it is read, which is once for
-    each program, when it is packed: so memory does not hold it beside what kernels read."""
+    """Return a large constant that is recomputed from the original's whenever it is read, which is
+    once for each program, when it is packed: memory then does not hold it beside its packed form.
+    """
     if array.nbytes < RECOMPUTED:
         return None
 
@@ -240,12 +242,12 @@ def _results(
     out = node_results(n, arrays, domain)
     for array, t in zip(out, n.types, strict=True):
         if array.shape != t.shape:
-            raise ValueError(f"folding gave the shape {array.shape}, not that of {t}")
+            raise ValueError(f"folding returned the shape {array.shape}, not that of {t}")
     return out
 
 
 def _jumps(n: g.Node) -> bool:
-    """True if the operands are rounded to their types first, as they are at run time."""
+    """True if operands are rounded to their types first, as at run time."""
     floats = any(v is not None and v.type.dtype and v.type.dtype.is_float for v in n.inputs)
     integers = any(t.dtype is not None and not t.dtype.is_float for t in n.types)
     return n.op.name in ("Cast", "CastLike") or decides(n) or (floats and integers)
@@ -256,7 +258,7 @@ def _is_native(array: np.ndarray, t: TensorType) -> bool:
 
 
 def _rounded(array: np.ndarray, t: TensorType) -> np.ndarray:
-    """`array` in the element type of `t`, its rank kept."""
+    """Return `array` in the element type of `t`, with its rank."""
     assert t.dtype is not None
     with np.errstate(all="ignore"):
         return np.asarray(array).astype(to_numpy(t.dtype), copy=False)

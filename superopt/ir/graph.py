@@ -1,10 +1,10 @@
 """Graphs: immutable nodes, interned, so that equal subgraphs are one object and `==` is `is`.
 
-    Value = Input | Constant | Node (its only result) | Item (one of a node's several results)
+Value = Input | Constant | Node (its only result) | Item (one of a node's several results)
 
-Names, doc strings and metadata are not here: they live in side tables keyed by value, so that two
-equal computations are one node whatever they were called. The table of interned nodes holds them
-weakly: what no graph uses is gone.
+Names, doc strings and metadata are kept in side tables keyed by value, so that two equal
+computations are one node whatever their names. The table of interned nodes holds them weakly:
+unused nodes are freed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from superopt.te.expr import TensorType
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Input:
-    """A graph input; each is its own, whatever its name."""
+    """A graph input; each is distinct, whatever its name."""
 
     name: str
     type: TensorType
@@ -51,7 +51,7 @@ class Node:
 
     @property
     def type(self) -> TensorType:
-        """The type of the only result."""
+        """Return the type of the only result."""
         (t,) = self.types
         return t
 
@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Item:
-    """Result number `index` of a node with several."""
+    """Result number `index` of a node with several results."""
 
     node: Node
     index: int
@@ -82,7 +82,7 @@ Value = Input | Constant | Node | Item
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Outputs in order, and the inputs in order (unused ones too). Equal when these are."""
+    """Outputs and inputs in order, including unused inputs. Graphs are equal if these are."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Value, ...]
@@ -94,7 +94,7 @@ _TABLE: WeakValueDictionary[object, Node | Item | Constant] = WeakValueDictionar
 def intern_node(
     op: Op, inputs: tuple[Value | None, ...], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> Node:
-    """The one node of these parts; `attrs` must be canonical and `types` right."""
+    """Return the interned node of these parts; `attrs` must be canonical and `types` correct."""
     key = (op, inputs, attrs)
     found = _TABLE.get(key)
     if found is not None:
@@ -105,9 +105,9 @@ def intern_node(
 
 
 def node(op: Op, inputs: Sequence[Value | None], **attrs: Attr) -> Node:
-    """`op` applied to `inputs`: attributes in their one form, types inferred, interned.
+    """Return `op` applied to `inputs`: attributes canonical, types inferred, interned.
 
-    Raises InferError when the operands do not fit.
+    Raises InferError if the operands do not fit.
     """
     args = tuple(inputs)
     while args and args[-1] is None:
@@ -120,21 +120,21 @@ def node(op: Op, inputs: Sequence[Value | None], **attrs: Attr) -> Node:
 def opaque(
     op: Op, inputs: Sequence[Value | None], payload: Payload, types: Sequence[TensorType]
 ) -> Node:
-    """A node without a tensor expression: its own, never merged with another."""
+    """Return a node without a tensor expression; it is never merged with another one."""
     if not op.opaque:
         raise InferError(f"{op.name} has a tensor expression")
     return intern_node(op, tuple(inputs), (("payload", payload),), tuple(types))
 
 
 def results(n: Node) -> tuple[Value, ...]:
-    """The values that a node gives."""
+    """Return the results of a node."""
     if len(n.types) == 1:
         return (n,)
     return tuple(item(n, i) for i in range(len(n.types)))
 
 
 def item(n: Node, index: int) -> Value:
-    """Result number `index` of `n`."""
+    """Return result number `index` of `n`."""
     if len(n.types) == 1 and index == 0:
         return n
     key = (n, index)
@@ -153,7 +153,8 @@ def constant(
     load: Callable[[], np.ndarray] | None = None,
     nbytes: int | None = None,
 ) -> Constant:
-    """A constant from an array (identified by its content), or lazily from `load` under `key`."""
+    """Return a constant from an array (identified by its content), or lazily from `load` under
+    `key`."""
     if array is not None:
         array = np.ascontiguousarray(array).reshape(np.shape(array))
         array.flags.writeable = False
@@ -174,7 +175,7 @@ HASHED_BYTES = 64 << 20  # of a constant, between two looks at the time
 
 
 def content_key(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
-    """What identifies a tensor's content: dtype, shape, and the bytes or their digest."""
+    """Return what identifies a tensor's content: dtype, shape, and the bytes or their digest."""
     if array.dtype == object:
         raw = repr(array.tolist()).encode()
     else:
@@ -191,7 +192,7 @@ def content_key(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def operands(v: Value) -> tuple[Value, ...]:
-    """The values that `v` is made from."""
+    """Return the operands of the node that computes `v`."""
     match v:
         case Node(_, inputs, _, _):
             return tuple(i for i in inputs if i is not None)
@@ -202,7 +203,7 @@ def operands(v: Value) -> tuple[Value, ...]:
 
 
 def producer(v: Value) -> Node | None:
-    """The node that gives `v`, None for inputs and constants."""
+    """Return the node that computes `v`; None for inputs and constants."""
     match v:
         case Node():
             return v
@@ -213,7 +214,7 @@ def producer(v: Value) -> Node | None:
 
 
 def nodes(roots: Graph | Iterable[Value]) -> list[Node]:
-    """Every node that the roots need, operands before users, in a fixed order."""
+    """Return every node that the roots need, operands before users, in a deterministic order."""
     stack: list[tuple[Node, bool]] = []
     order: list[Node] = []
     seen: set[Node] = set()
@@ -239,7 +240,7 @@ def nodes(roots: Graph | Iterable[Value]) -> list[Node]:
 
 
 def constants(roots: Graph | Iterable[Value]) -> list[Constant]:
-    """Every constant that the roots use, in order of first use."""
+    """Return every constant that the roots use, in order of first use."""
     outs = roots.outputs if isinstance(roots, Graph) else tuple(roots)
     found: dict[Constant, None] = {}
     for n in nodes(outs):
@@ -253,7 +254,7 @@ def constants(roots: Graph | Iterable[Value]) -> list[Constant]:
 
 
 def users(g: Graph) -> dict[Value, list[Node]]:
-    """For every value the nodes that read it, in order."""
+    """Return for every value the nodes that read it, in order."""
     out: dict[Value, list[Node]] = {}
     for n in nodes(g):
         for v in dict.fromkeys(i for i in n.inputs if i is not None):
@@ -262,10 +263,10 @@ def users(g: Graph) -> dict[Value, list[Node]]:
 
 
 def replace(g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | None = None) -> Graph:
-    """`g` with each key replaced by its value (which must not need a key: that would be a cycle).
+    """Return `g` with each key replaced by its value (which must not depend on a key: a cycle).
 
-    Types must agree; everything downstream is rebuilt, everything else shared. `order` is
-    `nodes(g)` where the caller has it already.
+    Types must agree. Everything downstream is rebuilt, everything else shared. `order` is
+    `nodes(g)` if the caller has it.
     """
     new: dict[Value, Value] = dict(change)
 
@@ -295,7 +296,7 @@ def replace(g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | Non
 
 
 def depends(roots: Iterable[Value], on: Iterable[Value]) -> bool:
-    """Does any of `roots` need any of `on`? (A root that is one of them counts.)"""
+    """True if any of `roots` depends on any of `targets` (a root that is a target counts)."""
     goal = set(on)
     stack = list(roots)
     seen: set[Value] = set()
@@ -311,6 +312,6 @@ def depends(roots: Iterable[Value], on: Iterable[Value]) -> bool:
 
 
 def walk(g: Graph) -> Iterator[Value]:
-    """Every value of the graph that a node gives, operands first."""
+    """Yield every value that a node of the graph computes, operands first."""
     for n in nodes(g):
         yield from results(n)

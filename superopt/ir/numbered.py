@@ -1,8 +1,8 @@
-"""Numbers for the values of a graph, which they keep while the graph is rewritten.
+"""Number the values of a graph; numbers are stable while the graph is rewritten.
 
 Inputs come first, then, node by node with operands first, the constants that it reads and its
-results. What a rewrite makes is numbered after that; a value that is computed from what was
-replaced is another object, and has the number of what it was.
+results. New values of a rewrite get further numbers. A value that is rebuilt because an operand was
+replaced keeps its number.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from superopt.ir.substitute import substituted
 
 @dataclass(slots=True)
 class Numbered:
-    """A graph and its values by number; `numbers` is the same the other way round."""
+    """A graph and its values by number; `numbers` is the inverse map."""
 
     graph: g.Graph
     values: list[g.Value]
     numbers: dict[g.Value, int]
 
     def add(self, roots: Sequence[g.Value]) -> None:
-        """Number the values that `roots` need and that have no number."""
+        """Number the values that `roots` depend on and that have no number."""
         stack = list(reversed(roots))
         while stack:
             v = stack[-1]
@@ -41,7 +41,8 @@ class Numbered:
                     self.values.append(i)
 
     def replace(self, change: Mapping[g.Value, g.Value], *, inside: bool) -> None:
-        """Replace keys by values in the graph; see `substituted`, which may raise Cycle."""
+        """Replace keys by values in the graph; see `substitute_values`, which may raise
+        ReplacementCycle."""
         self.add(list(change.values()))
         self.graph, done = substituted(self.graph, change, inside=inside)
         for k, v in enumerate(self.values):
@@ -53,12 +54,12 @@ class Numbered:
                 self.numbers.setdefault(w, k)
 
     def name(self, v: g.Value) -> str:
-        """What `v` is called, as in `v7`."""
+        """Return the name of `v`, such as `v7`."""
         return f"v{self.numbers[v]}" if v in self.numbers else "a value without a number"
 
 
 def numbered(graph: g.Graph) -> Numbered:
-    """The values of `graph`, numbered."""
+    """Return the graph with its values numbered."""
     made = Numbered(graph, [], {})
     made.add((*graph.inputs, *graph.outputs))
     return made

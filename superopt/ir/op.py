@@ -1,12 +1,12 @@
-"""An operator: its tensor expression, and what is read off it.
+"""An operator: its tensor expression, and the properties derived from it.
 
-    @op("Relu", example="f32[2,3]", laws="elementwise")
-    def relu(x: Tensor) -> Tensor:
-        return compute(x.shape, lambda *i: apply("max", x[i], 0))
+@op("Relu", example="f32[2,3]", laws="elementwise")
+def relu(x: Tensor) -> Tensor:
+    return compute(x.shape, lambda *i: apply("max", x[i], 0))
 
-Positional parameters are operands (`x: Tensor | None = None` an optional one, `*xs` any number),
-keyword-only parameters are attributes with their defaults. Shapes and dtypes of the results are
-those of the expression, so inference cannot disagree with evaluation.
+Positional parameters are operands (`x: Tensor | None = None` is optional, `*xs` variadic),
+keyword-only parameters are attributes with their defaults. Shapes and dtypes of results are those
+of the expression, so that inference agrees with evaluation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from superopt.te.dtype import DType
 from superopt.te.expr import Tensor, TensorType, placeholder
 from superopt.te.node import Expr
 
-# An attribute: sizes may be symbolic, so an int may be an index expression.
+# An attribute. Sizes may be symbolic, so that an int may be an index expression.
 Attr = Union[int, float, str, bool, None, DType, Expr, "Payload", tuple["Attr", ...]]
 Attrs = tuple[tuple[str, Attr], ...]
 Types = tuple[TensorType | None, ...]
@@ -30,12 +30,12 @@ REQUIRED = inspect.Parameter.empty
 
 
 class InferError(ValueError):
-    """The operands' types or the attributes do not fit the operator."""
+    """The types of the operands or the attributes do not fit the operator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """What an opaque node carries, compared by identity: two random nodes are never one."""
+    """The content of an opaque node, compared by identity: two random nodes are never merged."""
 
     content: object
     label: str = ""
@@ -48,15 +48,15 @@ class Payload:
 class Op:
     """An operator of the graph.
 
-    name: ONNX's name, or one of ours for internal operators; of an opaque operator see `opaque_op`.
-    compute: operands and attributes to the result tensors; None for opaque operators.
-    inputs, required, variadic: operand names, how many must be there, does the last repeat.
-    attrs: attribute names with defaults (REQUIRED where there is none).
-    laws: words among commutative, associative, elementwise, linear, data (moves elements only).
-    example: operand types and attributes on which every test of operators runs it.
-    since: the least ONNX schema version whose meaning the expression has; older nodes are opaque.
-    canonical: (operand types, attributes) to attributes in one form: axes from 0, explicit pads.
-    domain: ONNX domain; None for internal operators that are expanded at export.
+    name: ONNX's name, or ours for internal operators; for opaque operators see `opaque_op`.
+    compute: maps operands and attributes to result tensors; None for opaque operators. inputs,
+    required, variadic: operand names, how many are required, whether the last one repeats. attrs:
+    attribute names with defaults (REQUIRED if there is none). laws: words among commutative,
+    associative, elementwise, linear, data (moves elements only). example: operand types and
+    attributes with which all operator tests run it. since: the least ONNX schema version whose
+    semantics the expression has; older nodes are opaque. canonical: maps (operand types,
+    attributes) to canonical attributes: axes from 0, explicit pads. domain: the ONNX domain; None
+    for internal operators that are expanded at export.
     """
 
     name: str
@@ -80,16 +80,16 @@ class Op:
 
     @property
     def title(self) -> str:
-        """ONNX's name, for people: `name` without the domain."""
+        """Return ONNX's name for display: `name` without the domain."""
         return self.name.rpartition("::")[2]
 
 
 def opaque_op(op_type: str, domain: str, known: Container[str]) -> Op:
-    """The operator of an opaque node.
+    """Return the operator of an opaque node.
 
-    Code that tells operators apart by `name` reads their attributes and operands as the tensor
-    expression has them. An opaque Concat has neither, so its name is "ai.onnx::Concat".
-    known: the names of the operators that have a tensor expression.
+    Code that distinguishes operators by `name` relies on the attributes and operands of the tensor
+    expression. An opaque Concat has neither, so its name is "ai.onnx::Concat". expression_ops: the
+    names of operators that have a tensor expression.
     """
     name = f"{domain or 'ai.onnx'}::{op_type}" if op_type in known else op_type
     return Op(name, None, domain=domain)
@@ -134,7 +134,7 @@ def op(
 
 
 def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
-    """`attrs` with defaults filled in, in the operator's one form, sorted by name.
+    """Return `attrs` with defaults, canonical, sorted by name.
 
     Raises InferError for an unknown or missing attribute, or one that does not fit the operands.
     """
@@ -154,7 +154,8 @@ def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
         if value is REQUIRED:
             raise InferError(f"{op.name} needs the attribute {key}")
         if isinstance(value, int) and isinstance(default, (int, float)):
-            value = type(default)(value)  # 1, 1.0 and True are equal: keep them from being mixed up
+            # 1, 1.0 and True are equal as keys: keep the declared type
+            value = type(default)(value)
         full[key] = _plain(value)  # type: ignore[arg-type]
     if op.canonical is not None:
         try:
@@ -175,9 +176,10 @@ def _plain(value: Attr) -> Attr:
 
 @lru_cache(maxsize=1 << 15)
 def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
-    """The results of `op` on placeholders `a0`, `a1`, ... of `types`; None is an absent operand.
+    """Return the results of `op` on placeholders `a0`, `a1`, ... of `types`; None is an absent
+    operand.
 
-    Raises InferError when they do not fit.
+    Raises InferError if they do not fit.
     """
     if op.compute is None:
         raise InferError(f"{op.name} is opaque: it has no tensor expression")
@@ -199,5 +201,5 @@ def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
 
 
 def infer(op: Op, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """The types of the results, read off the tensor expression."""
+    """Return the types of the results, from the tensor expression."""
     return tuple(t.type for t in expression(op, types, attrs))

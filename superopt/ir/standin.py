@@ -1,4 +1,4 @@
-"""Stand-ins for inputs and weights, so that equal pieces of a graph are one object."""
+"""Stand-ins for inputs and weights, so that equal subgraphs are one object."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from superopt.ir import graph as g
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
-_UNIFORM_BYTES = 1 << 20  # rules look at the values of constants up to this size
-_FEW_BYTES = 128  # constants up to this size are always kept as they are
-_PLAIN = 1000.0  # and those with larger elements: no sum is regrouped around them
+_UNIFORM_BYTES = 1 << 20  # rules inspect the values of constants up to this size
+_FEW_BYTES = 128  # constants up to this size are kept
+_PLAIN = 1000.0  # constants with larger elements are kept: no sum is regrouped around them
 
 
 @cache
 def numbered_input(number: int, t: TensorType, mark: str = "") -> g.Input:
-    """Input number `number` of type `t`: always the same object for the same mark."""
+    """Return input number `number` of type `t`: the same object for the same mark."""
     return g.Input(f"v{number}{mark}", t)
 
 
 def stand_in(c: g.Constant, number: int) -> g.Constant:
-    """A constant of the type of `c` that is no number, or `c` where a rule may ask its value."""
+    """Return a stand-in of the type of `c`, or `c` itself if a rule may inspect its values."""
     t = c.type
     if t.dtype is None or t.shape is None or c.nbytes <= _FEW_BYTES or not t.dtype.is_float:
         return c

@@ -1,4 +1,4 @@
-"""Several values of a graph replaced at once, also in what replaces others."""
+"""Replace several values of a graph at once, also inside of the replacements."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from superopt.ir import graph as g
 
 
 class Cycle(ValueError):
-    """Replacements that are right alone would need each other's results."""
+    """Replacements that are valid separately depend on each other's results."""
 
 
 def substituted(
     graph: g.Graph, change: Mapping[g.Value, g.Value], *, inside: bool = True
 ) -> tuple[g.Graph, dict[g.Value, g.Value]]:
-    """`graph` with each key of `change` replaced by its value, and what its values became.
+    """Return `graph` with each key of `change` replaced by its value, and the map from old to new
+    values.
 
-    inside: also in the new values themselves; Cycle where they would need their own results.
+    recursive: replace in the new values, too; raises ReplacementCycle if they depend on their own
+    results.
     """
     done: dict[g.Value, g.Value] = {} if inside else dict(change)
-    open_: set[g.Value] = set()  # on the way from an output to the top of the stack
+    open_: set[g.Value] = set()  # on the path from an output to the top of the stack
     stack = list(reversed(graph.outputs))
     while stack:
         v = stack[-1]
@@ -53,8 +55,8 @@ def substituted(
 
 
 def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
-    """`graph` with all of `change` applied, also inside the new values.
+    """Return `graph` with all of `change` applied, also inside of the new values.
 
-    Raises Cycle when the replacements together would need their own results.
+    Raises ReplacementCycle if the replacements together depend on their own results.
     """
     return substituted(graph, change)[0]

@@ -1,6 +1,6 @@
 """The expression syntax that graphs and rules share: names, numbers, attributes, sizes, types.
 
-It is Python's, read with `ast` and never evaluated. What is printed here parses back here.
+It is Python's, parsed with `ast` and never evaluated. Everything printed here parses back.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from superopt.te.expr import TensorType, apply
 from superopt.te.node import Apply, Const, Dim, Expr, Size
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RESULT = re.compile(r"_r\d+")  # what %7 is called while Python's parser sees it
+RESULT = re.compile(r"_r\d+")  # the name of %7 for Python's parser
 _RESERVED = frozenset({*DTYPES, "any", "inf", "nan", "min", "max", "size", "const", "opaque"})
 
 # --- printing -------------------------------------------------------------------------------------
 
 
 def quoted(s: str) -> str:
-    """`s` as a string of Python's syntax on one line."""
+    """Return `s` as a Python string literal on one line."""
     return json.dumps(s, ensure_ascii=False) if s.isprintable() else ascii(s)
 
 
 def is_plain(name: str) -> bool:
-    """Can `name` stand without quotes?"""
+    """True if `name` needs no quotes."""
     return (
         _WORD.fullmatch(name) is not None
         and not keyword.iskeyword(name)
@@ -39,7 +39,8 @@ def is_plain(name: str) -> bool:
 
 
 def show_dim(d: Dim, above: int = 0) -> str:
-    """A size: `batch * 2 + 1`; `above` is how tightly its surroundings bind."""
+    """Return the text of a size: `batch * 2 + 1`. outer_precedence: the precedence of its
+    context."""
     match d:
         case int():
             return str(d)
@@ -62,7 +63,8 @@ def show_dim(d: Dim, above: int = 0) -> str:
 
 
 def show_attr(value: Attr) -> str:
-    """An attribute value: a number, string, bool, None, element type, size, or tuple of these."""
+    """Return the text of an attribute: number, string, bool, None, element type, size, or a
+    tuple."""
     match value:
         case None | bool() | int() | float():
             return repr(value)
@@ -78,7 +80,7 @@ def show_attr(value: Attr) -> str:
 
 
 def show_type(t: TensorType) -> str:
-    """`f32[2, n]`; `any[...]` where nothing is known."""
+    """Return `f32[2, n]`; `any[...]` for an unknown type."""
     dims = "..." if t.shape is None else ", ".join(map(show_dim, t.shape))
     return f"{t.dtype or 'any'}[{dims}]"
 
@@ -100,7 +102,7 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
 
 
 def parse_attr(e: ast.expr) -> Attr:
-    """The attribute value that an expression is; plain names are element types or sizes."""
+    """Return the attribute value of an expression; plain names are element types or sizes."""
     match e:
         case ast.Constant(bool() | int() | float() | str() | None as v):
             return v
@@ -120,13 +122,13 @@ def parse_attr(e: ast.expr) -> Attr:
                     return -number
                 case Expr() as size:
                     return ix.dim(-size)
-            raise Malformed(f"{ast.unparse(e)} negates what is no number")
+            raise Malformed(f"{ast.unparse(e)} negates a value that is not a number")
         case ast.BinOp(left, op, right):
             return _size(_ARITHMETIC.get(type(op)), (left, right), e)
         case ast.Call(ast.Name("min" | "max" as fn), args, []) if args:
             return _size(fn, tuple(args), e)
         case _:
-            raise Malformed(f"{ast.unparse(e)} is no attribute value")
+            raise Malformed(f"{ast.unparse(e)} is not an attribute value")
 
 
 def _size(fn: str | None, args: tuple[ast.expr, ...], whole: ast.expr) -> Dim:
@@ -134,14 +136,14 @@ def _size(fn: str | None, args: tuple[ast.expr, ...], whole: ast.expr) -> Dim:
     out = terms[0]
     for t in terms[1:]:
         if fn is None or not isinstance(out, (int, Expr)) or not isinstance(t, (int, Expr)):
-            raise Malformed(f"{ast.unparse(whole)} is no size")
+            raise Malformed(f"{ast.unparse(whole)} is not a size")
         out = ix.dim(apply(fn, ix.as_index(out), ix.as_index(t)))
     if not isinstance(out, (int, Expr)):
-        raise Malformed(f"{ast.unparse(whole)} is no size")
+        raise Malformed(f"{ast.unparse(whole)} is not a size")
     return out
 
 
-_SCALAR = rf"\b({'|'.join((*DTYPES, 'any'))})\[\s*\]"  # f32[], which Python does not parse
+_SCALAR = rf"\b({'|'.join((*DTYPES, 'any'))})\[\s*\]"  # f32[], which is not Python syntax
 _SPECIAL = re.compile(rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)|{_SCALAR}""")
 
 
@@ -152,26 +154,27 @@ def _python(m: re.Match[str]) -> str:
 
 
 def said(e: Exception) -> str:
-    """What Python's parser complains of, without the place, which is one in our rewritten text."""
+    """Return the message of Python's parser without its location, which refers to the rewritten
+    text."""
     return e.msg if isinstance(e, SyntaxError) else str(e)
 
 
 def expression(text: str) -> ast.expr:
-    """The syntax tree of `text`, in which `%7` is a name."""
+    """Return the syntax tree of `text`, in which `%7` is a name."""
     plain = _SPECIAL.sub(_python, text.strip())
     try:
         return ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"no expression: {said(e)}") from None
+        raise Malformed(f"not an expression: {said(e)}") from None
 
 
 def parse_type(e: ast.expr) -> TensorType:
-    """`f32[2, n]`."""
+    """Return the type in text such as `f32[2, n]`."""
     match e:
         case ast.Subscript(ast.Name(kind), dims) if kind in DTYPES or kind == "any":
             dtype = DTYPES.get(kind)
         case _:
-            raise Malformed(f"{ast.unparse(e)} is no tensor type such as f32[2, n]")
+            raise Malformed(f"{ast.unparse(e)} is not a tensor type such as f32[2, n]")
     match dims:
         case ast.Constant(value) if value is ...:
             return TensorType(dtype, None)
@@ -183,6 +186,6 @@ def parse_type(e: ast.expr) -> TensorType:
     for item in items:
         d = parse_attr(item)
         if not isinstance(d, (int, Expr)) or isinstance(d, bool):
-            raise Malformed(f"{ast.unparse(item)} is no size")
+            raise Malformed(f"{ast.unparse(item)} is not a size")
         shape.append(d)
     return TensorType(dtype, tuple(shape))

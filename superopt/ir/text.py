@@ -1,18 +1,18 @@
-"""The text of a graph, which parses back to the same graph.
+"""The text format of graphs; it parses back to the same graph.
 
-    graph {
-      x: f32[batch, 3, 224, 224]
-      w = const f32[64, 3, 7, 7] "blake2:5e1f..."
-      b = const f32[2] [0.5, -1.0]
-      %0 = Conv(x, w, pads=(3, 3, 3, 3), strides=(2, 2))
-      %1, %2 = Split(%0, axis=1, split=(32, 32))
-      return %1, %2
-    }
+graph {
+  x: f32[batch, 3, 224, 224]
+  w = const f32[64, 3, 7, 7] "blake2:5e1f..."
+  b = const f32[2] [0.5, -1.0]
+  %0 = Conv(x, w, pads=(3, 3, 3, 3), strides=(2, 2))
+  %1, %2 = Split(%0, axis=1, split=(32, 32))
+  return %1, %2
+}
 
-Applications, attributes and sizes are Python's expression syntax (the syntax of rules too), read
-with `ast` and never evaluated. Attributes that are what the operator would fill in are left out.
-Constants of at most 16 elements show their values; others show a label, and `parse_graph` needs
-them passed in. A name that is no plain word is written as a string.
+Applications, attributes and sizes use Python's expression syntax (as rules do), parsed with `ast`
+and never evaluated. Attributes with their default values are omitted. Constants of at most 16
+elements show their values; others show a label, and `parse_graph` needs them passed in. A name that
+is not a plain identifier is quoted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from superopt.te.dtype import DTYPES, DType, to_numpy
 from superopt.te.expr import TensorType
 
 SHOWN_ELEMENTS = 16
-READ_BYTES = 1 << 20  # a label of a larger constant is made from its key, not its content
+READ_BYTES = 1 << 20  # labels of larger constants are made from their keys, not their contents
 
 # --- printing -------------------------------------------------------------------------------------
 
@@ -78,14 +78,14 @@ def _told(op: Op, types: Types, attrs: Attrs) -> Attrs:
 
 
 def told_attrs(n: Node) -> Attrs:
-    """The attributes that the operator would not fill in by itself, in the operator's order."""
+    """Return the attributes that differ from the defaults, in the operator's order."""
     if n.op.opaque:
         return ()
     return _told(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)
 
 
 def label(c: Constant) -> str:
-    """What stands for a constant that is not shown: a digest of its content, or its key."""
+    """Return the label of a constant that is not shown: a digest of its content, or its key."""
     match c.key:
         case (str(), tuple(), bytes(raw)):
             digest = raw if len(raw) == 16 else hashlib.blake2b(raw, digest_size=16).digest()
@@ -99,7 +99,8 @@ def label(c: Constant) -> str:
 
 
 def _values(c: Constant) -> str | None:
-    """The elements of a small constant, row by row; None where text would not be the same bits."""
+    """Return the elements of a small constant in row-major order; None where the text would not
+    restore the bits."""
     dtype, shape = c.type.dtype, c.type.shape
     if dtype is None or shape is None or dtype.kind == "c" or c.nbytes > READ_BYTES:
         return None
@@ -112,10 +113,10 @@ def _values(c: Constant) -> str | None:
     plain = {"f": float, "b": bool, "s": str}.get(dtype.kind, int)
     elements = [plain(e) for e in array.reshape(-1)]
     if dtype.is_float:
-        elements = [float("nan") if e != e else e for e in elements]  # as it will be read
+        elements = [float("nan") if e != e else e for e in elements]  # as it will be parsed
     again = _array(elements, dtype, array.shape)
     if content_key(again) != content_key(array):
-        return None  # a nan with a payload
+        return None  # a NaN with a payload
     shown = [show_attr(e) for e in elements]
     return shown[0] if not shape else f"[{', '.join(shown)}]"
 
@@ -126,7 +127,7 @@ def _array(elements: list[object], dtype: DType, shape: tuple[int, ...]) -> np.n
 
 
 def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
-    """A text for every value of the graph, each its own."""
+    """Return a unique text for every value of the graph."""
     out: dict[Value, str] = {}
     taken: set[str] = set()
 
@@ -156,7 +157,7 @@ def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
 
 
 def show_node(n: Node, name: Mapping[Value, str]) -> str:
-    """`Conv(x, w, strides=(2, 2))`, the operands called as `name` says."""
+    """Return `Conv(x, w, strides=(2, 2))`, with operands named by `name`."""
     given = ["None" if v is None else name[v] for v in n.inputs]
     given += [f"{k}={show_attr(v)}" for k, v in told_attrs(n)]
     text = f"{n.op.title}({', '.join(given)})"
@@ -167,7 +168,7 @@ def show_node(n: Node, name: Mapping[Value, str]) -> str:
 
 
 def show_graph(g: Graph, names: Mapping[Value, str] | None = None) -> str:
-    """The text of `g`; `names` are names for constants (inputs have their own)."""
+    """Return the text of `g`. names: names for constants (inputs have their own)."""
     name = _name_all(g, names or {})
     lines = [f"  {name[i]}: {show_type(i.type)}" for i in g.inputs]
     for c in constants(g):
@@ -191,7 +192,7 @@ def _name_of(e: ast.expr) -> str:
         case ast.Constant(str(name)):
             return f'"{name}' if RESULT.fullmatch(name) else name
         case _:
-            raise Malformed(f"{ast.unparse(e)} is no name")
+            raise Malformed(f"{ast.unparse(e)} is not a name")
 
 
 _CONST = re.compile(r"(.*?)\s*=\s*const\s+(\w+)\[([^\]]*)\]\s*(.*)", re.DOTALL)
@@ -208,7 +209,9 @@ def _constant(kind: str, dims: str, text: str, known: Mapping[str, Constant]) ->
     e = expression(text)
     if isinstance(e, ast.Constant) and isinstance(e.value, str) and type.dtype != DTYPES["string"]:
         if e.value not in known:
-            raise Malformed(f"constant {e.value} has {type} elements that are not here: pass it in")
+            raise Malformed(
+                f"constant {e.value} has {type} elements that are not in the text: pass it in"
+            )
         return known[e.value]
     if type.dtype is None or type.shape is None:
         raise Malformed(f"a constant of unknown type {type}")
@@ -222,12 +225,12 @@ def _constant(kind: str, dims: str, text: str, known: Mapping[str, Constant]) ->
 
 def _apply(text: str, env: Mapping[str, Value], ops: Mapping[str, Op]) -> Node:
     if text.startswith("opaque "):
-        raise Malformed("an opaque node cannot be read back: what it carries is not in the text")
+        raise Malformed("an opaque node cannot be parsed: its content is not in the text")
     match expression(text):
         case ast.Call(ast.Name(name), args, keywords):
             pass
         case e:
-            raise Malformed(f"{ast.unparse(e)} is no application such as Add(x, y)")
+            raise Malformed(f"{ast.unparse(e)} is not an application such as Add(x, y)")
     if name not in ops:
         raise Malformed(f"there is no operator {name}")
     inputs: list[Value | None] = []
@@ -253,10 +256,10 @@ def parse_graph(
     inputs: Mapping[str, Input] | None = None,
     source: str = "<text>",
 ) -> Graph:
-    """The graph that `text` describes.
+    """Return the graph that `text` describes.
 
-    `ops` are the operators by name, `constants` the constants that the text names by their label,
-    `inputs` existing inputs by name (others are made). UsageError names the source and the line.
+    ops: the operators by name. constants: the constants that the text names by label. inputs:
+    existing inputs by name (others are created). UsageError names the source and the line.
     """
     known, own = constants or {}, inputs or {}
     env: dict[str, Value] = {}
@@ -308,7 +311,7 @@ def _define(env: dict[str, Value], key: str, v: Value) -> None:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines between `graph {` and `}`."""
+    """Return the numbered lines between `graph {` and `}`."""
     rows = [(n, row.strip()) for n, row in enumerate(text.split("\n"), 1)]
     rows = [(n, row) for n, row in rows if row and not row.startswith("#")]
     if len(rows) < 2 or rows[0][1] != "graph {" or rows[-1][1] != "}":

@@ -1,1 +1,1 @@
-"""A graph as kernels: what is computed together, where it lies, and in which order it runs."""
+"""Compile a graph to kernels: fusion, memory layouts, buffer assignment, execution order."""

@@ -1,8 +1,10 @@
-"""Rows that lie across others: a softmax over the channels of pictures, as one kernel.
+"""Fuse softmax and other row computations over axes that are not innermost, such as a softmax over
+the channels of an image, into one kernel.
 
-What is summed over other axes than the last is as much a row as one that lies in one piece
-(rows.py); a GPU reads it well where some neighbours are rows of one program, each element of all
-of them beside each other.  The result has its axes in another order here, and lies as it did.
+A reduction over axes other than the last is a row computation as well as one over contiguous
+elements (row_fusion.py). A GPU reads it well if one program computes several neighbouring rows, so
+that their elements are contiguous. The axes of the result are permuted in the kernel; its memory
+layout does not change.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from superopt.te.walk import loads, reductions
 T = TypeVar("T")
 ZERO = ix.as_index(0)
 
-Place = tuple[int | None, ...]  # of each axis of a tensor which one of the result it is; None: 1
+# for each axis of a tensor, the axis of the result; None for a broadcast axis
+Place = tuple[int | None, ...]
 
-LONGEST = 512  # elements of a row: of longer ones too few are read beside each other
+LONGEST = 512  # elements of a row; of longer rows too few are read contiguously
 
 
 @dataclass(frozen=True, slots=True)
 class AxisOrder:
-    """Of the axes of a result: those that say which row, and those along it."""
+    """The axes of a result: those that select a row, and those along it."""
 
     first: tuple[int, ...]
     rest: tuple[int, ...]
@@ -41,20 +44,21 @@ class AxisOrder:
         return self.first + self.rest
 
     def lies(self, layout: Layout | None) -> Layout:
-        """A layout, said of the axes in this order."""
+        """Return a layout in terms of the axes in this order."""
         parts = (layout or row_major(len(self.axes))).parts
         return Layout(tuple(replace(p, axis=self.axes.index(p.axis)) for p in parts))
 
     def back(self, some: Sequence[T]) -> tuple[T, ...]:
-        """What is in this order, in the axes' own."""
+        """Return `items`, given in this order, in the order of the tensor's axes."""
         return tuple(some[self.axes.index(n)] for n in range(len(some)))
 
 
 def across(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], leads: Mapping[Tensor, int]
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, AxisOrder]]:
-    """What is computed then; and the order of the axes of what is computed row by row, beside
-    `leads`, which is that already. stay: those that are needed in memory."""
+    """Return the definitions with such rows fused, and the axis order of each fused result.
+    batch_ranks: the tensors that are fused into rows already. materialized: the tensors that must
+    be in memory."""
     out, orders = dict(current), dict[Tensor, AxisOrder]()
     for t in reversed(list(current)):
         order = None if t not in out or t in leads else _order(t, out)
@@ -70,7 +74,8 @@ def across(
 
 
 def _order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
-    """Where `t` reads a sum that does not hang on some of its axes: the others, and these."""
+    """Return the axis order of a tensor that reads a reduction which does not depend on some of its
+    axes; None where there is none."""
     now = current[t]
     if now.body is None or reductions(now.body):
         return None
@@ -88,7 +93,8 @@ def _order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
 def _group(
     t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], stay: Collection[Tensor]
 ) -> tuple[Group, Tensor, Sequence[Tensor]] | None:
-    """The group of a result, that as it was computed, and what else is in it."""
+    """Return the row group of a result, its permuted definition, and the other tensors of the
+    group."""
     places = _places(t, order, current, stay)
     while True:
         turning = _Turning(order, current[t].shape, places)
@@ -104,21 +110,21 @@ def _group(
         inside = {x: p for x, p in places.items() if x is t or turned[x] in group.stages}
         if len(inside) == len(places):
             return group, new[turned[t]], [x for x in inside if x is not t]
-        places = inside  # what is not of the group is read as it lies
+        places = inside  # tensors outside of the group are read in their own order
 
 
 def _places(
     t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], stay: Collection[Tensor]
 ) -> dict[Tensor, Place]:
-    """Of it, and of what it reads, and what that reads, which are its elements or numbers of its
-    rows."""
+    """Return the axis map of `t` and of its transitive producers that hold an element or one number
+    for each of its rows."""
     sizes, row = current[t].shape, [current[t].axes[p] for p in order.rest]
     out: dict[Tensor, Place] = {t: tuple(range(t.rank))}
     wrong: set[Tensor] = set()
     waiting = [t]
     while waiting:
         u = waiting.pop()
-        if u not in out:  # it was one of another kind
+        if u not in out:  # found to be no row operand since
             continue
         now = current[u]
         along: dict[Expr, int] = {
@@ -127,7 +133,7 @@ def _places(
         assert now.body is not None
         sums = [r.axes for r in reductions(now.body)]
         if any(prod(a.size for a in axes) > prod(a.size for a in row) for axes in sums):
-            out.pop(u)  # of something else, of which there is more
+            out.pop(u)  # a reduction over more elements than a row
             wrong.add(u)
             continue
         for axes in sums:
@@ -150,7 +156,7 @@ def _places(
 
 
 def _fits(place: Place, x: Tensor, order: AxisOrder, sizes: Sequence[Dim]) -> bool:
-    """Is it an element for each of the result's, or a number for each row?"""
+    """True if the tensor holds one element for each of the result's, or one number for each row."""
     own = [p for p in place if p is not None]
     if any(n != (1 if p is None else sizes[p]) for p, n in zip(place, x.shape, strict=True)):
         return False
@@ -165,7 +171,7 @@ class _Turning:
     places: Mapping[Tensor, Place]
 
     def axes(self, x: Tensor) -> Sequence[int]:
-        """Those of the result which a tensor then has."""
+        """Return the axes of the result that a tensor of the group has."""
         own = {p for p in self.places[x] if p is not None}
         return self.order.axes if own & {*self.order.rest} else self.order.first
 
@@ -173,7 +179,7 @@ class _Turning:
         return Tensor(x.name, x.dtype, tuple(self.sizes[p] for p in self.axes(x)))
 
     def turned(self, now: Tensor, x: Tensor, turned: Mapping[Tensor, Tensor]) -> Tensor:
-        """What is computed of it, in its other order."""
+        """Return the definition of `x` with permuted axes."""
         assert now.body is not None
         own = dict(zip(self.places[x], now.axes, strict=True))
         axes = tuple(own[p] if p in own else Axis(f"one{p}", 1) for p in self.axes(x))

@@ -1,7 +1,7 @@
-"""Activation functions of recurrent layers, as operators of the graph.
+"""Activation functions of recurrent layers as graph operators.
 
-activations        names, for each direction one of each gate
-activation_alpha   numbers for those functions that have an alpha, in their order
+activations        names, one for each gate of each direction
+activation_alpha   the alpha of each function that has one, in their order
 activation_beta    likewise
 """
 
@@ -20,20 +20,21 @@ from superopt.te.dtype import to_numpy
 
 
 class UnknownActivation(ValueError):
-    """A function that ONNX does not name, or without a number that it needs."""
+    """A function that ONNX does not define, or one without a required parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function by its name in lower case, with its numbers; None for one that it has not."""
+    """A function by its lower-case name, with its parameters; None for a parameter that it does not
+    have."""
 
     name: str
     alpha: float | None = None
     beta: float | None = None
 
 
-# Names, with the defaults of alpha and beta; ... for a number that must be given: ONNX has no
-# default, or onnxruntime another one (0 for ThresholdedRelu's alpha, for ONNX's 1).
+# Names, with the defaults of alpha and beta. `...` marks a required parameter: ONNX has no default,
+# or onnxruntime uses another one (0 for ThresholdedRelu's alpha, where ONNX says 1).
 _NUMBERS: Mapping[str, tuple[Any, Any]] = {
     "affine": (..., ...),
     "elu": (1.0, None),
@@ -50,13 +51,14 @@ _NUMBERS: Mapping[str, tuple[Any, Any]] = {
 
 
 def activations(attributes: Mapping[str, Any], default: Sequence[str]) -> tuple[Activation, ...]:
-    """The functions of a layer's attributes. default: names where it has none.
+    """Return the functions of a layer's attributes. default: their names if the attribute is
+    absent.
 
     Raises UnknownActivation.
     """
     names = [_text(a).lower() for a in attributes.get("activations") or default]
     if len(names) != len(default):
-        raise UnknownActivation(f"{len(names)} activations, where it has {len(default)} gates")
+        raise UnknownActivation(f"{len(names)} activations for {len(default)} gates")
     alphas, betas = (iter(attributes.get(f"activation_{k}") or ()) for k in ("alpha", "beta"))
     return tuple(_activation(name, alphas, betas) for name in names)
 
@@ -67,7 +69,7 @@ def _text(name: str | bytes) -> str:
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
     if name not in _NUMBERS:
-        raise UnknownActivation(f"activation {name!r} is none of ONNX's")
+        raise UnknownActivation(f"activation {name!r} is not defined by ONNX")
     out = []
     for what, given, default in zip(
         ("alpha", "beta"), (alphas, betas), _NUMBERS[name], strict=True
@@ -80,12 +82,12 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
 
 
 def applied(a: Activation, x: g.Value) -> g.Value:
-    """The value of the function, element by element."""
+    """Return the function of `x`, elementwise."""
     return _GRAPHS[a.name](x, a.alpha, a.beta)
 
 
 def scalar(number: float, like: g.Value) -> g.Value:
-    """A constant of another value's element type."""
+    """Return a scalar constant with the element type of `like`."""
     assert like.type.dtype is not None
     return g.constant(np.array(number, to_numpy(like.type.dtype)))
 

@@ -1,7 +1,7 @@
-"""Attention: a product of rows that are computed from another product, as one kernel.
+"""Fuse attention: a product whose operand is rows computed from another product, as one kernel.
 
-On a processor only where what is between the products does not stay in the second cache: else three
-kernels are as fast. On a GPU always, for each kernel takes its time.
+On a CPU only where the scores between the products exceed the L2 cache; otherwise three kernels are
+as fast. On a GPU always, because each launch has a cost.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
-LARGE = 1 << 20  # bytes of the rows
+LARGE = 1 << 20  # of the scores
 
 
 @dataclass(frozen=True, slots=True)
 class Fusing:
-    """What a target has a kernel for. fits: is there one for such rows and such a product of them?
-    joins: does the product belong to it that gives the rows' scores?"""
+    """What a target can fuse. can_fuse: true if there is a kernel for these rows and this product
+    of them. can_fuse_scores: true if the product that gives the scores belongs to the kernel, too.
+    """
 
     fits: Callable[[Tensor, Tensor], bool]
     joins: Callable[[Tensor], bool] = lambda scores: True
 
 
 def on_processor(constants: Collection[Tensor], width: int) -> Fusing:
-    """width: bytes of a vector."""
+    """vector_bytes: bytes of a vector register."""
 
     def fits(row: Tensor, product: Tensor) -> bool:
         large = product.dtype == F32 and prod(_sizes(row)) * 4 >= LARGE
@@ -48,7 +49,7 @@ def on_processor(constants: Collection[Tensor], width: int) -> Fusing:
 
 
 def on_gpu(constants: Collection[Tensor], width: int) -> Fusing:
-    """Wherever there is a product of queries and keys."""
+    """Fuse every product of queries and keys with its product with values."""
     return Fusing(lambda row, product: online(product) is not None)
 
 
@@ -60,9 +61,10 @@ def attention(
     constants: Collection[Tensor],
     how: Fusing,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
-    """What is computed then, and how many axes say which row of those that are computed by rows.
+    """Return the definitions with attention fused, and the number of leading axes that select a row
+    of each tensor computed by rows.
 
-    stay: those that are needed in memory. lying: pictures.
+    materialized: the tensors that must be in memory. layouts: those of image tensors.
     """
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
@@ -70,7 +72,7 @@ def attention(
             readers.setdefault(x, []).append(t)
 
     def only(x: Tensor, reader: Tensor) -> bool:
-        """Is it for this one alone?"""
+        """True if `reader` is the only reader."""
         return x not in stay and x not in lying and readers.get(x) == [reader]
 
     out, rows = dict(current), dict(leads)
@@ -102,7 +104,8 @@ def _fused(
     t: Tensor, current: Mapping[Tensor, Tensor], row: Tensor, scores: Collection[Tensor],
     buffers: Mapping[Tensor, Tensor],
 ) -> Tensor:  # fmt: skip
-    """The product, computed from its rows, and these from the scores; read from these buffers."""
+    """Return the product with the rows inlined in it, and the scores in these; other tensors are
+    read from `buffers`."""
     done = dict(buffers)
     for x in (*scores, row):
         for s in within(current[x], current):
@@ -116,7 +119,8 @@ def _fused(
 
 
 def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:
-    """Does each element of the product read one row, which all of its axes but the last one say?"""
+    """True if each element of the product reads one row, which all of its axes but the last
+    select."""
     assert now.body is not None
     found = reduction(now)
     some = [x for x in loads(now.body) if x.tensor is row]
@@ -129,7 +133,7 @@ def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:
 
 
 def _scores(now: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
-    """Is it a product whose rows are these?"""
+    """True if it is a product that gives these rows."""
     c = contraction(now, constants)
     if c is None or now.shape != row.shape or not c.of_b or c.of_b[-1] != now.axes[-1]:
         return False

@@ -1,4 +1,4 @@
-"""From a graph to a program: kernels, the order in which they run, and where their buffers lie."""
+"""Plan a graph as a program: kernels, their order, and the offsets of their buffers."""
 
 from __future__ import annotations
 
@@ -52,18 +52,21 @@ from superopt.plan.zeros import delicate
 from superopt.te import index as ix
 from superopt.te.expr import Tensor
 
-# Bytes of a model's constants up to which their products are cut once, and twice.
+# Bytes of a model's constants up to which its products use one level of Strassen, and two levels.
 ROOM = (2**30, 2**29)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs. kernels: by function, in the tile-level form; memory, workspace: bytes; kept: of
-    the former, at its beginning, bytes that are to be zeros wherever no kernel writes;
-    problems: what was to be computed, by key; options: how each of them is; solved: which problem
-    each call belongs to, none for a loop; results: the tensor that it computes, or helps to;
-    origins: where these come from; order: of several streams, on which each call runs; bodies: of
-    loops, by their numbers among the calls, the program of each lane's step."""
+    """A planned program.
+
+    kernels: by function name, in tile-level form. memory_bytes, workspace_bytes: sizes.
+    border_bytes: the first bytes of the memory, which stay zero wherever no kernel writes.
+    problems: the problems to solve, by key. options: how each is solved. call_problems: the problem
+    of each call, empty for a loop. call_results: the tensor that each call computes or contributes
+    to. provenance: where these come from. stream_order: the stream of each call, if there are
+    several. loop_bodies: by index of a loop among the calls, the program of each lane's step.
+    """
 
     kernels: Mapping[str, Kernel]
     calls: tuple[Call | Loop, ...]
@@ -81,7 +84,8 @@ class Program:
     bodies: Mapping[int, tuple[Program, ...]] = field(default_factory=dict)
 
     def identity(self) -> str:
-        """Of programs whose constants lie in the same places in the same order."""
+        """Return a digest that is equal for programs whose constants have the same offsets and
+        order."""
         found = blake2b(digest_size=16)
         for c in self.constants:
             about = "" if c.pack is None else f"{c.pack.axes} {c.pack.index}"
@@ -91,11 +95,11 @@ class Program:
         return found.hexdigest()
 
     def kernel_calls(self) -> tuple[Call, ...]:
-        """The calls, those of loops once."""
+        """Return the calls; those in loops once."""
         return tuple(kernel_calls(self.calls))
 
     def count(self, problem: str) -> int:
-        """How often a run solves a problem."""
+        """Return how often a run solves a problem."""
         out = self.solved.count(problem)
         for n, bodies in self.bodies.items():
             loop = self.calls[n]
@@ -115,12 +119,15 @@ def program(
     registers: int = REGISTERS,
     target: Target = CPU,
 ) -> Program:
-    """width: bytes of a vector of the machine that it is for. chosen: how to compute problems, by
-    their keys; for all others the default holds. tiles: may convolutions be computed in tiles?
-    unit: bytes of a vector that the machine multiplies at a time; 0: all. dilated: and
-    dilated ones, in tiles of every d-th element? registers: of vectors.
+    """Return the program of a graph.
 
-    Raises NotImplementedError where no kernel computes an element type.
+    vector_bytes: bytes of a vector register of the target. options: how to solve problems, by key;
+    the default option is used for all others. allow_winograd: use Winograd and Strassen.
+    multiply_bytes: bytes of a vector that the machine multiplies at a time; 0 for all.
+    allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
+    element. vector_registers: their number.
+
+    Raises NotImplementedError if no kernel supports an element type.
     """
     tensors = Tensors(sizes, patches=patched(graph, sizes))
     for n in g.nodes(graph):
@@ -169,7 +176,7 @@ def program(
     current = by_channel(current, leads, lying)
     if target.parts:
         current = in_parts(current, leads, tensors.constants, needed, target.parts)
-    sums = current.keys() - whole  # of parts
+    sums = current.keys() - whole  # partial reductions
     if target.compares:
         current = compared(current, leads, tensors.constants)
     if target.joins:
@@ -184,7 +191,8 @@ def program(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A kernel's call before buffers have places. begins: bytes into what is read."""
+    """A kernel call before its buffers have offsets. read_offsets: bytes into each buffer that is
+    read."""
 
     kernel: Kernel
     reads: tuple[Tensor, ...]
@@ -278,8 +286,8 @@ class _Builder:
         *,
         plain: bool,
     ) -> tuple[str, Problem, Choice]:
-        """A problem, with its key, and how it is computed. plain: as it is said, without tiles and
-        parts."""
+        """Return the key of a problem, the problem, and its solution. direct: do not use Winograd
+        and Strassen."""
         own = (False, 0) if plain else (True, self.levels)
         how = self.width, lead, *own, self.unit, self.dilated, self.registers
         problem = Problem(root, layout, known, *how, self.target.kind is not None)
@@ -287,7 +295,7 @@ class _Builder:
         return key, problem, self.target.choose(problem, self.chosen.get(key))
 
     def part(self, t: Tensor, root: Tensor, whole: Tensor, part: Phase) -> Scatter:
-        """Where a part of another tensor lies."""
+        """Return the layout of a part of another tensor."""
         axes = self.orders[t].back(root.axes) if t in self.orders else root.axes
         places = zip(axes, part.begin, part.step, strict=True)
         at = [ix.as_index(i * step + begin) for i, begin, step in places]
@@ -301,8 +309,8 @@ class _Builder:
         problems: Mapping[str, Problem],
         options: Mapping[str, Option],
     ) -> Program:
-        """Buffers get their places."""
-        # What is written over another comes after it, as what reads it does.
+        """Assign buffers, and return the program."""
+        # A write over another tensor comes after the write of that tensor, as a read would.
         over = self.tensors.over
         reads = [(*s.reads, s.target) if s.result in over else s.reads for s in steps]
         writes = [s.target for s in steps]
@@ -320,7 +328,7 @@ class _Builder:
         calls: list[Call] = []
         run: list[Step] = []
         for step in steps:
-            if step.target in cleared:  # before it is written for the first time
+            if step.target in cleared:  # before its first write
                 cleared.remove(step.target)
                 clear = self.clear(step.target)
                 run.append(replace(step, kernel=clear))
@@ -359,7 +367,7 @@ class _Builder:
         return prod(layout.shape(self.shape(t))) * max(self.kept.kind(t).bits // 8, 1)
 
     def keeps(self, t: Tensor) -> tuple[object, int | None]:
-        """Which zeros around it are to stay, and the bytes of these."""
+        """Return the key of the zero border around a tensor, and the bytes of the border."""
         layout = self.lying.get(t)
         if layout is None or not any(p.border for p in layout.parts):
             return None, None
@@ -370,16 +378,18 @@ class _Builder:
         return (self.kept.kind(t), shape, layout), clear
 
     def clear(self, t: Tensor) -> Kernel:
-        """Writes the zeros around it."""
+        """Return a kernel that writes the zeros around a tensor."""
         layout = self.lying[t]
         made = border.clear(t.dtype, layout.shape(self.shape(t)), layout.borders() or ())
         return replace(made, name=f"k{identity(made)}")
 
 
 def _levels(constants: Iterable[int]) -> int:
-    """How often products of matrices may be cut: with each level a constant is 7/4 times as large.
+    """Return how many levels of Strassen products may use: each level makes a constant 7/4 times as
+    large.
 
-    constants: their bytes."""
+    constants: their bytes.
+    """
     total = sum(constants)
     return sum(total <= most for most in ROOM)
 

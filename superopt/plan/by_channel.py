@@ -1,12 +1,12 @@
-"""Sums over the channels and the places of a picture, channel by channel first: means and variances
-of group norms, and of layer norms over whole pictures.
+"""Split reductions over the channels and pixels of an image into a reduction of each channel and
+one over channels: means and variances of group norms, and of layer norms over whole images.
 
-    m[n, g] = f(sum(x[n, g * c + k // w, k % w] for k))
+m[n, g] = f(sum(x[n, g * c + k // w, k % w] for k))
 =>  s[n, b] = sum(x[n, b, j] for j)
-    m[n, g] = f(sum(s[n, g * c + i] for i))
+m[n, g] = f(sum(s[n, g * c + i] for i))
 
-Channels are neighbours in memory: s takes vectors of them, where the one sum would pick each term
-by itself. What says how the places of a picture were counted (k) is gone.
+Channels are contiguous in memory: s uses vectors of them, where the single reduction would gather
+each term. The flattened pixel index (k) disappears.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, parts
 
-PLACES = 8  # of each channel, at least
+PLACES = 8  # pixels of each channel, at least
 FOLDS = ("sum", "max", "min")
 
 
 @dataclass(frozen=True, slots=True)
 class _Channels:
-    """The channel that is read: group * size + within, each an axis; no group: all of them."""
+    """The channel that is read: group * size + within_group, each an axis; group None for all
+    channels."""
 
     group: Axis | None
     within: Axis
@@ -45,8 +46,8 @@ class _Channels:
 def by_channel(
     current: Mapping[Tensor, Tensor], leads: Collection[Tensor], lying: Mapping[Tensor, Layout]
 ) -> dict[Tensor, Tensor]:
-    """What is computed then; sums for each channel come before what reads them. leads: what is
-    computed row by row. lying: pictures."""
+    """Return the definitions with such reductions split; channel reductions come before their
+    readers. row_tensors: what is computed row by row. layouts: those of image tensors."""
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
         made = None if t in leads else _apart(now, lying)
@@ -60,7 +61,8 @@ def by_channel(
 
 
 def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] | None:
-    """The sums of each channel, and the tensor by them."""
+    """Return the channel reductions, and the tensor in terms of them; None where it does not
+    apply."""
     total = reduction(t)
     if total is None or total.fn not in FOLDS:
         return None
@@ -92,7 +94,7 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
         del axes[g], at[g]
         at[-1] = ix.as_index(channels.group * size + channels.within)
     body = placed(Reduce(total.fn, rest, counted.body, total.dtype), env)
-    if channels.group is not None:  # group * size + within again
+    if channels.group is not None:  # restores group * size + within_group
         body = _with(body, ix.as_index(one // size * size + one % size), one)
     shape = tuple(a.size for a in axes)
     each = Tensor("channels", total.dtype, shape, tuple(axes), body)
@@ -103,7 +105,7 @@ def _apart(t: Tensor, lying: Mapping[Tensor, Layout]) -> tuple[Tensor, Tensor] |
 
 
 def _with(e: Expr, index: Expr, short: Expr) -> Expr:
-    """With another word for what is read at an index."""
+    """Return `e` with `replacement` in place of `index` in loads."""
     match e:
         case Load(t, at, dtype):
             return Load(t, tuple(short if i == index else i for i in at), dtype)
@@ -119,7 +121,7 @@ def _channel(x: Load, lying: Mapping[Tensor, Layout]) -> int:
 
 
 def _in_blocks(x: Load, lying: Mapping[Tensor, Layout]) -> bool:
-    """Is it of a picture whose channels lie next to each other, in blocks or all of them?"""
+    """True if the tensor is an image whose channels are contiguous, in blocks or all of them."""
     layout = lying.get(x.tensor)
     if layout is None:
         return False
@@ -144,7 +146,8 @@ def _channels(index: Expr, t: Tensor, total: Reduce) -> _Channels | None:
 
 
 def _digits(total: Reduce) -> Reduce:
-    """The same, with an axis for each digit of one that is only read as k // w, k // h % w, ..."""
+    """Return the reduction with one axis for each digit of an axis that is only read as k // w, k
+    // h % w, ..."""
     axes: list[Axis] = []
     env: dict[Axis, Expr] = {}
     for a in total.axes:
@@ -167,7 +170,8 @@ def _digits(total: Reduce) -> Reduce:
 
 
 def _cuts(a: Axis, body: Expr) -> list[int]:
-    """1, ..., extent: what each is divided by the next; none where the axis is read otherwise."""
+    """Return 1, ..., extent, where each divides the next: the divisors of the axis; an empty list
+    if the axis is read otherwise."""
     cuts = {1, a.size}
     for e in parts(body):
         match e:

@@ -1,14 +1,14 @@
-"""Products of few rows with several constants, and what is made of them element by element, as one
-kernel's problem: a step of a recurrent network, a gated product of one row. On a GPU, where each
-kernel takes its time. Of more rows see gated.py.
+"""Fuse products of few rows (GEMV) with several constants and their elementwise combination into
+one kernel: a step of a recurrent network, a gated product of one row. Used on a GPU, where each
+launch has a cost. For more rows see gate_fusion.py.
 
-    f[i, n] = sum(x[i, k] * a[k, n] for k)
-    g[i, n] = sum(x[i, k] * b[k, n] for k)
-    c[i, n] = p(f[i, n], g[i, n], d[i, n])
-    y[i, n] = q(c[i, n], f[i, n])               =>   cell[i, n, :] = c[i, n], y[i, n]
+f[i, n] = sum(x[i, k] * a[k, n] for k)
+g[i, n] = sum(x[i, k] * b[k, n] for k)
+c[i, n] = p(f[i, n], g[i, n], d[i, n])
+y[i, n] = q(c[i, n], f[i, n])               =>   cell[i, n, :] = c[i, n], y[i, n]
 
-Each element is a row of its own (rows.py), of which these are numbers. What others read, too, lies
-beside the result.
+Each element is a row of its own (row_fusion.py), and these are its numbers. Intermediate results
+that other tensors read are stored beside the result.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import loads, reductions
 
-ROWS = DOT // 2  # as few as tensor cores would have no blocks of
-RESULTS = 4  # at most
-LONGEST = 1 << 13  # terms of a sum, which are one block
+ROWS = DOT // 2  # fewer rows than tensor cores have blocks for
+RESULTS = 4  # of a cell, at most
+LONGEST = 1 << 13  # of a sum, which is one block
 
 
-# Where results lie: in which tensor, which of its results they are, and is that its first axis?
+# For each result its cell tensor, its index in it, and whether that index is the first axis.
 Where = Mapping[Tensor, tuple[Tensor, int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """stages: what is computed within it, each before what reads it; results: those of them that
-    others read, the last one is the last stage."""
+    """A fused cell. stages: the tensors computed in it, producers first. results: the stages that
+    others read; the last one is the last stage."""
 
     stages: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
@@ -59,9 +59,9 @@ def cells(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
     parts: Written, constants: Collection[Tensor], few: bool = True,
 ) -> list[Cell]:  # fmt: skip
-    """Which there are; no tensor is of two. stay: what is needed in memory, where it may be the one
-    result; apart: what lies otherwise; parts: what is written in parts, which are in memory. few:
-    are they of few rows, or of more?"""
+    """Return the cells; no tensor is in two. materialized: what must be in memory, where it can
+    only be the single result. excluded: tensors with other layouts. parts: tensors written in
+    parts, which are in memory. few_rows: find cells of few rows, else of more."""
     lying = {*apart, *(x.tensor for some in parts.values() for x in some)}
     taken = {*stay, *lying}
     readers: dict[Tensor, list[Tensor]] = {}
@@ -78,7 +78,7 @@ def cells(
             if root in lying or root in inside:
                 continue
             some = _cell(root, known, {*taken, *inside})
-            # Of several results none lies where it is needed.
+            # a result in memory must be alone in its cell
             if some is not None and (len(some.results) == 1 or root not in taken):
                 inside |= {*some.stages}
                 out.append(some)
@@ -87,8 +87,8 @@ def cells(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is computed, what reads it, in which place it is, and of each product of few rows what
-    of its operand is multiplied for an element."""
+    """The definitions, the readers of each tensor, its position, and for each product of few rows
+    the canonical load of its operand."""
 
     current: Mapping[Tensor, Tensor]
     readers: Mapping[Tensor, Sequence[Tensor]]
@@ -101,7 +101,8 @@ def _loads(now: Tensor) -> list[Load]:
 
 
 def _product(now: Tensor, constants: Collection[Tensor], few: bool) -> Contraction | None:
-    """A product of few rows, or of more, with a constant, each element a sum of its own."""
+    """Return the contraction of a product with a constant, of few rows or of more, with one sum for
+    each element; else None."""
     c, found = contraction(now, constants, 1), reduction(now)
     if c is None or found is None or c.b.tensor not in constants or not c.of_b:
         return None
@@ -112,7 +113,7 @@ def _product(now: Tensor, constants: Collection[Tensor], few: bool) -> Contracti
 
 
 def _operand(c: Contraction, now: Tensor) -> Load:
-    """What of it is multiplied, of each element."""
+    """Return the load of the operand with canonical axes."""
     found = reduction(now)
     assert found is not None
     every = enumerate((*now.axes, *found.axes))
@@ -123,8 +124,8 @@ def _operand(c: Contraction, now: Tensor) -> Load:
 
 
 def _cell(root: Tensor, k: _Known, taken: Collection[Tensor]) -> Cell | None:
-    """Grown from its last result: what it reads element by element, of products with one operand,
-    the last one that is there."""
+    """Return the cell that ends with `root`: its elementwise producers and the products of one
+    operand, the one that is computed last; None where there is none."""
     current = k.current
     if root not in k.sums and reductions(current[root].body):
         return None
@@ -148,8 +149,8 @@ def _cell(root: Tensor, k: _Known, taken: Collection[Tensor]) -> Cell | None:
 
 
 def _reached(root: Tensor, k: _Known, taken: Collection[Tensor], one: Load | None) -> set[Tensor]:
-    """What is read element by element, and what that reads, with products of this operand; of no
-    one: up to the first products."""
+    """Return the elementwise producers of `root`, transitively, with products of `operand` only;
+    without an operand up to the first products."""
     near: set[Tensor] = set()
     left = [root]
     while left:
@@ -168,7 +169,7 @@ def _reached(root: Tensor, k: _Known, taken: Collection[Tensor], one: Load | Non
 
 
 def _of_sums(inside: Sequence[Tensor], k: _Known) -> list[Tensor]:
-    """Without what is made of no sum, unless nothing else reads it."""
+    """Return the stages without those that depend on no sum, unless only stages read them."""
     out: list[Tensor] = []
     for t in inside:
         made = t in k.sums or any(x.tensor in out for x in _loads(k.current[t]))
@@ -180,8 +181,8 @@ def _of_sums(inside: Sequence[Tensor], k: _Known) -> list[Tensor]:
 def celled(
     current: Mapping[Tensor, Tensor], some: Sequence[Cell], constants: Constants
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
-    """What is computed then, and of each cell how many axes say which row; constants that lie in
-    another order are added."""
+    """Return the definitions with cells fused, and the number of row axes of each cell; transposed
+    constants are added to `constants`."""
     last = {c.results[-1]: c for c in some}
     inside = {x for c in some for x in c.stages}
     where: dict[Tensor, tuple[Tensor, int, bool]] = {}
@@ -201,7 +202,7 @@ def celled(
 
 
 def read_there(now: Tensor, where: Where) -> Tensor:
-    """It, which reads what lies in cells there."""
+    """Return the definition with reads of fused results redirected to their cells."""
     if now.body is None or not any(x.tensor in where for x in loads(now.body)):
         return now
     return Tensor(now.name, now.dtype, now.shape, now.axes, _read(now.body, where))
@@ -247,7 +248,7 @@ def _made(
 
 
 def one_of(which: Axis, results: Sequence[Expr]) -> Expr:
-    """The result of which the number is asked."""
+    """Return the result that the axis `which` selects."""
     *others, out = results
     for n, x in reversed(list(enumerate(others))):
         out = select(compare("lt", which, n + 1), x, out)
@@ -255,7 +256,7 @@ def one_of(which: Axis, results: Sequence[Expr]) -> Expr:
 
 
 def _by_terms(found: Reduce, constants: Constants) -> Reduce:
-    """A sum of products with a constant of which its terms lie side by side."""
+    """Return a sum of products with each constant transposed so that its terms are contiguous."""
     (k,) = found.axes
 
     def read(e: Expr) -> Expr:

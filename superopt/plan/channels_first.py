@@ -1,9 +1,9 @@
-"""Pictures with channels last between convolutions, computed with channels first as these are.
+"""Convert channels-last regions between convolutions to channels first.
 
-Models that were made where channels come last (tf2onnx) have a Transpose before each convolution
-and one behind it, and what is between two convolutions lies otherwise than both of them. A
-Transpose to channels last moves behind what reads it, until it meets one back; groups of
-operators in which more of them go than come are computed so.
+Models from channels-last frameworks (tf2onnx) have a Transpose before and after each convolution,
+and operators between two convolutions use another layout than both. A Transpose to channels last is
+moved behind its readers until it meets an inverse Transpose. A group of operators is converted if
+this removes more Transposes than it inserts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from superopt.ir import graph as g
 from superopt.ir.op import Attr
 from superopt.ops import OPS
 
-Order = tuple[int, ...]  # of a value's axes: which each is of what is computed in its place
-ALONG = frozenset(("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"))  # one axis
+Order = tuple[int, ...]  # for each axis of a value, its axis in the converted value
+ALONG = frozenset(("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"))  # operators on one axis
 REDUCED = frozenset((
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
@@ -25,8 +25,8 @@ REDUCED = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A node that is computed in another order: with which attributes, and the order of what it
-    gives."""
+    """A node that is computed on permuted operands: its attributes, and the permutation of its
+    result."""
 
     attrs: Mapping[str, Attr]
     order: Order
@@ -34,7 +34,7 @@ class Moved:
 
 @dataclass(slots=True)
 class _Groups:
-    """Nodes that are moved together, or not at all: by a node of each."""
+    """Union-find of nodes that are converted together or not at all, by a representative node."""
 
     of: dict[g.Node, g.Node] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def channels_first(graph: g.Graph) -> g.Graph:
 
 
 def _moves(graph: g.Graph) -> tuple[dict[g.Node, Moved], _Groups]:
-    """Nodes that can be computed in another order."""
+    """Return the nodes that can be computed on permuted operands."""
     moved: dict[g.Node, Moved] = {}
     groups = _Groups()
     for n in g.nodes(graph):
@@ -79,7 +79,7 @@ def _moves(graph: g.Graph) -> tuple[dict[g.Node, Moved], _Groups]:
 
 
 def _starts(n: g.Node) -> Moved | None:
-    """A Transpose to channels last."""
+    """Return the permutation of a Transpose to channels last; else None."""
     rank = len(n.types[0].shape or ())
     last = (0, *range(2, rank), 1)
     return Moved({}, last) if n.op.name == "Transpose" and rank > 2 and _perm(n) == last else None
@@ -98,7 +98,7 @@ def _order(v: g.Value | None, moved: Mapping[g.Node, Moved]) -> Order | None:
 
 
 def _through(n: g.Node, moved: Mapping[g.Node, Moved]) -> Moved | None:
-    """How it is computed of operands in another order, if it can be."""
+    """Return how the node is computed on permuted operands; None where it cannot be."""
     orders = {o for v in n.inputs if (o := _order(v, moved)) is not None}
     if len(orders) > 1:
         return None
@@ -144,13 +144,14 @@ def _pads(pads: Sequence[Attr], order: Order) -> tuple[Attr, ...]:
 
 
 def _without(order: Order, axes: Collection[int]) -> Order:
-    """The order of the other axes."""
+    """Return the permutation of the remaining axes."""
     rest = [o for a, o in enumerate(order) if a not in axes]
     return tuple(sorted(rest).index(o) for o in rest)
 
 
 def _widened(axes: Sequence[int], order: Order) -> Moved:
-    """With axes more, each before the one that it is before in the value's own order."""
+    """Return the node with axes inserted, each before the axis that it precedes in the original
+    order."""
     out = list(order)
     new: list[int] = []
     for a in axes:
@@ -162,7 +163,7 @@ def _widened(axes: Sequence[int], order: Order) -> Moved:
 
 
 def _fits(v: g.Value | None, order: Order, moved: Mapping[g.Node, Moved], scalars: bool) -> bool:
-    """Can it be had in this order? scalars: also where it is broadcast."""
+    """True if the value is available in this permutation. scalars: also by broadcasting."""
     if v is None or _order(v, moved) is not None:
         return True
     shape = v.type.shape
@@ -174,8 +175,8 @@ def _one(v: g.Value) -> bool:
 
 
 def _turned(graph: g.Graph, moved: Mapping[g.Node, Moved]) -> set[tuple[g.Value, g.Node]]:
-    """What is to be turned: values that are needed in their own order, and what else nodes that are
-    moved read; with a node of the group that it is for."""
+    """Return the values that need a Transpose: those needed in their original order, and the other
+    operands of converted nodes; each with a node of its group."""
     out: set[tuple[g.Value, g.Node]] = set()
     wanted = set(graph.outputs)
     for n in g.nodes(graph):
@@ -195,7 +196,7 @@ def _built(graph: g.Graph, moved: Mapping[g.Node, Moved]) -> g.Graph:
     made: dict[g.Value, g.Value] = {i: i for i in graph.inputs}
 
     def own(v: g.Value) -> g.Value:
-        """In its own order."""
+        """Return the value in its original order."""
         new, order = made.get(v, v), _order(v, moved)
         if order is None or order == tuple(sorted(order)):
             return new
@@ -223,7 +224,7 @@ def _given(
     made: Mapping[g.Value, g.Value],
     moved: Mapping[g.Node, Moved],
 ) -> g.Value | None:
-    """An operand in this order."""
+    """Return an operand in this permutation."""
     if v is None:
         return None
     new = made.get(v, v)

@@ -1,7 +1,8 @@
-"""Rows of which several lie along one axis: a group norm, whose sums are of some channels each.
+"""Fuse rows that are several to an axis: a group norm, which reduces over some channels each.
 
-What reads a number of row c // k of its axis c is, with that axis as two (c = r k + i), rows as
-others are (rows.py). The result lies as it did: both axes are one in memory.
+A tensor that reads row c // k along its axis c is rewritten with that axis split in two (c = r k +
+i). Its rows are then ordinary rows (row_fusion.py). The memory layout does not change: both axes
+are one in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def divided(
     pictures: Collection[Tensor],
     leads: Mapping[Tensor, int],
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
-    """What is computed then; and of those that are computed row by row so, beside `leads`, how many
-    axes say which row. stay: those that are needed in memory; pictures: those that do not lie row
-    by row, of which rows would be read in pieces, or are parts of others."""
+    """Return the definitions with such rows fused, and the number of leading axes that select a row
+    of each fused tensor, beside `batch_ranks`. materialized: the tensors that must be in memory.
+    image_tensors: those that do not lie row by row, or are written into others; rows of these would
+    be read in pieces."""
     out, found = dict(current), dict[Tensor, int]()
     for t in reversed(list(current)):
         if t not in out or t in leads or t in pictures or reductions(out[t].body):
@@ -53,7 +55,7 @@ def divided(
 
 
 def _divisions(now: Tensor, current: Mapping[Tensor, Tensor]) -> Iterator[tuple[Axis, int]]:
-    """Axes by whose quotients sums are read, and by what."""
+    """Yield the axes whose quotients index a reduction, with the divisor."""
     for e in loads(now.body) if now.body is not None else ():
         x = current.get(e.tensor)
         if x is None or len(reductions(x.body)) != 1:
@@ -66,7 +68,7 @@ def _divisions(now: Tensor, current: Mapping[Tensor, Tensor]) -> Iterator[tuple[
 
 
 def _as_two(now: Tensor, a: Axis, n: int) -> Tensor:
-    """The same, with this axis as two, of which the second one has n steps."""
+    """Return `now` with axis `a` split in two, the second one of extent n."""
     row, within = Axis(f"{a.name}r", a.size // n), Axis(f"{a.name}w", n)
     known: dict[Axis, Expr] = {a: ix.as_index(row * n + within)}
     axes = tuple(chain.from_iterable((row, within) if x == a else (x,) for x in now.axes))

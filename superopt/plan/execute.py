@@ -28,8 +28,8 @@ def code(
     constants: np.ndarray | None = None,
     release: Callable[[], None] | None = None,
 ) -> Code:
-    """The program as machine code. folder: where object files are kept. constants: the bytes of
-    all of them, where these are known. release: see `pack_constants`."""
+    """Return the program as loaded machine code. folder: the cache of object files. constants: the
+    bytes of all packed constants, if known. release: see `pack_constants`."""
     made = image(program, machine, threads, folder)
     held = _packed(program, constants, release)
     return ready(made, held, machine, lambda: program)
@@ -38,8 +38,8 @@ def code(
 def _packed(
     program: Program, known: np.ndarray | None, release: Callable[[], None] | None
 ) -> Constants:
-    """All constants, as kernels read them. Raises NotImplementedError where one cannot be read
-    so, as where there is no kernel."""
+    """Return all constants as kernels read them. Raises NotImplementedError, as for a missing
+    kernel, where a constant does not fit."""
     size = program.constant_bytes
     if known is not None and len(known) == size:
         return split_constants(program.constants, known)
@@ -50,7 +50,7 @@ def _packed(
 
 
 def image(program: Program, machine: Machine, threads: int, folder: Path | None) -> Image:
-    """The program's code, and what it needs."""
+    """Return the machine code of the program, and what it needs."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
     made = objects(program, machine, some, folder)
     if (at := places()) is not None:
@@ -62,7 +62,8 @@ def image(program: Program, machine: Machine, threads: int, folder: Path | None)
 
 @dataclass(slots=True)
 class Timed:
-    """A program that reads the clock after each call; seconds: of each of the last run's."""
+    """A program that reads the clock after each call. seconds: the time of each call in the last
+    run."""
 
     code: Code
     seconds: np.ndarray
@@ -77,7 +78,7 @@ class Timed:
 
 
 def timed(c: Code, machine: Machine, folder: Path | None) -> Timed:
-    """The same program, on the same memory, with the time of each of its calls."""
+    """Return the same program on the same memory with a timer for each call."""
     p = c.program
     made = objects(p, machine, c.threads, folder, timed=True)
     engine = linked(made, machine)
@@ -96,9 +97,9 @@ def objects(
     shared: bool = False,
     timed: bool = False,
 ) -> list[bytes]:
-    """The object files of a program: of its kernels, and of `run`, which calls them. shared: for a
-    shared object, whose constants are one piece of memory. timed: does `run` read the clock after
-    each?"""
+    """Return the object files of a program: its kernels, and `run`, which calls them. shared: for a
+    shared object, whose constants are one block of memory. timed: `run` reads the clock after each
+    call."""
     table = None if shared else table_of(program.constants)
     text = run_text(program.calls, threads, platform.machine().lower(), timed, table)
     kernels = [kernel_code(k, machine, folder, shared) for k in program.kernels.values()]

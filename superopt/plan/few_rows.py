@@ -1,4 +1,4 @@
-"""Rows with which most of a GPU would have nothing to do, where one is a program's."""
+"""Rows that are too few to occupy a GPU when each is computed by one program."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from math import prod
 
 from superopt.te.node import Dim
 
-# Rows, and elements of each, with which most of a GPU has nothing to do: a program reads and writes
-# 43 GB/s (64 rows of 2^19 halves, read three times: 98 us on an H100), and all of it 2900, but by
-# several kernels, of 2 us each.
+# (rows, elements of a row) that leave most of a GPU idle: one program reads and writes 43 GB/s (64
+# rows of 2^19 fp16 elements, read three times: 98 us on an H100), the whole GPU 2900 GB/s, but with
+# several kernels of 2 us each.
 FEW = ((16, 1 << 16), (48, 1 << 18))
 
 
 def few_and_long(sizes: Sequence[Dim], lead: int) -> bool:
-    """Of a result of these sizes, the first `lead` of which say which row."""
+    """True for a result of these sizes, whose first `batch_rank` axes select a row, if its rows are
+    few and long."""
     some = [n for n in sizes if isinstance(n, int)]
     rows, elements = prod(some[:lead]), prod(some[lead:])
     return any(rows <= few and elements >= long for few, long in FEW)

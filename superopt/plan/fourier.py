@@ -1,8 +1,8 @@
-"""Discrete Fourier transforms as products with a constant: sines and cosines are numbers then, and
-frames of a signal, weighted by a window, are what a convolution sums.
+"""Lower discrete Fourier transforms to products with a constant matrix of sines and cosines;
+windowed frames of a signal become a convolution.
 
-A fast transform takes fewer operations, but not less time: onnxruntime's takes as long for 512
-numbers as a product does, and where their count is no power of two it computes several for each.
+An FFT needs fewer operations but not less time: onnxruntime's FFT takes as long for 512 samples as
+a product, and for lengths that are not a power of two it computes several FFTs each.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from superopt.te import index as ix
 from superopt.te.dtype import F32
 from superopt.te.expr import Dim
 
-MOST = 1 << 25  # bytes of the constant
+MOST = 1 << 25  # of the constant matrix
 # Microseconds on one core of Zen 4 with AVX-512: of a product for each operation, and for each byte
-# of its constant; of onnxruntime 1.32 for each n log2(n), n a power of two or the next one of twice
-# the length.
+# of its constant; of onnxruntime 1.32 for each n log2(n), where n is a power of two, or otherwise
+# the power of two above twice the length.
 FLOP, BYTE = 1e-5, 4e-5
 FAST, SLOW = 1.8e-3, 8e-3
 
 
 @dataclass(frozen=True, slots=True)
 class _Transform:
-    """Of `times` numbers, of one part or two (real, imaginary), filled with zeros to `length`, the
-    `bins` results. real: these are real numbers, the inverse of one side of a spectrum."""
+    """A transform of `samples` numbers with one or two components (real, imaginary), padded with
+    zeros to `length`, with `bins` results. real: the results are real, by the inverse of a
+    one-sided spectrum."""
 
     node: g.Node
     length: int
@@ -52,7 +53,7 @@ class _Transform:
 
 
 def as_products(graph: g.Graph) -> g.Graph:
-    """The graph with products in place of DFT and STFT of float32 whose lengths are numbers."""
+    """Return the graph with products in place of float32 DFT and STFT of known length."""
     some = {n: t for n in g.nodes(graph) if (t := _transform(n)) is not None}
     made: dict[g.Value, g.Value] = {}
     made |= {n: v for n, t in some.items() if (v := _product(t)) is not None}
@@ -60,7 +61,7 @@ def as_products(graph: g.Graph) -> g.Graph:
 
 
 def pays(n: g.Node, sizes: Mapping[str, int]) -> bool:
-    """Is the product as fast as onnxruntime's transform?"""
+    """True if the product is as fast as onnxruntime's transform."""
     t = _transform(n)
     if t is None:
         return False
@@ -102,8 +103,8 @@ def _transform(n: g.Node) -> _Transform | None:
 
 
 def _numbers(t: _Transform) -> np.ndarray:
-    """Of each term, what it adds to each sum: the transform of one that is alone. (terms, sums),
-    real parts before imaginary ones."""
+    """Return the matrix (rows, columns): the transform of each unit vector, real parts before
+    imaginary ones."""
     each = np.eye(t.times, dtype=complex)
     rows = np.stack((each, 1j * each)[: t.parts], axis=1).reshape(t.terms, t.times)
     if t.real:
@@ -121,7 +122,7 @@ def _product(t: _Transform) -> g.Value | None:
 
 
 def _of_frames(t: _Transform) -> g.Value | None:
-    """A convolution, whose channels are the bins."""
+    """Return a convolution whose channels are the bins."""
     (x, *window), numbers = t.node.inputs, _numbers(t)
     assert x is not None
     assert x.type.shape is not None
@@ -140,7 +141,7 @@ def _of_frames(t: _Transform) -> g.Value | None:
 
 
 def _of_axis(t: _Transform) -> g.Value:
-    """A product of matrices, whose columns are the bins, behind all other axes."""
+    """Return a matrix product whose columns are the bins, with the transformed axis last."""
     (x, *_), axis = t.node.inputs, t.node.attr("axis")
     assert x is not None
     assert isinstance(axis, int)

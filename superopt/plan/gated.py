@@ -1,12 +1,12 @@
-"""Products of one operand that are made one result, as one kernel's problem: a gated product, the
-gates of a recurrent cell, which would be written and read again else. On a GPU.
+"""Fuse products of one operand that are combined elementwise into one kernel: a gated product, the
+gates of a recurrent cell. Otherwise gates are written to memory and read again. Used on a GPU.
 
-    g[i, n] = f(sum(x[i, k] * a[k, n] for k))
-    y[i, n] = h(g[i, n], sum(x[i, k] * b[k, n] for k))      =>   g is computed where y is
+g[i, n] = f(sum(x[i, k] * a[k, n] for k))
+y[i, n] = h(g[i, n], sum(x[i, k] * b[k, n] for k))      =>   g is computed in the kernel of y
 
-Of two operands whose products are made one result (an input and a state), that one counts which is
-there later: products of the other one are over by then. How many products are one kernel is the
-target's choice (kernels/gpu_gates.py).
+If products of two operands are combined (input and state), the operand that is computed later
+counts, since the products of the other one can run before. The target decides how many products are
+one kernel (kernels/algorithms/gpu/gated_gemm.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
 from superopt.te.walk import loads
 
-WIDTH = 64  # bytes of a vector, of which nothing hangs here
+WIDTH = 64  # of a vector; has no effect here
 Gates = Mapping[Tensor, Sequence[Tensor]]
 
 
@@ -35,10 +35,10 @@ def gates(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
     parts: Written, constants: Collection[Tensor], half: bool,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:  # fmt: skip
-    """What is computed then, and of each result that should be computed with its gates which these
-    are: computed before it, read by nothing else. stay: what is needed in memory; apart: what is
-    computed by rows, or lies as pictures do; parts: what is written in parts, which are in memory.
-    half: are numbers of 16 bits multiplied?"""
+    """Return the definitions, and for each result its gates: computed before it and read by nothing
+    else. materialized: what must be in memory. excluded: what is computed by rows, or has an image
+    layout. parts: tensors written in parts, which are in memory. fp16_operands: multiply 16-bit
+    numbers."""
     apart = {*apart, *(x.tensor for some in parts.values() for x in some)}
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
@@ -54,8 +54,9 @@ def gates(
         out[t] = now
         c = None if t in apart else contraction(now, constants)
         if c is None or not c.of_b or c.of_b[-1] != now.axes[-1]:
-            continue  # a product in another order is apart from what is made of it (products.py)
-        known = {  # as they are by now: another sum may be in one of them
+            # a product with permuted axes is separate from its epilogue (product_passes.py)
+            continue
+        known = {  # current definitions, which may contain another sum
             g: out[g] for g in _read(now)
             if g in out and g not in stay and g not in apart and g not in inside
             and readers[g] == [t] and read_so(now, g)
@@ -78,12 +79,12 @@ def gates(
 
 
 def _read(t: Tensor) -> dict[Tensor, None]:
-    """In the order in which it is."""
+    """Return the tensors that `t` reads, in order."""
     return dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
 
 
 def gated(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor]:
-    """What is computed then: gates within what reads them."""
+    """Return the definitions with gates inlined in their readers."""
     inside = {g for some in found.values() for g in some}
     return {
         t: _whole(now, found[t], current, {}) if t in found else now
@@ -95,8 +96,8 @@ def _led(
     now: Tensor, known: Mapping[Tensor, Tensor], constants: Collection[Tensor],
     there: Mapping[Tensor, int],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The result with the sum of that operand which is there last, and its own one, where that is
-    another one."""
+    """Return the result with the sum of the operand that is computed last, and its own sum as a
+    tensor if another one was exchanged for it."""
 
     def place(t: Tensor) -> int:
         c = contraction(t, constants)
@@ -109,16 +110,16 @@ def _led(
 
 
 def _placed(gate: Tensor, now: Tensor) -> Tensor:
-    """With the axes of what reads it."""
+    """Return the gate with the axes of its reader."""
     assert gate.body is not None
     env: dict[Axis, Expr] = dict(zip(gate.axes, now.axes, strict=True))
     return Tensor(gate.name, gate.dtype, now.shape, now.axes, placed(gate.body, env))
 
 
 def _exchanged(now: Tensor, g: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
-    """A result with the sum of a gate in it, and what its own one is then: apart.
+    """Return the result with the sum of a gate in place of its own one, which becomes a tensor.
 
-    y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      of g = f(sum(b))
+    y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      where g = f(sum(b))
     """
     found = reduction(now)
     assert found is not None
@@ -134,7 +135,7 @@ def _whole(
     now: Tensor, some: Sequence[Tensor], current: Mapping[Tensor, Tensor],
     buffers: Mapping[Tensor, Tensor],
 ) -> Tensor:  # fmt: skip
-    """The result with gates computed within it; all read from these buffers."""
+    """Return the result with its gates inlined; other tensors are read from `buffers`."""
     stages = {}
     for g in some:
         gate = current[g]

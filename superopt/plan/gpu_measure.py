@@ -1,6 +1,6 @@
-"""How long ways to compute a problem take on a GPU: their kernels alone, on random numbers. Where
-constants are large each run reads others than the one before, which come from memory, as they do in
-a model that has more of them than a cache holds."""
+"""Measure options of a problem on a GPU: their kernels alone, on random inputs. If constants are
+large, successive runs read different copies, which come from memory, as in a model whose constants
+exceed the cache."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from superopt.kernels.gpu_space import chosen, told
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
-Timed = tuple[float, Callable[[], float]]  # seconds, and what times it again, in ms
+Timed = tuple[float, Callable[[], float]]  # seconds, and a function that measures again, in ms
 COMPILERS = 8
-RUNS = 5  # of each, of which the median counts
-BEST, NEAR = 6, 1.1  # the best few, no slower than this by the best one, are timed again
-TURNS, LONG = 20, 0.5  # how often, for at most so many seconds
-STALE = 1 << 20  # bytes of constants from which on each run reads others
-OTHERS, COPIES = 1 << 26, 64  # bytes of all of these, more than the second cache holds; at most
+RUNS = 5  # of each option; their median counts
+BEST, NEAR = 6, 1.1  # the best options, within this ratio of the best one, are measured again
+TURNS, LONG = 20, 0.5  # interleaved rounds, for at most so many seconds
+STALE = 1 << 20  # bytes of constants from which on runs rotate through copies
+# bytes of all copies, more than the L2 cache holds; their number, at most
+OTHERS, COPIES = 1 << 26, 64
 
 
 def seconds(
     p: Problem, options: Sequence[Option], dots: str, held: dict[Option, Timed],
     failed: list[str],
 ) -> Mapping[Option, float]:  # fmt: skip
-    """Of each option that the device can run; they are compiled at once, as far as cores allow. The
-    best few are timed in turns, with those that are held, of options before; they are held then.
-    failed: what is said of those that it cannot run is added."""
+    """Return the seconds of each option that the device can run. Compilation is parallel. The best
+    options are measured interleaved with those in `timers`, from earlier calls, which they replace.
+    failed: receives a message for each option that cannot run."""
 
     def make(o: Option) -> tuple[Option, tuple[Running, list[int]] | None]:
         try:
-            with on(where):  # each thread has its own current GPU
+            with on(where):  # the current GPU is a property of the thread
                 r, fixed = running_of(p, o, dots)
                 r.compile(1)
-        except Exception as e:  # too many registers, too little memory: another one is taken
+        except Exception as e:  # too many registers or too little memory: skip the option
             failed.append(f"{o}: {type(e).__name__}: {e}")
             return o, None
         return o, (r, fixed)
@@ -61,7 +62,7 @@ def seconds(
             held[o] = out[o], tick
         except Exception as e:
             failed.append(f"{o}: {type(e).__name__}: {e}")
-            wait("cuda")  # what a device does not get over is raised here, and not of the others
+            wait("cuda")  # raises errors that the device does not recover from
     some = {o: held[o] for o in nearest({o: time for o, (time, _) in held.items()})}
     out |= in_turns({o: tick for o, (_, tick) in some.items()})
     held.clear()
@@ -70,15 +71,14 @@ def seconds(
 
 
 def nearest(times: Mapping[Option, float]) -> list[Option]:
-    """The best few of these, which are so near to each other that another run may order them
-    otherwise."""
+    """Return the best options that are so close that another run may order them differently."""
     best = sorted(times, key=lambda o: times[o])[:BEST]
     return [o for o in best if times[o] <= NEAR * times[best[0]]]
 
 
 def in_turns(clocks: Mapping[Option, Callable[[], float]]) -> dict[Option, float]:
-    """Seconds of each, timed one after the other again and again: what a device's clock does
-    meanwhile, it does to all of them. Of one alone nothing is asked."""
+    """Return the seconds of each option, measured in interleaved rounds, so that clock changes
+    affect all of them alike. A single option is not measured."""
     begin = time.monotonic()
     found: dict[Option, list[float]] = {o: [] for o in clocks}
     for n in range(TURNS if len(clocks) > 1 else 0):
@@ -90,7 +90,8 @@ def in_turns(clocks: Mapping[Option, Callable[[], float]]) -> dict[Option, float
 
 
 def running_of(p: Problem, o: Option, dots: str, device: str = "cuda") -> tuple[Running, list[int]]:
-    """The kernels of an option, on numbers that are drawn; which of its inputs are constants."""
+    """Return the kernels of an option with random inputs, and the indices of inputs that are
+    constants."""
     how = chosen(p, o)
     made = built(p, how)
     given = buffers(made)
@@ -106,7 +107,7 @@ def running_of(p: Problem, o: Option, dots: str, device: str = "cuda") -> tuple[
 
 
 def copies(r: Running, fixed: Sequence[int]) -> list[Running]:
-    """The same kernels on the same memory, but for the constants, of which each has its own."""
+    """Return copies of the kernels that share memory except for the constants."""
     own = [r.inputs[n] for n in fixed]
     size = sum(x.numel() * x.element_size() for x in own)
     if size < STALE:

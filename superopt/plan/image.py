@@ -1,5 +1,5 @@
-"""A program in this process: code, constants and memory, and calls of it. Nothing here knows how it
-was made, so that a program that is kept whole is ready soon."""
+"""A program in this process: code, constants, memory, and calls. This module does not depend on
+planning, so that a cached program loads fast."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from superopt.plan.constants import Constants
 
 ALIGNED = 64
-PAGE = 1 << 21  # bytes of a large page
+PAGE = 1 << 21  # of a huge page
 LARGE = PAGE // 2
 Run = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a program is made of once it is compiled. objects: files of machine code, with `run`;
-    with `work`, on several threads; and where Python's objects are as expected with `enter`.
-    constants, memory, workspace: bytes."""
+    """A compiled program. objects: object files with `run`; with `work` for several threads; and
+    with `enter` if Python's objects have the expected layout. constant_bytes, memory_bytes,
+    workspace_bytes: sizes."""
 
     objects: tuple[bytes, ...]
     threads: int
@@ -43,10 +43,10 @@ class Image:
 
 @dataclass(slots=True)
 class Code:
-    """Code of a program. `run` takes a table of pointers and places, `enter` a tuple of arrays and
-    a table of places (`fixed`); `engine` owns the code; places: where memory, the table of
-    constants and the first workspace are; planned: gives the program. Not to be called twice at a
-    time."""
+    """A loaded program. `run` takes a table of pointers and addresses, `enter` a tuple of arrays
+    and a table of addresses (`address_table`). `engine` owns the code. addresses: those of the
+    memory, the table of constants and the first workspace. load_plan: returns the plan. Not
+    reentrant."""
 
     planned: Callable[[], Program]
     threads: int
@@ -67,15 +67,16 @@ class Code:
 
     @property
     def bytes(self) -> int:
-        """That only it holds, but for machine code: constants may be shared."""
+        """Return the bytes that this program owns, without machine code; constants may be
+        shared."""
         return sum(a.nbytes for a in (self.memory, *self.workspaces))
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Compute the outputs: contiguous arrays of the right types, all of them."""
+        """Compute the outputs: contiguous arrays of the right types."""
         self.call((*inputs, *outputs))
 
     def call(self, arrays: tuple[np.ndarray, ...]) -> None:
-        """The same; inputs, then outputs."""
+        """Compute the outputs; arrays: the inputs, then the outputs."""
         if self.enter is None:
             self.run(table(arrays), *self.places, self.state())
             return
@@ -84,7 +85,8 @@ class Code:
         self.enter(arrays, self.fixed)
 
     def state(self) -> int:
-        """What threads share; they are started here, once in each process."""
+        """Return the address of the state that threads share; start the threads once in each
+        process."""
         if self.work is None:
             return 0
         if self.pool is None or self.pool.process != os.getpid():
@@ -94,14 +96,14 @@ class Code:
 
 
 def table(arrays: Sequence[np.ndarray]) -> Any:
-    """Where these arrays' elements are."""
+    """Return the addresses of the arrays' elements."""
     return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
 
 
 def ready(
     image: Image, constants: Constants, machine: Machine, planned: Callable[[], Program]
 ) -> Code:
-    """The program, to be called."""
+    """Return the program, ready to be called."""
     engine = linked(image.objects, machine)
     spaces = [aligned(image.workspace) for _ in range(image.threads)]
     memory = aligned(image.memory)
@@ -116,7 +118,7 @@ def ready(
 def functions(
     engine: Any, image: Image, *, timed: bool = False
 ) -> tuple[Run, Run | None, Run | None]:
-    """`run`, on several threads `work`, and `enter` where there is one."""
+    """Return the entry points `run`, `work` (with several threads) and `enter` (if present)."""
 
     def found(name: str, *kinds: Any) -> Run:
         return ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(name))
@@ -128,19 +130,21 @@ def functions(
 
 
 def aligned(size: int) -> np.ndarray:
-    """Zeros, from a multiple of 64 bytes on; many of them in large pages, where the system has
-    them for who asks: of small ones, which lie anywhere, no processor foresees the next. Raises
-    MemoryError where there are not so many, or the call may not use them."""
+    """Return zeroed bytes aligned to 64 bytes; large sizes use huge pages where the system supports
+    them: small pages are scattered, which defeats the prefetcher.
+
+    Raises MemoryError where the system or the call's limit does not admit them."""
     guard.admit(size, "a program's constants or memory")
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         held = np.zeros(size + ALIGNED, np.uint8)
         begin = -held.ctypes.data % ALIGNED
         return held[begin : begin + size]
     try:
-        pages = mmap.mmap(-1, size + PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a fork's own
+        # private to a fork
+        pages = mmap.mmap(-1, size + PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as e:
-        raise MemoryError(f"no {size} bytes: {e.strerror}") from None
-    with contextlib.suppress(OSError):  # a system without them
+        raise MemoryError(f"cannot allocate {size} bytes: {e.strerror}") from None
+    with contextlib.suppress(OSError):  # a system without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     held = np.frombuffer(pages, np.uint8)
     begin = -held.ctypes.data % PAGE

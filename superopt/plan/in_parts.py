@@ -1,12 +1,12 @@
-"""Sums of many terms of which there are few, as means of whole pictures, in parts: of each part
-there is a sum, and a kernel adds these.
+"""Split long reductions with few results, such as the mean of an image, into partial reductions and
+a kernel that combines these (split-K).
 
-    m[c] = f(sum(x[c, h, w] for h, w))
+m[c] = f(sum(x[c, h, w] for h, w))
 =>  s[p, c] = sum(x[c, p // q, p % q * d + r] for r)
-    m[c] = f(sum(s[p, c] for p))
+m[c] = f(sum(s[p, c] for p))
 
-On a GPU, where the programs that compute m would leave most multiprocessors idle. The first axes of
-the sum are those of the parts, so that each reads what lies together.
+Used on a GPU, where the programs that compute m would leave most multiprocessors idle. The first
+axes of the reduction become the axis of the parts, so that each part reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from superopt.te.node import Axis, Expr, Load, Reduce
 from superopt.te.walk import loads
 
 FOLDS = ("sum", "max", "min")
-LONG, SHORT = 1024, 64  # terms from which on a sum is in parts; and of a part, at least
+LONG, SHORT = 1024, 64  # terms of a reduction that is split, and of a part, at least
 LEAST = 4  # parts
-POOR = 4  # times as many parts as divide a sum are wanted
+POOR = 4  # split unevenly if fewer parts than the wanted ones over this divide the reduction
 
 
 def in_parts(
@@ -38,16 +38,16 @@ def in_parts(
     stay: Collection[Tensor],
     wanted: int,
 ) -> dict[Tensor, Tensor]:
-    """What is computed then; parts come before what adds them. leads: what is computed row by row.
-    stay: what is needed in memory itself. wanted: elements of a result, so that all multiprocessors
-    have some."""
+    """Return the definitions with long reductions split; partial reductions come before their
+    readers. row_tensors: what is computed row by row. materialized: what must be in memory itself.
+    min_elements: elements of a result that occupy all multiprocessors."""
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
         for x in needs(now, current):
             readers.setdefault(x, set()).add(t)
     out = dict(current)
     for t in current:
-        now = out[t]  # which may read parts by now
+        now = out[t]  # it may read partial reductions by now
         total = reduction(now)
         if t in leads or total is None or total.fn not in FOLDS or _multiplies(now, constants):
             continue
@@ -71,7 +71,7 @@ def in_parts(
 
 
 def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
-    """Is it of rows and columns of a product of matrices? There are other ways for these."""
+    """True if it is a matrix product, which has a K-split of its own."""
     found = contraction(now, constants, 1)
     if found is None:
         return False
@@ -79,17 +79,18 @@ def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
 
 
 def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | None:
-    """The sums of parts, and the sum of these; None where there are too few parts."""
+    """Return the partial reductions, and the reduction that combines them; None where there are too
+    few parts."""
     terms = prod(a.size for a in total.axes)
     count = max(prod(a.size for a in t.axes), 1)
     if terms < LONG or count >= wanted:
         return None
     want = min(-(-wanted // count), terms // SHORT)
-    cuts: list[tuple[Axis, int, int]] = []  # axes, how many parts there are of each, and their size
+    cuts: list[tuple[Axis, int, int]] = []  # axis, number of its parts, and their extent
     for a in total.axes:
         many, size = _cut(a.size, want)
         cuts.append((a, many, size))
-        want = want // many if size == 1 else 1  # what comes later would lie apart
+        want = want // many if size == 1 else 1  # parts of later axes would not be contiguous
     count = prod(many for _, many, _ in cuts)
     if count < LEAST:
         return None
@@ -118,8 +119,8 @@ def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | Non
 
 
 def _cut(n: int, want: int) -> tuple[int, int]:
-    """How many parts of n terms, `want` at most, and of how many: where what divides n is far less,
-    the last one goes beyond it."""
+    """Return (number of parts, their size) for n terms and at most `want` parts. Where the divisors
+    of n give far fewer parts, the last part reaches beyond n."""
     many = max(d for d in range(1, min(n, want) + 1) if n % d == 0)
     if POOR * many > want:
         return many, n // many
@@ -128,7 +129,8 @@ def _cut(n: int, want: int) -> tuple[int, int]:
 
 
 def _into(reader: Tensor, t: Tensor, again: Reduce) -> Tensor | None:
-    """What reads a sum only to add more of its kind, with the parts in its place."""
+    """Return a reader that only reduces `t` further by the same function, with the parts in its
+    place; else None."""
     total = reduction(reader)
     if total is None or total.fn != again.fn or not isinstance(total.body, Load):
         return None
@@ -144,7 +146,7 @@ def _into(reader: Tensor, t: Tensor, again: Reduce) -> Tensor | None:
 def _instead(
     current: Mapping[Tensor, Tensor], t: Tensor, others: Mapping[Tensor, Tensor]
 ) -> dict[Tensor, Tensor]:
-    """With others where one was."""
+    """Return the definitions with `others` in place of `t`."""
     out: dict[Tensor, Tensor] = {}
     for x, now in current.items():
         out |= others if x is t else {x: now}

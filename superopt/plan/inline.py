@@ -1,10 +1,10 @@
-"""Which tensors are computed within those that read them, and are never in memory.
+"""Decide which tensors are inlined into their readers and never stored in memory.
 
-    movement     what only moves elements goes into all that read it
-    elementwise  into its one reader, if that reads each element once
-    sums         into what is elementwise after them, if that has no sum of its own
+movement     inlined into all readers
+elementwise  inlined into its only reader, if that reads each element once
+reduction    inlined into an elementwise epilogue without a reduction of its own
 
-What is left is a kernel each.
+Each remaining tensor is a kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DEAR = frozenset((
     "asinh", "acosh", "atanh", "pow", "sigmoid",
 ))  # fmt: skip
 LONGEST = 150  # functions in an expression
-FOLDED = 12  # quotients and rests in its indices
+FOLDED = 12  # quotients and remainders in its indices
 _FOLDS = ("floordiv", "mod")
-WIDER = 4  # elements of a reader for each one that it reads
+WIDER = 4  # elements of a reader for each element that it reads
 
 
 Turning = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
@@ -38,7 +38,8 @@ Turning = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Te
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a tensor is read: by which, at which index; `summed`: within a sum of that."""
+    """Where a tensor is read: the reader and the index. in_reduction: inside of a reduction of the
+    reader."""
 
     reader: Tensor
     index: tuple[Expr, ...]
@@ -51,10 +52,11 @@ def inlined(
     parts: Mapping[Tensor, Sequence[Tensor]] | None = None,
     turning: Turning | None = None,
 ) -> dict[Tensor, Tensor]:
-    """Each tensor that stays, as given, and as it is computed then; those it reads come before it.
+    """Return the definition of each tensor that is stored, producers first.
 
-    `outputs` and `kept` stay. parts: of tensors without an expression, what is written into them.
-    turning: gives what is computed with copies of some operands, and these.
+    `outputs` and `materialized` are stored. parts: for tensors without an expression, what is
+    written into them. reorder_operands: returns the definitions with copies of some operands, and
+    the copies.
     """
     written = parts or {}
     current = {t: t for t in in_order(outputs, written)}
@@ -68,9 +70,9 @@ def inlined(
 
 
 def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
-    """What stays, so that no expression becomes long or deep: what is read twice by each of its
-    readers doubles with each of these, and so do indices of what is folded again and again. A
-    sum ends an expression."""
+    """Return tensors that are stored so that no expression becomes long or deep. An expression that
+    reads an operand twice doubles with each inlining, and so do the indices of repeated reshapes. A
+    reduction ends an expression."""
     out: set[Tensor] = set()
     length: dict[Tensor, int] = {}
     folds: dict[Tensor, int] = {}
@@ -87,8 +89,8 @@ def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
 
 
 def _bordered(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
-    """Parts of pictures over which windows slide beyond the edges: around a copy there are zeros,
-    within the picture that they are of each place had to be asked for."""
+    """Return slices of images over which windows slide beyond the edge: a copy has a border of
+    zeros, while reading the image would need a test for each element."""
     out: set[Tensor] = set()
     for t, now in current.items():
         for site, read in _sites(t, now.body) if now.body is not None and windows(now) else ():
@@ -121,17 +123,17 @@ def settled(
     turned: Collection[Tensor] = (),
     dear: bool = False,
 ) -> dict[Tensor, Tensor]:
-    """With what should be so computed where it is read. turned: what has another order than what it
-    reads, in which no sum is fast. dear: functions take longer than it takes to keep what they
-    give: on a processor, where memory is near."""
+    """Return the definitions after inlining to a fixpoint. reordered: tensors with another axis
+    order than their operands, in which a reduction is slow. costly_functions: recomputing functions
+    costs more than storing their results: on a CPU, where memory is near."""
     while chosen := _chosen(current, stay, turned, dear):
         current = _applied(current, chosen)
     return current
 
 
 def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
-    """The tensors that are computed, each behind those that it reads, and over which it is
-    written."""
+    """Return the computed tensors in topological order: after their operands and after the tensors
+    that they overwrite."""
     done: dict[Tensor, None] = {}
     stack = [(o, False) for o in reversed(outputs)]
     while stack:
@@ -160,9 +162,9 @@ def _chosen(
             if read in sites:
                 sites[read].add(s)
     summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
-    taken: set[Tensor] = set()  # readers into which a sum goes
+    taken: set[Tensor] = set()  # readers into which a reduction is inlined
     chosen: set[Tensor] = set()
-    going: set[Tensor] = set()  # these, and what waits for some of them
+    going: set[Tensor] = set()  # inlined, or waiting for readers that are
     for t in reversed(current):
         now = current[t]
         if t in kept or not sites[t] or now.body is None:
@@ -174,10 +176,10 @@ def _chosen(
                 ends = [(current[s.reader], s) for s in _ends(t, sites, going)]
                 looked = any(_looked_for(*e) for e in ends)
                 if (looked and not even) or (several and any(_multiplied(*e) for e in ends)):
-                    going.add(t)  # until its readers have gone into theirs
+                    going.add(t)  # until its readers are inlined
                     continue
             if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
-                continue  # from two places, or one or none, which no product of matrices reads
+                continue  # operands of a matrix product must not select between sources
             slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
             if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
@@ -187,7 +189,7 @@ def _chosen(
             continue
         (site,) = sites[t]
         if site.reader in going:
-            continue  # it goes into another first, which may read it many times
+            continue  # it is inlined into another tensor first, which may read it many times
         if site.summed and not _once(current[site.reader], site, t):
             continue
         costly = _gate(now, current) or (dear and not site.summed and _functions(now.body))
@@ -205,14 +207,14 @@ def _chosen(
 
 
 def _reshaped(now: Tensor, reader: Tensor) -> bool:
-    """Do windows of more than an element slide over a picture, of which the reader has fewer
-    dimensions, or more? What is computed there would be no picture."""
+    """True if windows of more than one element slide over an image and the reader has another rank:
+    the result would not be an image."""
     return now.rank != reader.rank and _slid(now)
 
 
 def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
-    """Is it a costly function of what a product gives, as squeeze and excite have it? It is an end
-    of that product then, and not computed anew for each element that is scaled by it."""
+    """True for a costly function of a product's result, as in squeeze and excitation. It is an
+    epilogue of that product and is not recomputed for each element that it scales."""
     assert now.body is not None
     before = [current[x.tensor] for x in loads(now.body) if x.tensor in current]
     products = [r for x in before for r in reductions(x.body) if _products(r.body)]
@@ -220,7 +222,7 @@ def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
 
 
 def _functions(e: Expr) -> bool:
-    """Is it computed from others by more than a few instructions for each element?"""
+    """True if it takes more than a few instructions for each element."""
     return any(isinstance(x, Apply) and x.fn in DEAR for x in parts_of(e))
 
 
@@ -234,7 +236,7 @@ def _simple(e: Expr) -> bool:
 
 
 def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
-    """Is each element of `t` read once in the sums of its reader?"""
+    """True if the reductions of the reader read each element of `t` once."""
     axes = set(reader.axes)
     for r in reductions(reader.body):
         axes |= set(r.axes)
@@ -244,8 +246,8 @@ def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
 
 
 def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
-    """Would windows slide over an operand over which none do, if this went into its reader? As over
-    a kernel that is computed flat: which of both is the picture could not be told then."""
+    """True if inlining would make windows slide over an operand over which none do, such as a
+    flattened kernel: the two operands could then not be told apart."""
     over = [a for r in reductions(reader.body) for a in r.axes if a.extent != 1]
     env = dict(zip(now.axes, site.index, strict=True))
     read = [] if now.body is None else loads(now.body)
@@ -259,7 +261,7 @@ def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
 
 
 def _chosen_by(e: Expr) -> bool:
-    """Do values say which element it is, as x where x > 1/2, else zero, has it?"""
+    """True if values decide which element is read, as in x where x > 1/2, else zero."""
     return any(isinstance(x, Apply) and x.fn == "select" and loads(x.args[0]) for x in parts_of(e))
 
 
@@ -280,7 +282,7 @@ def sums(e: Expr) -> bool:
 
 
 def moves(e: Expr) -> bool:
-    """Is an element one of another tensor's, or a number, whatever the values are?"""
+    """True if each element is an element of another tensor or a constant, independent of values."""
     match e:
         case Load(_, index):
             return all(_plain(i) for i in index)
@@ -292,14 +294,14 @@ def moves(e: Expr) -> bool:
 
 
 def windows(t: Tensor) -> bool:
-    """Does a sum of it go over more than one dimension?"""
+    """True if it has a reduction over more than one axis."""
     return any(len(r.axes) > 1 for r in reductions(t.body))
 
 
 def _ends(
     t: Tensor, sites: Mapping[Tensor, Collection[Site]], going: Collection[Tensor]
 ) -> set[Site]:
-    """Where it will be read when what goes into others has done so."""
+    """Return the sites that remain when all tensors in `inlined` are inlined."""
     out: set[Site] = set()
     todo, seen = [t], {t}
     while todo:
@@ -313,9 +315,8 @@ def _ends(
 
 
 def _looked_for(reader: Tensor, site: Site) -> bool:
-    """Does a sum over several dimensions look for each term? One factor for a vector of results,
-    as a pixel is for all channels that a convolution of single pixels makes of it, may lie
-    anywhere."""
+    """True if a reduction over several axes reads terms at irregular addresses. A factor that is
+    shared by a vector of results, such as a pixel of a 1x1 convolution, may be anywhere."""
     own = set(reader.axes) - set[Axis]().union(*map(axes_of, site.index))
     read = (x for r in reductions(reader.body) for x in loads(r.body))
     factor = not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
@@ -323,7 +324,7 @@ def _looked_for(reader: Tensor, site: Site) -> bool:
 
 
 def _slid(t: Tensor) -> bool:
-    """Do its windows, of more than an element, slide over what it reads?"""
+    """True if windows of more than one element slide over what it reads."""
     return any(
         slides(t.axes, [a for a in r.axes if a.extent != 1], x)
         for r in reductions(t.body) for x in loads(r.body)
@@ -331,13 +332,13 @@ def _slid(t: Tensor) -> bool:
 
 
 def evenly(e: Expr) -> bool:
-    """Are neighbours read from places that are as far apart everywhere?"""
+    """True if neighbours are read at a constant stride."""
     return all(affine(i) is not None for x in loads(e) for i in x.index)
 
 
 def ordered(t: Tensor) -> bool:
-    """Does what is read have its axes in the order of those of `t`? Where channels come last, a
-    picture lies as it is read only if it is copied."""
+    """True if operands have their axes in the order of `t`. With channels last, an image has the
+    layout that is read only after a copy."""
     assert t.body is not None
     for x in loads(t.body):
         some = [[t.axes.index(a) for a in axes_of(i) if a in t.axes] for i in x.index]
@@ -377,7 +378,7 @@ def _sites(reader: Tensor, e: Expr, summed: bool = False) -> Iterator[tuple[Site
 
 
 def _applied(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> dict[Tensor, Tensor]:
-    """The tensors that are left, with the bodies of the others in them."""
+    """Return the remaining tensors with the others inlined."""
     change = Inlining({t: current[t] for t in chosen})
     out = {}
     for t, now in current.items():

@@ -1,8 +1,9 @@
-"""Products of one operand with several constants, as one product: queries, keys and values of an
-attention, the first convolutions of branches. On a GPU, where each kernel takes its time.
+"""Fuse products of one operand with several constants horizontally into one product: queries, keys
+and values of attention, the first convolutions of branches. Used on a GPU, where each launch has a
+cost.
 
-    q[i, n] = f(sum(x[i, k] * a[k, n] for k), u[n])
-    v[i, n] = f(sum(x[i, k] * b[k, n] for k), w[n])   =>   one of a beside b, and of u beside w
+q[i, n] = f(sum(x[i, k] * a[k, n] for k), u[n])
+v[i, n] = f(sum(x[i, k] * b[k, n] for k), w[n])   =>   one product with concat(a, b), concat(u, w)
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ COLUMN = "column"
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A product: along which of its axes constants change; what it is but for these, its shape; and
-    them, each with the dimension that the axis goes along."""
+    """A product that may be fused. column_dim: the dimension of its result along which its
+    constants vary. key: the product without these constants, and its shape. slots: the loads of
+    these constants, each with the dimension that runs along the column axis."""
 
     t: Tensor
     at: int
@@ -46,7 +48,8 @@ class _Member:
 def joint(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], constants: Constants
 ) -> dict[Tensor, Tensor]:
-    """What is computed then; new constants are added to the others. stay: what is needed itself."""
+    """Return the definitions with such products fused; concatenated constants are added to
+    `constants`. materialized: the tensors that must be in memory."""
     groups: dict[object, list[_Member]] = {}
     slots = _Slots()
     for t, now in current.items():
@@ -78,7 +81,7 @@ def joint(
 
 
 class _Slots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
-    """What stands for constants, by their number, type and shape but for the axis."""
+    """Placeholders for constants by number, element type, and shape without the column axis."""
 
     def of(self, n: int, t: Tensor, d: int) -> Tensor:
         shape = (*t.shape[:d], 0, *t.shape[d + 1 :])
@@ -101,7 +104,7 @@ def _member(t: Tensor, now: Tensor, constants: Collection[Tensor], known: _Slots
     at = now.axes.index(column)
     rest = (*now.shape[:at], *now.shape[at + 1 :], now.dtype)
     read = [x.tensor for x, _ in slots]
-    same = tuple(read.index(x) for x in read)  # which of them are one
+    same = tuple(read.index(x) for x in read)  # which slots are the same constant
     return _Member(t, at, (at, form, rest, same), tuple(slots))
 
 
@@ -109,7 +112,8 @@ def _form(
     e: Expr, here: Axis, constants: Collection[Tensor], slots: list[tuple[Load, int]],
     known: _Slots,
 ) -> Expr | None:  # fmt: skip
-    """`e` without the constants that change along the axis; None where anything else does."""
+    """Return `e` with placeholders for the constants that vary along the column axis; None where
+    anything else varies along it."""
     match e:
         case Load(t, index, dtype):
             along = [d for d, i in enumerate(index) if here in axes_of(i)]
@@ -130,7 +134,7 @@ def _form(
 
 
 def _made(members: Sequence[_Member], current: Mapping[Tensor, Tensor], known: _Beside) -> Tensor:
-    """One product of all, beside each other."""
+    """Return one product of all members, concatenated along the column axis."""
     now = current[members[0].t]
     at, total = members[0].at, sum(m.size for m in members)
     column = Axis(now.axes[at].name, total)
@@ -145,15 +149,15 @@ def _made(members: Sequence[_Member], current: Mapping[Tensor, Tensor], known: _
 
 
 class _Beside(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
-    """Constants beside each other: one for all that read the same ones, as the steps of a recurrent
-    network do."""
+    """Concatenated constants: one for all products that read the same constants, such as the steps
+    of a recurrent network."""
 
     def __init__(self, constants: Constants) -> None:
         super().__init__()
         self.constants = constants
 
     def of(self, some: Sequence[Tensor], d: int) -> Tensor:
-        """Along their dimension d."""
+        """Return the concatenation of `tensors` along dimension d."""
         key = d, tuple(some)
         if key not in self:
             first = some[0]
@@ -176,7 +180,7 @@ def _beside(
 
 
 def _read(e: Expr, whole: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:
-    """Loads of a part as loads of the whole."""
+    """Return `e` with loads of a member as loads of the fused product."""
     match e:
         case Load(t, index, dtype):
             index = tuple(_read(i, whole) for i in index)

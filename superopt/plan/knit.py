@@ -1,5 +1,6 @@
-"""What is joined of parts that are computed element by element, as one: each element is that of the
-part in which it lies. On a GPU, where a kernel for each part takes longer than to ask."""
+"""Fuse the operands of a Concat that are computed elementwise into one kernel: each element selects
+the operand in which it lies. Used on a GPU, where a launch for each operand costs more than the
+selects."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from superopt.te.inline import Inlining, placed
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads, parts, reductions
 
-MOST = 16  # parts at a time
-LONGEST = 64  # functions of all of them
+MOST = 16  # operands in one kernel
+LONGEST = 64  # scalar functions of all operands in one kernel
 
 
 def knitted(
     current: Mapping[Tensor, Tensor], joined: dict[Tensor, tuple[Phase, ...]]
 ) -> dict[Tensor, Tensor]:
-    """What is computed then. joined: what is written in parts, and stays so; what is not any more
-    is left out of it."""
+    """Return the definitions with concatenated parts fused. written_parts: the tensors that are
+    written in parts; entries that become one tensor are removed."""
     read = {x.tensor for now in current.values() if now.body is not None for x in loads(now.body)}
     place = {t: n for n, t in enumerate(current)}
-    made: dict[Tensor, tuple[Tensor, Tensor]] = {}  # behind the part after which it can be
+    made: dict[Tensor, tuple[Tensor, Tensor]] = {}  # inserted after the last of its parts
     inside: set[Tensor] = set()
     for t, some in list(joined.items()):
         d = _along(t, some)
@@ -53,8 +54,8 @@ def knitted(
 
 
 def uncast(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[Tensor, Tensor]:
-    """What is computed where floats of 16 bits, made such of 32, are read as they are. stay: what
-    is needed itself."""
+    """Return the definitions with casts from fp16 or bf16 to float32 inlined into their readers.
+    materialized: the tensors that must be in memory."""
     casts = {}
     for t, now in current.items():
         match now.body:
@@ -72,7 +73,8 @@ def uncast(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[T
 
 
 def _along(t: Tensor, some: Sequence[Phase]) -> int | None:
-    """The dimension in which parts follow each other, and are all of it; None where they do not."""
+    """Return the dimension along which the parts follow each other and cover `t`; None where they
+    do not."""
     along = [d for d in range(t.rank) if len({x.begin[d] for x in some}) > 1]
     if len(along) != 1 or any(step != 1 for x in some for step in x.step):
         return None
@@ -88,7 +90,7 @@ def _along(t: Tensor, some: Sequence[Phase]) -> int | None:
 def _runs(
     some: Sequence[Phase], d: int, current: Mapping[Tensor, Tensor], read: Collection[Tensor]
 ) -> list[list[Phase]]:
-    """Neighbours that can be one, together; others alone."""
+    """Group neighbouring parts that can be one kernel; each other part is a group of its own."""
     out: list[list[Phase]] = []
     room = -1
     for x in some:

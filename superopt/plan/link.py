@@ -1,9 +1,9 @@
-"""One program from several: of a graph with loops, the program of each part and of each loop's
-body, and where all their buffers lie.
+"""Link the programs of the parts of a graph with loops, and of each loop body, into one program,
+and assign their buffers.
 
-Parts between loops are programs of their own. What one computes and another reads lies in memory of
-the whole program; results of the graph are written where they belong. The memory of a part is its
-own only while it runs, except for zeros that must stay.
+Parts between loops are separate programs. Values that cross parts live in the memory of the whole
+program; results of the graph are written directly to their arguments. The memory of a part is its
+own only while it runs, except for borders that must stay zero.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from superopt.plan.segments import Segment, graph_of, segments
 from superopt.te.expr import Tensor
 
 Plan = Callable[[g.Graph, bool, tuple[int, ...]], Program]
-UNPLANNED = (LOOP, SCATTER)  # nodes that no tensor expression stands for
+UNPLANNED = (LOOP, SCATTER)  # nodes without a tensor expression
 
 
 def linked(
     graph: g.Graph, plan: Plan, sizes: Mapping[str, int], decided: tuple[int, ...] = ()
 ) -> Program:
-    """The program of a graph that may have loop nodes, whose own shapes are numbers.
+    """Return the program of a graph that may have loop nodes with static shapes.
 
-    plan: gives the program of a graph without loops, from whether that is a loop's body, and from
-    the numbers of the outputs that operators outside of it decide by (ir/decisions.py).
-    sizes: of symbols in shapes. decided: these outputs of `graph`.
-    Raises NotImplementedError where a part has no kernel.
+    plan: returns the program of a graph without loops, given whether it is a loop body, and the
+    indices of outputs on which outside discontinuous operators depend (ir/rounding_sensitive.py).
+    sizes: those of symbols in shapes. sensitive_outputs: these outputs of `graph`.
+
+    Raises NotImplementedError if a part has no kernel.
     """
     if not any(n.op in UNPLANNED for n in g.nodes(graph)):
         return plan(graph, False, decided)
@@ -45,15 +46,15 @@ def linked(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """A program. given: the values, or places, of its arguments, inputs before outputs; of a loop's
-    body these are in `loop`."""
+    """A program. arguments: the values or places of its arguments, inputs before outputs; for a
+    loop body these are in `loop`."""
 
     program: Program
     given: tuple[g.Value | Ref, ...] = ()
     loop: Buffers | None = None
 
     def values(self) -> Iterator[g.Value]:
-        """What must be in memory while it runs."""
+        """Yield the values that must be in memory while it runs."""
         if self.loop is not None:
             yield from self.loop.values()
         yield from (v for v in self.given if not isinstance(v, Ref))
@@ -61,8 +62,8 @@ class _Part:
 
 @dataclass(slots=True)
 class _Linker:
-    """stages: parts that run one after the other; the loops of one stage are independent. where:
-    places of values."""
+    """stages: lists of parts, run in order; the loops of one stage are independent. places: those
+    of values."""
 
     graph: g.Graph
     plan: Plan
@@ -94,7 +95,7 @@ class _Linker:
                 results += first.program.results
                 continue
             bodies[len(calls)] = tuple(p.program for p in stage)
-            # Steps that share memory of their own are done one after the other.
+            # steps that share memory run sequentially
             parallel = not any((p.loop and p.loop.what.states) or p.program.memory for p in stage)
             calls.append(Loop(first.loop.what.steps, tuple(lanes), parallel))
             solved.append("")
@@ -113,7 +114,7 @@ class _Linker:
         )  # fmt: skip
 
     def plan_parts(self) -> None:
-        """Programs of all parts, in the order in which they run."""
+        """Plan the programs of all parts, in execution order."""
         graph = self.graph
         self.where |= {v: Ref("argument", n) for n, v in enumerate(graph.inputs)}
         copied: list[tuple[g.Value, Ref]] = []
@@ -137,13 +138,13 @@ class _Linker:
             )
 
     def unplanned_stages(self, s: Segment) -> Iterator[list[_Part]]:
-        """Scatters of a segment, and loops; those of a stage have as many steps, and none reads
-        another."""
+        """Yield the stages of a segment's scatters and loops. Loops of a stage have the same number
+        of steps and do not depend on each other."""
         left = list(s.nodes)
         while left:
             made = {v: n for n in left for v in g.results(n)}
             ready = [n for n in left if not any(v in made for v in n.inputs)]
-            # Loops with states come last, so that more of them are ready at once.
+            # loops with states come last, so that more of them are ready at once
             first = min(ready, key=_has_states)
             if first.op is LOOP:
                 loops = [n for n in ready if n.op is LOOP]
@@ -164,9 +165,9 @@ class _Linker:
         yield from (p.loop for p in chain(*self.stages) if p.loop is not None)
 
     def lives(self) -> dict[object, Life]:
-        """The buffers in memory, and when each is in use, by the numbers of stages: those of
-        values, and of each part its own memory."""
-        owner: dict[g.Value, g.Value] = {}  # of a state that is in another one's buffer
+        """Return the buffers in memory with their lifetimes in stage numbers: those of values, and
+        each part's own memory."""
+        owner: dict[g.Value, g.Value] = {}  # of a state that shares another buffer
         twice: set[g.Value] = set()
         for how in self.loops():
             owner |= dict(zip(g.results(how.node), how.carriers, strict=False))
@@ -187,13 +188,13 @@ class _Linker:
         return out
 
     def hold(self, c: g.Constant) -> None:
-        """A constant that a loop or a copy reads as it is."""
+        """Add a constant that a loop or a copy reads unpacked."""
         self.where[c] = Ref("constant", self.constant_bytes)
         self.constants.append(Held(self.constant_bytes, c.type, c.load, None))
         self.constant_bytes += _rounded(nbytes(c))
 
     def relocated(self, part: _Part, base: Mapping[object, int]) -> Iterator[Call]:
-        """The calls of a part, of buffers where they are in the whole program."""
+        """Yield the calls of a part with buffers relocated to the whole program."""
         own, held = part.program, self.constant_bytes
         self.constants += [replace(c, at=c.at + held) for c in own.constants]
         self.constant_bytes += _rounded(own.constant_bytes)
@@ -213,7 +214,7 @@ class _Linker:
             return replace(r, at=r.at - own.kept + base[part])
 
         for call in own.calls:
-            assert isinstance(call, Call)  # a part has no loops
+            assert isinstance(call, Call)  # a part has no nested loops
             yield replace(call, given=tuple(map(moved, call.given)))
 
 
@@ -222,7 +223,7 @@ def _has_states(n: g.Node) -> bool:
 
 
 def _is_state(v: g.Value) -> bool:
-    """True for a state that a loop ends with."""
+    """True for the final state of a loop."""
     n = g.producer(v)
     return n is not None and n.op is LOOP and v in g.results(n)[: repeat(n).states]
 

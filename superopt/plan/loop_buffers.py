@@ -1,8 +1,8 @@
-"""Where a loop's states and slices are, step by step.
+"""Buffers of a loop's states and slices, step by step.
 
-A state that is also a slice of a result is read from that result, one slice before. Any other one
-has two buffers, of which one is read and the other one written, in turns. In the first step the
-initial state is read where it is.
+A state that is also a slice of a result is read from that result, one slice before. Other states
+are double-buffered: one buffer is read while the other is written. The first step reads the initial
+state in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Where = Callable[[g.Value], Ref]
 
 
 def nbytes(v: g.Value, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Bytes of a value. sizes: of symbols in its shape."""
+    """Return the bytes of a value. sizes: those of symbols in its shape."""
     assert v.type.dtype is not None
     shape = [ix.evaluate(d, dict(sizes)) for d in v.type.shape or ()]
     return prod(shape) * max(v.type.dtype.bits // 8, 1)
@@ -29,9 +29,9 @@ def nbytes(v: g.Value, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """A loop node's buffers. outputs: what the body computes; targets: for each of these the result
-    that it is a slice of, or the state that it is; carriers: for each state the result that is read
-    for it: a state's, which has two buffers, or a tensor of slices."""
+    """The buffers of a loop node. outputs: what the body computes. targets: for each output, the
+    result that it is a slice of, or the state that it is. carriers: for each state, the result from
+    which it is read: a double-buffered state, or a tensor of slices."""
 
     node: g.Node
     outputs: tuple[g.Value, ...]
@@ -43,16 +43,16 @@ class Buffers:
         return repeat(self.node)
 
     def values(self) -> Iterator[g.Value]:
-        """What must be in memory while the loop runs."""
+        """Yield the values that must be in memory while the loop runs."""
         yield from (v for v in self.node.inputs if v is not None)
         yield from self.targets
 
     def alternates(self, v: g.Value) -> bool:
-        """True if the result is a state of two buffers."""
+        """True if the result is a double-buffered state."""
         return v in g.results(self.node)[: self.what.states]
 
     def final(self, carrier: g.Value, where: Where) -> Ref:
-        """Where a state is after the last step."""
+        """Return the place of a state after the last step."""
         at, steps = where(carrier), self.what.steps
         if self.alternates(carrier):
             return Ref(at.place, at.at, at.offset + steps % 2 * nbytes(carrier))
@@ -60,7 +60,7 @@ class Buffers:
         return Ref(at.place, at.at, moving.offset + (steps - 1) * moving.stride)
 
     def arguments(self, where: Where) -> Iterator[Ref]:
-        """The arguments of the body's program: states, slices, other values, and outputs."""
+        """Yield the arguments of the body's program: states, slices, other values, outputs."""
         inputs = [v for v in self.node.inputs if v is not None]
         count, sliced = self.what.states, len(self.what.reads_backward)
         for carrier, initial in zip(self.carriers, inputs, strict=False):
@@ -82,13 +82,13 @@ class Buffers:
                 yield self.slice(target, where)
 
     def slice(self, result: g.Value, where: Where) -> Ref:
-        """The slice of a result that a step writes."""
+        """Return the slice of a result that a step writes."""
         number = g.results(self.node).index(result)
         back = self.what.writes_backward[number - self.what.states]
         return self.moving(result, where(result), self.what.body.outputs[number], back)
 
     def moving(self, v: g.Value, at: Ref, slice_: g.Value, backward: bool) -> Ref:
-        """Of a tensor the slice that a step reads or writes."""
+        """Return the slice of a tensor that a step reads or writes."""
         size, end = nbytes(slice_), nbytes(v) - nbytes(slice_)
         if backward:
             return Ref(at.place, at.at, at.offset + end, -size)
@@ -97,7 +97,7 @@ class Buffers:
 
 
 def buffers(n: g.Node, wanted: Collection[g.Value]) -> Buffers:
-    """Of a loop node, of whose results only some are wanted."""
+    """Return the buffers of a loop node. used: the results that are read."""
     what, made = repeat(n), g.results(n)
     pairs = list(zip(what.body.outputs, made, strict=True))
     written = [(v, to) for v, to in pairs[what.states :] if to in wanted]

@@ -1,4 +1,4 @@
-"""What is no expression: recurrent layers of many steps, Scan and Loop nodes become loops, large
+"""Lower nodes without an expression: long recurrent layers, Scan and Loop become loop nodes, large
 scatters kernels of their own."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from superopt.plan.scatters import has_kernel, scatter_node
 
 
 def looped(graph: g.Graph, threads: int = 1) -> g.Graph:
-    """The graph with loop nodes, and nodes for scatters, in place of these."""
+    """Return the graph with loop nodes and scatter nodes in place of these."""
     while True:
         for n in g.nodes(graph):
             made = _replacement(n, threads)

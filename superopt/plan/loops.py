@@ -1,13 +1,12 @@
-"""Loops in a graph: a node that repeats a body, as ONNX's Scan does, for a known number of steps.
+"""The loop node: repeats a body, as ONNX's Scan does, for a known number of steps.
 
-    operands   the initial states; tensors of which the body reads one slice in each step: as many
-               elements as the body's input has, one slice after the other; values that are the
-               same in all steps
-    body       a graph: of states, slices and the other values, to the next states and to slices
-    results    the final states; tensors of the slices that the body gives
+operands   the initial states; tensors of which the body reads one slice in each step: as many
+           elements as the body's input, contiguous, one slice after the other; loop invariants
+body       a graph from states, slices and invariants to the next states and to slices
+results    the final states; tensors of the slices that the body returns
 
 Slices that do not divide a tensor overlap in the last step. A body is compiled once, whatever the
-number of steps is (link.py).
+number of steps (linking/link.py).
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ LOOP = Op("Loop", None, domain=None)
 class Repeat:
     """What a loop node repeats.
 
-    body: inputs are states, slices and other values, outputs the next states and slices. steps: 1
-    at least. states: how many there are. reads_backward, writes_backward: for each tensor of
-    slices, whether step k takes the slice that is k before the last.
+    body: its inputs are states, slices and invariants, its outputs the next states and slices.
+    steps: at least 1. states: their number. reads_backward, writes_backward: for each tensor of
+    slices, whether step k uses the slice that is k before the last.
     """
 
     body: g.Graph
@@ -40,13 +39,13 @@ class Repeat:
     writes_backward: tuple[bool, ...]
 
     def slices(self) -> tuple[g.Value, ...]:
-        """The values of the body that are slices, read and then written."""
+        """Return the values of the body that are slices, first read, then written."""
         read = self.body.inputs[self.states : self.states + len(self.reads_backward)]
         return (*read, *self.body.outputs[self.states :])
 
 
 def repeat(n: g.Node) -> Repeat:
-    """What a loop node repeats."""
+    """Return what a loop node repeats."""
     payload = n.attr("payload")
     assert isinstance(payload, Payload)
     assert isinstance(payload.content, Repeat)
@@ -60,9 +59,9 @@ def loop(
     stacked: Sequence[TensorType],
     label: str,
 ) -> list[g.Value]:
-    """The results of a loop. Values from around it that the body reads become its operands, but for
-    what is computed from constants alone. stacked: types of the results that are made of slices.
-    label: the operator that it stands for, for reports."""
+    """Return the results of a loop. Outer values that the body reads become operands, except those
+    computed from constants only. stacked: the types of results made of slices. label: the operator
+    that it replaces, for reports."""
     inputs = what.body.inputs
     outer = _captured(what.body)
     inner = [g.Input(f"outer{n}", v.type) for n, v in enumerate(outer)]
@@ -74,12 +73,12 @@ def loop(
 
 
 def _captured(body: g.Graph) -> list[g.Value]:
-    """The values that a body reads from around it, and that are not computed from constants."""
+    """Return the outer values that a body reads and that are not computed from constants."""
     own, known = set(body.inputs), dict[g.Node, bool]()
     inside: dict[g.Node, bool] = {}
 
     def hangs(v: g.Value | None) -> bool:
-        """True if a value is one of the body's inputs, or computed from them."""
+        """True if a value depends on the body's inputs."""
         p = None if v is None else g.producer(v)
         return v in own or (p is not None and inside.get(p, False))
 

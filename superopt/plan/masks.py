@@ -1,6 +1,5 @@
-"""Masks of attention that are constants, and say of each place only on which side of a diagonal it
-is (causal ones): compared instead of read, so that kernels know which keys they need not look at.
-"""
+"""Replace constant causal masks by comparisons of indices, so that attention kernels know which
+keys they can skip."""
 
 from __future__ import annotations
 
@@ -16,14 +15,15 @@ from superopt.te.dtype import BOOL
 from superopt.te.expr import Tensor, compare, select
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
 
-LARGEST = 1 << 26  # elements of a constant that is looked at
+LARGEST = 1 << 26  # of a constant that is inspected
 Constants = Mapping[Tensor, Callable[[], np.ndarray]]
 
 
 def compared(
     current: Mapping[Tensor, Tensor], rows: Collection[Tensor], constants: Constants
 ) -> dict[Tensor, Tensor]:
-    """What is computed then. rows: of these, computed by rows, masks are looked at."""
+    """Return the definitions with causal masks replaced. row_tensors: those computed by rows, whose
+    masks are inspected."""
     known: dict[Tensor, tuple[int, Number, Number] | None] = {}
 
     def diagonal(t: Tensor) -> tuple[int, Number, Number] | None:
@@ -54,7 +54,7 @@ def compared(
     made: dict[Tensor, Tensor] = {}
 
     def stage(t: Tensor) -> Tensor:
-        """The tensor, and what is computed within it, so."""
+        """Return the tensor, and the stages inlined in it, with masks replaced."""
         if t.body is None or t in current:
             return t
         if t not in made:
@@ -79,7 +79,7 @@ def compared(
 
 
 def _square(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
-    """The two axes by which a matrix is read, row by row."""
+    """Return the two axes that index a matrix; None where there are not two."""
     axes = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
     match axes:
         case [Axis() as i, Axis() as j] if i != j:
@@ -88,8 +88,8 @@ def _square(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
 
 
 def _diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, Number] | None:
-    """(offset, below, above): `below` where j <= i + offset, and `above` elsewhere; None where it
-    is no such matrix."""
+    """Return (offset, below, above): the value is `below` where j <= i + offset, else `above`; None
+    if the matrix is not of this form."""
     sides = [n for n in t.shape if isinstance(n, int) and n != 1]
     if len(sides) != 2 or sides[0] * sides[1] > LARGEST:
         return None

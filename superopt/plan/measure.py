@@ -1,4 +1,4 @@
-"""How long a way to compute a problem takes: its kernels alone, on random numbers."""
+"""Measure an option of a problem on the CPU: its kernels alone, on random inputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from superopt.plan.image import Code, aligned
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import Tensor
 
-STALE = 1 << 18  # bytes of constants from which on each run reads others: they come from memory
-OTHERS = 1 << 26  # bytes of all of these, more than a cache holds
+STALE = 1 << 18  # bytes of constants from which on runs rotate through copies, read from memory
+OTHERS = 1 << 26  # bytes of all copies, more than a cache holds
 COPIES = 16
 RUNS, SECONDS = 5, 0.02  # of a measurement, at least
 
@@ -32,10 +32,10 @@ RUNS, SECONDS = 5, 0.02  # of a measurement, at least
 def runnable(
     p: Problem, option: Option, machine: Machine, threads: int, folder: Path | None = None
 ) -> Callable[[], None]:
-    """The kernels of this option, to be called again and again; each call takes the time that they
+    """Return a function that runs the kernels of this option. Each call takes the time that they
     take within a model, where large constants come from memory.
 
-    Raises ValueError or KeyError where it is no option of this problem.
+    Raises ValueError or KeyError if it is not an option of this problem.
     """
     how = chosen(p, option)
     made = built(p, how)
@@ -63,7 +63,7 @@ def runnable(
 
 
 def seconds(run: Callable[[], object], limit: float = SECONDS) -> tuple[float, float, float, int]:
-    """Median, 10th and 90th percentile of some runs, and how many."""
+    """Return (median, 10th percentile, 90th percentile, number) of timed runs."""
     run()
     times: list[float] = []
     end = time.perf_counter() + limit
@@ -94,7 +94,7 @@ def _code(
 
 
 def _shape(p: Problem, made: list[Built], t: Tensor, buffer: Tensor) -> tuple[int, ...]:
-    """Of a tensor's memory."""
+    """Return the shape of a tensor's memory."""
     layout = p.layouts.get(t)
     own = tuple(n for n in t.shape if isinstance(n, int))
     if isinstance(layout, Scatter):
@@ -106,7 +106,7 @@ def _shape(p: Problem, made: list[Built], t: Tensor, buffer: Tensor) -> tuple[in
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], t: Tensor) -> np.ndarray:
-    """Numbers of ordinary size, from a multiple of 64 bytes on."""
+    """Return random numbers of ordinary magnitude, aligned to 64 bytes."""
     kind = np.dtype(to_numpy(t.dtype))
     count = prod(shape)
     out = aligned(max(count, 1) * kind.itemsize)[: count * kind.itemsize].view(kind).reshape(shape)

@@ -1,4 +1,4 @@
-"""Where in one piece of memory each buffer lies: those that are not in use at once may share it.
+"""Assign offsets in one block of memory to buffers; buffers with disjoint lifetimes may share it.
 
 Greedy by size, as in Pisarchyk and Lee, Efficient memory management for deep neural net inference,
 arXiv:2001.03288, section 5.2.
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ALIGNED = 64
-# Buffers that are kept apart for their borders cost cache: their lines are fetched in each run, and
-# drive others out. From so many bytes on borders are written anew if there are that many times more
-# bytes to be saved than written.
+# Buffers that are kept separate for their zero borders cost cache: their lines are fetched in each
+# run and evict others. From this size on, borders are written anew if the bytes saved are at least
+# this multiple of the bytes written.
 LARGE = 1 << 15
 CLEARED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A buffer's bytes, the steps from its first to its last use, and what its contents are when it
-    is not in use: only buffers of equal `keeps` share memory (borders of zeros stay zeros).
+    """A buffer's bytes, its first and last step of use, and its contents outside of its lifetime:
+    only buffers with equal `contents` share memory (borders of zeros stay zero).
 
-    clear: the bytes that are to be written each time if it shares memory with others all the same;
-    None where nothing writes them.
+    clear_bytes: the bytes that are written in each run if it shares memory with others
+    nevertheless; None if nothing writes them.
     """
 
     bytes: int
@@ -34,8 +34,8 @@ class Life:
 
 
 def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int], int]:
-    """Where each buffer begins, how many bytes there are in all, the numbers of the buffers whose
-    borders are to be cleared, and the bytes, which come first, of those whose borders stay."""
+    """Return the offset of each buffer, the total bytes, the indices of buffers whose borders are
+    cleared, and the bytes, which come first, of those whose borders stay."""
     out = [0] * len(lives)
     apart: dict[object, list[int]] = {}
     for n, x in enumerate(lives):
@@ -60,7 +60,8 @@ def offsets(lives: Sequence[Life]) -> tuple[list[int], int, set[int], int]:
 
 
 def _shared(lives: Sequence[Life], free: bool) -> tuple[list[int], int]:
-    """free: a buffer may begin anywhere; else only where another one of its kind does."""
+    """Return offsets and their end. any_offset: a buffer may begin anywhere, else only where
+    another one of its kind does."""
     out = [0] * len(lives)
     done: list[int] = []
     top = 0

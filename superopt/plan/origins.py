@@ -1,4 +1,4 @@
-"""Where the tensors of a program come from: the nodes and values of its graph."""
+"""Provenance of a program's tensors: the nodes and values of its graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from superopt.te.walk import loads
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """current: the tensors that kernels compute, by what they were before others went into them;
-    nodes: of tensors of a node's expression; values: of those that are a value of the graph."""
+    """current: the definitions that kernels compute, by original tensor. nodes: the node of each
+    expression's tensors. values: the graph value of a tensor."""
 
     graph: g.Graph
     current: Mapping[Tensor, Tensor]
@@ -22,7 +22,8 @@ class Origins:
     values: Mapping[Tensor, g.Value]
 
     def of(self, t: Tensor) -> tuple[g.Node, ...]:
-        """The nodes that went into a tensor of `current`, operands first; none, where it copies."""
+        """Return the nodes that were fused into a tensor of `current`, operands first; empty for a
+        copy."""
         found: dict[g.Node, None] = {}
         seen: set[Tensor] = set()
         stack = [t]
@@ -37,7 +38,7 @@ class Origins:
         return tuple(reversed(found))
 
     def value(self, t: Tensor) -> g.Value | None:
-        """The graph's value that a tensor of `current` is, or belongs to."""
+        """Return the graph value that a tensor of `current` is, or belongs to."""
         if t in self.values:
             return self.values[t]
         return g.results(self.nodes[t])[0] if t in self.nodes else None
@@ -49,8 +50,8 @@ def origins(graph: g.Graph, tensors: Tensors, current: Mapping[Tensor, Tensor]) 
 
 
 def named(old: g.Graph, new: g.Graph, names: Mapping[g.Value, str]) -> dict[g.Value, str]:
-    """Names of a rewritten graph's values: those of the ones in whose place they are, found from
-    the outputs on, as far as both graphs have the same operators."""
+    """Return names for the values of a rewritten graph: those of the values that they replace,
+    found from the outputs as far as both graphs have the same operators."""
     out: dict[g.Value, str] = {}
     seen: set[g.Value] = set()
     stack = list(zip(new.outputs, old.outputs, strict=True))
@@ -65,11 +66,12 @@ def named(old: g.Graph, new: g.Graph, names: Mapping[g.Value, str]) -> dict[g.Va
         if n is None or before is None:
             continue
         while before.op is not n.op and before.inputs and before.inputs[0] is not None:
-            above = g.producer(before.inputs[0])  # what went into it, as a normalisation does
+            # an operator that was fused into it, such as a normalisation
+            above = g.producer(before.inputs[0])
             if above is None:
                 break
             before = above
-        if before.op is n.op:  # one of them may have an operand more, as a bias
+        if before.op is n.op:  # one of them may have an operand more, such as a bias
             pairs = zip(n.inputs, before.inputs, strict=False)
             stack += [(a, b) for a, b in pairs if a is not None and b is not None]
     return out

@@ -1,4 +1,4 @@
-"""What a program is asked for, and what is needed in memory."""
+"""The outputs of a program, and the tensors that must be in memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from superopt.te.walk import reductions
 
 
 def stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
-    """What is needed in memory."""
+    """Return the tensors that must be in memory."""
     return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
 
 
 def outputs_of(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
-    """A tensor of its own for each output."""
+    """Return a separate tensor for each output."""
     out: list[Tensor] = []
     for v in graph.outputs:
         t = tensors.leaf(v)
@@ -38,7 +38,8 @@ def copied(
     current: Mapping[Tensor, Tensor],
     parts: Written,
 ) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
-    """An output that windows of a sum give is computed as pictures lie, and copied then."""
+    """Return outputs and definitions in which an output of windowed reductions is computed in an
+    image layout and then copied."""
     pictures = layouts(current, (), parts)
     out: list[Tensor] = []
     more = dict(current)

@@ -1,13 +1,13 @@
-"""Cells (cells.py) of more rows, with more than one result, as products with gates (gated.py): what
-an LSTM remembers and what it says are one kernel's. On a GPU.
+"""Fuse cells (cell_fusion.py) of more rows with several results as gated products (gate_fusion.py):
+the cell state and the output of an LSTM are one kernel. Used on a GPU.
 
-    f[i, n] = sum(x[i, k] * a[k, n] for k)
-    c[i, n] = p(f[i, n], sum(x[i, k] * b[k, n] for k))
-    y[i, n] = q(c[i, n], sum(x[i, k] * d[k, n] for k))
+f[i, n] = sum(x[i, k] * a[k, n] for k)
+c[i, n] = p(f[i, n], sum(x[i, k] * b[k, n] for k))
+y[i, n] = q(c[i, n], sum(x[i, k] * d[k, n] for k))
 
 =>  cell[r, i, n] = (c[i, n], y[i, n])[r]
 
-Both halves compute all of it, beside each other: a step waits for one kernel, not for two.
+Each half computes everything, in parallel: a step waits for one kernel instead of two.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from superopt.te.inline import Inlining, placed
 from superopt.te.node import Axis, Expr
 from superopt.te.walk import loads
 
-WIDTH = 64  # bytes of a vector, of which nothing hangs here
+WIDTH = 64  # of a vector; has no effect here
 
 
 def paired(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
     parts: Written, constants: Collection[Tensor], half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
-    """What is computed then, where that should be faster; see gated.gates for what is given."""
+    """Return the definitions with cells fused where that should be faster; see `find_gates` for the
+    parameters."""
     some = {c.results[-1]: c for c in cells(current, stay, apart, parts, constants, few=False)}
     inside: set[Tensor] = set()
     where: dict[Tensor, tuple[Tensor, int, bool]] = {}
@@ -56,7 +57,7 @@ def _made(
     c: Cell, current: Mapping[Tensor, Tensor], where: Where, constants: Collection[Tensor],
     half: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """The gates, and the cell; None where there is no such kernel, or no gain."""
+    """Return the gates and the cell; None where there is no such kernel or no gain."""
     if not 1 < len(c.results) <= len(c.stages) <= MOST:
         return None
     root = current[c.results[-1]]
@@ -88,7 +89,7 @@ def _made(
 
 
 def _from_memory(cell: Tensor, gates: Sequence[Tensor]) -> Tensor:
-    """With gates computed within it, and all else read from memory."""
+    """Return the cell with its gates inlined and all other tensors read from memory."""
     read = dict.fromkeys(x.tensor for t in (cell, *gates) if t.body for x in loads(t.body))
     buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in read if x.body and x not in gates}
 

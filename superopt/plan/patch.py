@@ -1,8 +1,8 @@
-"""What is joined of parts of one tensor, each where it was, and of others: that tensor, with the
-others written over it.
+"""Compute a Concat of slices of one tensor, each in its place, and other parts as that tensor with
+the other parts written over it.
 
-A program that is corrected where it is wrong (`superopt.partial.correct`) looks so. It is computed
-as a whole, in place, and costs no copy; what is written over it costs what it takes to compute.
+A program that is corrected where it is wrong (`superopt.partial.correct`) has this form. The tensor
+is computed in place and costs no copy; a part that is written over it costs its own computation.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from math import prod
 from superopt.ir import graph as g
 from superopt.te import index as ix
 
-LEAST = 0.5  # of the elements are those of the tensor, or it is not computed as a whole
+LEAST = 0.5  # share of the elements that come from the tensor, at least
 Shape = tuple[int, ...]
 Sizes = dict[str, int]
-Once = Callable[[g.Value], bool]  # is it read once?
-Reads = Callable[[g.Value], int]  # how often
+Once = Callable[[g.Value], bool]  # true if a value has one reader
+Reads = Callable[[g.Value], int]  # the number of readers
 
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """base: of the same shape as the whole; over: what is written over it in this order, and where
-    that begins."""
+    """A tensor with updates. base: a value of the result's shape. updates: (offset, value) pairs
+    that are written over it in this order."""
 
     base: g.Value
     over: tuple[tuple[Shape, g.Value], ...]
@@ -35,7 +35,7 @@ class Patched:
 
 
 def patched(graph: g.Graph, sizes: Mapping[str, int]) -> dict[g.Node, Patched]:
-    """The nodes of a graph that are computed so."""
+    """Return the nodes of a graph that are computed so."""
     readers = g.users(graph)
     known = dict(sizes)
 
@@ -60,12 +60,13 @@ def patched(graph: g.Graph, sizes: Mapping[str, int]) -> dict[g.Node, Patched]:
 
 
 def _single(v: g.Value) -> bool:
-    """Is it a number?"""
+    """True for a constant scalar."""
     return isinstance(v, g.Constant) and v.type.shape == ()
 
 
 def _after(n: g.Node, p: Patched) -> Patched:
-    """The operator, of one operand beside numbers, on each of these."""
+    """Return the elementwise operator, whose other operands are scalars, applied to the base and
+    each update."""
 
     def made(v: g.Value) -> g.Value:
         return g.node(n.op, (v, *n.inputs[1:]), **dict(n.attrs))
@@ -88,13 +89,13 @@ def _joined(n: g.Node, sizes: Sizes, once: Once, reads: Reads) -> Patched | None
         size = sum(_count(leaves[k][1], sizes) for k in own)
         alone = reads(base) == len({leaves[k][1] for k in own})
         if size >= LEAST * whole and g.producer(base) is not None and alone:
-            others = (x for k, x in enumerate(leaves) if k not in own)  # a part may be there twice
+            others = (x for k, x in enumerate(leaves) if k not in own)  # a value may occur twice
             return Patched(base, tuple((at, v) for at, v in others if 0 not in _shape(v, sizes)))
     return None
 
 
 def _leaves(n: g.Node, at: Shape, sizes: Sizes, once: Once) -> Iterator[tuple[Shape, g.Value]]:
-    """What is joined, through joins that nothing else reads, and where it begins."""
+    """Yield (offset, value) for each operand of nested Concats that have no other reader."""
     axis = n.attr("axis")
     assert isinstance(axis, int)
     for v in n.inputs:
@@ -108,7 +109,8 @@ def _leaves(n: g.Node, at: Shape, sizes: Sizes, once: Once) -> Iterator[tuple[Sh
 
 
 def _kept(v: g.Value, at: Shape, shape: Shape, sizes: Sizes) -> g.Value | None:
-    """What `v` is the part of that begins at `at`, if that has this shape."""
+    """Return the tensor of shape `shape` of which `v` is the slice that begins at `offset`; else
+    None."""
     n = g.producer(v)
     if n is None or n.op.name != "Slice" or n.op.domain:
         return None

@@ -1,10 +1,11 @@
-"""Sums of which only every s-th term counts, as several sums without the others.
+"""Split sums of which only every s-th term counts into several dense sums (polyphase
+decomposition).
 
 A transposed convolution of stride s adds to output o the terms k for which (o - k + pad) % s is 0.
-For the outputs o = s i + r these are every s-th k, whatever i is: the phase r is a convolution of
+For the outputs o = s i + r these are every s-th k, whatever i is: phase r is a convolution of
 stride 1 by a part of the kernel (Vaidyanathan, Multirate systems and filter banks, 1993, section
-4.3). Phases are written where they belong in the result; where the stride is longer than the
-kernel, some are sums of nothing.
+4.3). Phases are written in place in the result; if the stride exceeds the kernel, some are empty
+sums.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ MOST = 64  # phases
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The elements begin + step * i of another tensor."""
+    """A tensor written into another one, as its elements begin + step * i."""
 
     tensor: Tensor
     begin: tuple[int, ...]
     step: tuple[int, ...]
 
 
-Written = Mapping[Tensor, Sequence[Phase]]  # tensors without an expression, and what is in them
+# tensors without an expression, and what is written into them
+Written = Mapping[Tensor, Sequence[Phase]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Terms count where (o + c k + base) % step is 0, for an axis o of the result, k of the sum."""
+    """Terms count where (o + factor k + base) % step is 0, for an axis o of the result and k of the
+    sum."""
 
     o: Axis
     k: Axis
@@ -48,7 +51,7 @@ class _Rule:
 
 
 def phases(t: Tensor) -> list[Phase]:
-    """The phases of a tensor; none where its sum has no such terms."""
+    """Return the phases of a tensor; an empty list if its sum has no such terms."""
     found = reductions(t.body)
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
@@ -63,7 +66,7 @@ def phases(t: Tensor) -> list[Phase]:
 
 
 def _guards(e: Expr) -> Iterator[Expr]:
-    """What is asked in conditions, each once."""
+    """Yield each equality test in an expression once."""
     stack, seen = [e], set[Expr]()
     while stack:
         e = stack.pop()
@@ -100,7 +103,7 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase:
     axes, over = list(t.axes), list(total.axes)
     env: dict[Axis, Expr] = {}
     within: dict[Axis, Expr] = {}
-    some = True  # terms
+    some = True  # whether any term counts
     for r, rest in rests.items():
         d, k = t.axes.index(r.o), total.axes.index(r.k)
         begin[d], step[d] = rest, r.step

@@ -1,4 +1,4 @@
-"""Where tensors lie: pictures in blocks of channels with a border of zeros, the rest row by row."""
+"""Choose layouts: blocks of channels with a border of zeros for images, row-major for the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from superopt.te.node import Apply, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions, slides
 
 BLOCK = 16  # channels
-FEW = 8  # channels that are no vector
+FEW = 8  # fewer channels do not fill a vector
 
 
 def layouts(
@@ -21,9 +21,9 @@ def layouts(
     fixed: Collection[Tensor],
     parts: Written,
 ) -> dict[Tensor, Layout]:
-    """A layout for the tensors that kernels read as pictures; `fixed` ones have none.
+    """Return a layout for the tensors that kernels read as images; `fixed` tensors have none.
 
-    current: what is computed, by the tensors that it is of. parts: of what is written in parts.
+    current: the definitions. parts: the tensors written in parts.
     """
     pictures = _pictures(current, parts)
     out = {}
@@ -39,7 +39,7 @@ def layouts(
             channels = Part(1, BLOCK), Part(1, BLOCK, within=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
         elif _few(t) and t in current and isinstance(current[t].body, Load):
-            out[t] = Layout((Part(0), Part(1), *space))  # a copy: whole rows of it
+            out[t] = Layout((Part(0), Part(1), *space))  # a copy: its rows are contiguous
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
     return out
@@ -50,8 +50,8 @@ def channels_last(
     fixed: Collection[Tensor],
     parts: Written,
 ) -> dict[Tensor, Layout]:
-    """The same, with channels as the last dimension, and borders only around copies of few: to
-    read each number of these by itself takes no longer than to see whether there is one."""
+    """Return layouts with channels last, and borders only around copies with few channels: their
+    elements are read one by one, where a border costs no more than a bounds test."""
     written = {x.tensor for p in parts.values() for x in p}
     out = {}
     for t, borders in _pictures(current, parts).items():
@@ -64,14 +64,14 @@ def channels_last(
 
 
 def slid(some: Sequence[Tensor]) -> set[Tensor]:
-    """The tensors over which windows slide."""
+    """Return the tensors over which windows slide."""
     return {x.tensor for t in some for r in _windows(t) for x in loads(r.body) if _slides(x, t, r)}
 
 
 def apart(some: Sequence[Tensor], copies: Collection[Tensor], shaped: bool = True) -> set[Tensor]:
-    """Copies over which windows slide, but those that are as good to read where they came from: of
-    few channels, and nowhere read beyond the edge. shaped: and what was no picture (rows of
-    features) and is read beyond the edge, for there is no border where it came from."""
+    """Return copies over which windows slide, except those that can as well be read from the
+    original: few channels and no reads beyond the edge. reshapes: also return reshaped tensors
+    (rows of features) that are read beyond the edge, because the original has no border."""
     beyond: set[Tensor] = set()
     for t in some:
         for r in _windows(t):
@@ -83,7 +83,7 @@ def apart(some: Sequence[Tensor], copies: Collection[Tensor], shaped: bool = Tru
 
 
 def _of_rows(t: Tensor) -> bool:
-    """Has it the elements of a tensor of another rank?"""
+    """True if it reshapes a tensor of another rank."""
     return isinstance(t.body, Load) and t.body.tensor.rank != t.rank
 
 
@@ -92,7 +92,7 @@ def _few(t: Tensor) -> bool:
 
 
 def _windows(t: Tensor) -> list[Reduce]:
-    """Its sums that go over more than one dimension."""
+    """Return the reductions over more than one axis."""
     return [r for r in reductions(t.body) if len(r.axes) > 1]
 
 
@@ -101,8 +101,8 @@ def _slides(x: Load, t: Tensor, r: Reduce) -> bool:
 
 
 def _turned(t: Tensor) -> bool:
-    """Do windows slide over the space of what is read along its second dimension, where a picture
-    has channels?"""
+    """True if windows slide over spatial dimensions along the second axis of the result, which is
+    the channel axis of an image."""
     return any(
         t.axes[1] in axes_of(i)
         for r in _windows(t) for x in loads(r.body) if _slides(x, t, r) for i in x.index[2:]
@@ -110,7 +110,8 @@ def _turned(t: Tensor) -> bool:
 
 
 def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, dict[int, int]]:
-    """The tensors that windows slide over, or that such kernels give, and their borders."""
+    """Return the image tensors, which windows slide over or windowed kernels compute, with their
+    borders by dimension."""
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
         assert now.body is not None
@@ -125,7 +126,7 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
                 for d, b in border.items():
                     known[d] = max(known[d], b)
     more = True
-    while more:  # what is computed element by element from pictures is one
+    while more:  # propagate through elementwise operators
         more = False
         for t, now in current.items():
             more |= _joined([x for x in (t, *_same(now)) if x.rank >= 3], out)
@@ -138,7 +139,7 @@ def _pictures(current: Mapping[Tensor, Tensor], parts: Written) -> dict[Tensor, 
 
 
 def _joined(some: Sequence[Tensor], out: dict[Tensor, dict[int, int]]) -> bool:
-    """Where one is a picture all are: did that say something new?"""
+    """Mark all tensors as images if one of them is; return whether this adds any."""
     new = [x for x in some if x not in out]
     if len(new) == len(some):
         return False
@@ -147,7 +148,7 @@ def _joined(some: Sequence[Tensor], out: dict[Tensor, dict[int, int]]) -> bool:
 
 
 def _same(t: Tensor) -> list[Tensor]:
-    """The tensors of this shape that are read at the element's own index."""
+    """Return the tensors of this shape that are read at the element's own index."""
     out = []
     stack: list[Expr] = [] if t.body is None else [t.body]
     while stack:
@@ -160,7 +161,8 @@ def _same(t: Tensor) -> list[Tensor]:
 
 
 def _read(e: Expr) -> list[tuple[Load, dict[int, int]]]:
-    """What is read, and how far beyond the edges, where that is zero."""
+    """Return the loads, each with the widths by which it reads beyond the edges, where zero is
+    read."""
     match e:
         case Load():
             return [(e, {})]

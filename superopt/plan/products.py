@@ -1,4 +1,5 @@
-"""Products of matrices before they are kernels: as few as should be fast, and in which order."""
+"""Rewrite matrix products before they become kernels: reduce their number, and choose their order
+of axes."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ def few(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
     parts: Written, constants: Constants, half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
-    """What is computed then, on a GPU, where each kernel takes its time. Gates stay as they are,
-    for the kernel in which they will be (see gated.py, also for what is given), and so do cells
-    (cells.py); of the others those of slices are one, and those of one operand."""
+    """Return the definitions with products fused, on a GPU, where each launch has a cost. Gates and
+    cells are left to their own fusion (see gate_fusion.py, also for the parameters, and
+    cell_fusion.py); of the others, products of slices are batched and products of one operand are
+    fused."""
     current = paired(current, stay, apart, parts, constants, half)
     current, found = gates(current, stay, apart, parts, constants, half)
     known = {*stay, *found, *(g for some in found.values() for g in some)}
@@ -34,7 +36,8 @@ def few(
 def turned(
     current: Mapping[Tensor, Tensor], lying: Collection[Tensor], constants: Collection[Tensor]
 ) -> dict[Tensor, Tensor]:
-    """Products of matrices in the order in which they are fast: what has another one reads them."""
+    """Return the definitions with each matrix product in the axis order in which it is fast; a
+    tensor with another order reads it."""
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
         c = None if t in lying else contraction(now, constants)

@@ -1,4 +1,5 @@
-"""A tensor computed from buffers: what a kernel reads, and of which kind that is in memory."""
+"""Choose the element type of each tensor in memory, and rewrite definitions to read from
+buffers."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ from superopt.te.walk import loads, parts, reductions, slides
 
 TURNS = ("sin", "cos", "tan")
 COMPARED = ("eq", "ne", "lt", "le", "floor", "ceil", "round", "sign", "mod", "fmod")
-MANY = 8  # numbers for each one that is of them all
-LOADED = 1 << 22  # elements of a constant that is looked at
-SMALL = 64  # what scores and a bias are below
-BEYOND = (0, float("inf"), float("-inf"))  # an edge: the same in all floats
+MANY = 8  # elements that are reduced to one
+LOADED = 1 << 22  # elements of a constant whose values are inspected, at most
+SMALL = 64  # bound of scores and of a bias
+BEYOND = (0, float("inf"), float("-inf"))  # padding values that are exact in all float types
 
 
 @dataclass(slots=True)
 class Kept:
-    """Of which kind the tensors of a program are in memory, as its target has it: what is computed,
-    and its constants; outputs, and what a choice adds, are as they are, and so are `sums`, of which
-    others are added, which may be small beside these."""
+    """The element types of a program's tensors in memory, as its target stores them. Results and
+    constants are narrowed. Outputs and what a kernel choice adds are not, nor are `partial_sums`,
+    which may be small beside the terms that are added to them."""
 
     target: Target
     tensors: Tensors
@@ -69,8 +70,8 @@ class Kept:
         return within(now, self.current)
 
     def _angles(self) -> set[Tensor]:
-        """What sines are of, and what that is computed from up to a sum: of an angle of many turns,
-        such as of a position in a text, 16 bits say nothing."""
+        """Return the arguments of sines, and what they are computed from up to a reduction: 16 bits
+        do not resolve an angle of many turns, such as a position in a text."""
         left = [x.tensor for now in self.current.values() for s in self._inside(now)
                 if s.body is not None for e in parts(s.body)
                 if isinstance(e, Apply) and e.fn in TURNS for x in loads(e)]  # fmt: skip
@@ -89,9 +90,9 @@ class Kept:
         return found
 
     def _few(self) -> set[Tensor]:
-        """What is of all of many numbers, as the largest of a row, and what is of any that stand
-        beside it somewhere, as a mean that is subtracted from what it is of: these are compared
-        with it as they are, not as they are kept."""
+        """Return reductions of many numbers to one, such as the maximum of a row, and reductions
+        that are combined with one of their operands somewhere, such as a mean that is subtracted:
+        the combination uses the unrounded operand."""
         out: set[Tensor] = {*self.sums}
         beside = {t: self._buffers(now) for t, now in self.current.items()}
         for t, now in self.current.items():
@@ -112,7 +113,7 @@ class Kept:
         return out
 
     def _buffers(self, now: Tensor) -> set[Tensor]:
-        """What is read for it; of copies, what they are of."""
+        """Return the buffers that it reads; for copies, their sources."""
         out = set()
         for x in (x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)):
             while (of := self.current.get(x)) is not None and isinstance(of.body, Load):
@@ -121,7 +122,8 @@ class Kept:
         return out
 
     def _large(self) -> set[Tensor]:
-        """What has numbers in it that its kind has not, as masks that are added have."""
+        """Return the tensors with constants beyond the range of the storage type, such as additive
+        masks."""
         most = self._most()
         return {
             t for t, now in self.current.items() if now.body is not None
@@ -130,9 +132,9 @@ class Kept:
         }  # fmt: skip
 
     def _masked(self) -> set[Tensor]:
-        """What the largest of a row is taken of, as by a softmax, where something that need not be
-        small was added: a mask may leave out all of a row by a number that its kind has not, and no
-        infinity is the largest of it then."""
+        """Return the operands of row maxima, as in a softmax, to which a possibly large number was
+        added: a mask may exclude all of a row by a number beyond the storage type, and the maximum
+        must not be an infinity then."""
         out = set()
         for now in self.current.values():
             some = ((s, r) for s in self._inside(now) for r in reductions(s.body) if r.fn == "max")
@@ -145,11 +147,11 @@ class Kept:
         return out
 
     def _counted(self) -> set[Tensor]:
-        """What is computed from integers alone, as positions are from a mask, and is compared, or
-        becomes integers again: 16 bits have not all of them, and it would be another one then. Sums
-        of products are as others of these."""
+        """Return what is computed from integers only, such as positions from a mask, and is
+        compared or cast to integers: 16 bits do not represent all of them. Sums of products are
+        treated as other ones."""
         asked, out = self._asked(), set[Tensor]()
-        for t, now in self.current.items():  # what one reads is before it
+        for t, now in self.current.items():  # producers come first
             if self.owner.get(t, t) not in asked or any(map(_product, self._sums(now))):
                 continue
             read = [x for x in self._buffers(now) if not _passing(x, self.current)]
@@ -161,9 +163,9 @@ class Kept:
         return out
 
     def _fixed(self) -> set[Tensor]:
-        """Constants on which it hangs what is decided, or how large an angle is, but as factors of
-        sums of products: as thresholds, and the frequencies by which positions are multiplied. What
-        is rounded in memory itself is not asked what it is of."""
+        """Return the constants that decide comparisons or the size of angles, except as factors of
+        sums of products: thresholds, and the frequencies that multiply positions. The search stops
+        at tensors that are rounded in memory."""
         left: list[Expr] = [
             e for now in self.current.values() for s in self._inside(now)
             if s.body is not None for e in parts(s.body)
@@ -184,7 +186,8 @@ class Kept:
         return out
 
     def _asked(self) -> set[Tensor]:
-        """Floats that are compared, or become integers, and what these are computed from."""
+        """Return the floats that are compared or cast to integers, and what they are computed
+        from."""
         left = [x.tensor for now in self.current.values() for s in self._inside(now)
                 if s.body is not None for e in parts(s.body)
                 if isinstance(e, Apply) and _decides(e) for x in loads(e)]  # fmt: skip
@@ -203,7 +206,7 @@ class Kept:
         return [r for s in self._inside(now) for r in reductions(s.body)]
 
     def _whole(self, x: Tensor) -> bool:
-        """Is it of whole numbers, or of one?"""
+        """True for integers, integral floats, and single numbers."""
         if not x.dtype.is_float:
             return True
         if x not in self.tensors.constants or _count(x) > LOADED:
@@ -212,8 +215,8 @@ class Kept:
         return array.size == 1 or bool((array == np.rint(array)).all())
 
     def _may_mask(self, s: Tensor) -> bool:
-        """Is a tensor added in it that is computed, or given, or a constant of large numbers,
-        beside which 16 bits say nothing of others?"""
+        """True if it adds a tensor that is computed, given, or a constant of large numbers, beside
+        which 16 bits do not resolve others."""
         assert s.body is not None
         sums = [e for e in parts(s.body) if isinstance(e, Apply) and e.fn in ("add", "sub")]
         terms = [a for e in sums if e.dtype.is_float for a in e.args if not reductions(a)]
@@ -223,23 +226,24 @@ class Kept:
         return any(x not in known or _count(x) > LOADED or self._largest(x) > SMALL for x in given)
 
     def _kept(self, x: Tensor, now: Tensor) -> bool:
-        """Has a constant, which is no factor of a product, numbers that its kind has not?"""
+        """True if a constant that is not a factor of a product exceeds the range of the storage
+        type."""
         return _count(x) <= LOADED and not self._factor(x, now) and self._largest(x) > self._most()
 
     def _largest(self, x: Tensor) -> float:
-        """Of a constant's numbers that are finite."""
+        """Return the largest finite magnitude of a constant."""
         if x not in self.largest:
             array = self.tensors.constants[x]()
             self.largest[x] = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
         return self.largest[x]
 
     def _factor(self, x: Tensor, now: Tensor) -> bool:
-        """Is it a factor of a sum of products?"""
+        """True if it is a factor of a sum of products."""
         sums = [r for s in self._inside(now) for r in reductions(s.body) if _product(r)]
         return any(e.tensor is x for r in sums for e in loads(r.body))
 
     def _most(self) -> float:
-        """The largest number that rounding leaves finite."""
+        """Return the largest number that stays finite when rounded."""
         found: Any = ml_dtypes.finfo  # which has no types
         kind = self.target.kind
         if kind is None:
@@ -247,7 +251,7 @@ class Kept:
         return float(found(to_numpy(kind)).max)
 
     def constants(self, t: Tensor, now: Tensor) -> dict[Tensor, Tensor]:
-        """Those that are read for a tensor, as they lie in memory."""
+        """Return the narrowed constants that are read for a tensor."""
         aim, known = self.target, self.tensors.constants
         few = (aim.kind is not None or aim.drops) and t not in self.exact
         inside = [x.tensor for s in self._inside(now) if s.body is not None for x in loads(s.body)]
@@ -264,19 +268,19 @@ class Kept:
 
 
 def _decides(e: Apply) -> bool:
-    """Is it another one where what it is of is rounded?"""
+    """True if rounding an operand may change the result discontinuously."""
     return e.fn in COMPARED or (
         e.fn == "cast" and not e.dtype.is_float and any(x.dtype.is_float for x in e.args)
     )
 
 
 def _passing(x: Tensor, current: Collection[Tensor]) -> bool:
-    """Is it computed on the way, and no buffer?"""
+    """True if it is computed inside of a kernel and not stored."""
     return x.body is not None and x not in current
 
 
 def _product(r: Reduce) -> bool:
-    """Is it a sum of products of what lies in memory? Squares, as of variances, are none."""
+    """True for a sum of products of buffers. Squares, as in variances, do not count."""
     match r.body:
         case Apply("mul", (x, y)):
             return x != y and any(loads(x)) and any(loads(y))
@@ -288,8 +292,8 @@ def _count(t: Tensor) -> int:
 
 
 def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable[[], np.ndarray]:
-    """A constant of another kind, or to the nearest number without so many bits; what is too large
-    for that is infinite."""
+    """Return a loader of a constant in another element type, or rounded to fewer mantissa bits;
+    overflow gives infinity."""
 
     def made() -> np.ndarray:
         if drops:
@@ -305,21 +309,22 @@ def rounded(load: Callable[[], np.ndarray], kind: DType, drops: int) -> Callable
 def reading(
     t: Tensor, buffers: Mapping[Tensor, Tensor], kind: DType, drops: int, short: DType | None
 ) -> Tensor:
-    """The tensor, computed from buffers, and of this kind in memory; drops: bits that are zeros.
-    short: of which kind floats are multiplied, where one of them is."""
+    """Return the tensor with its reads from buffers, stored as `storage_dtype`. dropped_bits:
+    trailing mantissa bits that are zeroed. narrow_dtype: the type in which floats are multiplied if
+    one factor has it."""
     assert t.body is not None
     body = _Reading(buffers, short).expr(t.body)
     if kind != t.dtype:
         body = Apply("cast", (body,), kind)
     elif drops:
         assert drops == TF32
-        body = Apply("tf32", (body,), kind)  # a function that kernels alone have
+        body = Apply("tf32", (body,), kind)  # a function that only kernels implement
     return Tensor(t.name, kind, t.shape, t.axes, body)
 
 
 class _Reading(Inlining):
-    """Loads of others; what is computed on the way stays so. What lies in memory as another kind of
-    float is made what it was when it is read, beyond an edge, too: there is one cast of all."""
+    """Redirects loads to buffers, also in inlined stages. A value that is stored in another float
+    type is cast when it is read, together with its padding value: one cast for both."""
 
     def __init__(self, buffers: Mapping[Tensor, Tensor], short: DType | None) -> None:
         super().__init__(buffers)
@@ -345,7 +350,8 @@ class _Reading(Inlining):
         return out
 
     def _short(self, e: Expr, other: Expr) -> Expr:
-        """A factor that is given in 32 bits, where the other one has 16."""
+        """Return a factor that is given in float32 rounded to 16 bits, where the other factor has
+        16 bits."""
         match other, e:
             case (
                 Apply("cast", (x,), _),

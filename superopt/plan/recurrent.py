@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN layers: what a node of the graph says, and why kernels do not compute it.
+"""LSTM, GRU and RNN layers: their parameters, and why kernels do not support a layer.
 
-Layers are written as their steps: one after the other where these are few (recurrent_unrolled.py),
-else as a loop (recurrent_loop.py). A GPU has no loops; it writes out more of them.
+Layers are lowered to their steps: unrolled if there are few (recurrent_unroll.py), else as a loop
+(recurrent_loop.py). A GPU has no loops; there longer layers are unrolled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from superopt.ir.op import Payload
 from superopt.plan.activations import Activation, UnknownActivation, activations
 from superopt.te.dtype import F32, F64
 
-# Steps of all directions together, up to which they are written out.
+# Steps of all directions together, up to which a layer is unrolled.
 MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU = 8, 1024
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 # Activations of a direction, in the order of the attribute.
@@ -26,24 +26,25 @@ DEFAULT_ACTIVATIONS = {
     "GRU": ("sigmoid", "tanh"),
     "RNN": ("tanh",),
 }
-# Numbers of a node's inputs.
+# Indices of a node's inputs.
 X, W, R, B, LENGTHS, H, C, P = range(8)
 BACKWARD = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 class Unsupported(NotImplementedError):
-    """Why kernels do not compute a recurrent layer."""
+    """Why kernels do not support a recurrent layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A recurrent layer, all sizes of which are known.
+    """A recurrent layer with static sizes.
 
-    steps, batch: of x. hidden: elements of a state. backward: for each direction, whether it begins
-    with the last step. activations: of each direction. clip: the bound of what activations are
-    given, None for no bound. coupled: LSTM's input_forget. reset_after: GRU's linear_before_reset.
-    batch_first: layout 1. varied: sequences may be shorter than there are steps. first_row: of a
-    layer of only some of the sequences, the number of their first; None of a whole one.
+    steps, batch: the sizes of x. hidden: elements of a state. backward: for each direction, whether
+    it begins with the last step. activations: of each direction. clip: the bound on the arguments
+    of activations, None for no bound. coupled: LSTM's input_forget. reset_after: GRU's
+    linear_before_reset. batch_first: layout 1. has_varied_lengths: sequences may be shorter than
+    the number of steps. first_row: for a layer of a part of the sequences, the index of the first
+    one; None for all of them.
     """
 
     node: g.Node
@@ -73,25 +74,26 @@ class Recurrent:
 
 
 def is_recurrent(n: g.Node) -> bool:
-    """True for an LSTM, GRU or RNN as it was read from the model."""
+    """True for an LSTM, GRU or RNN as read from the model."""
     return n.op.name in GATES and not n.op.domain and n.op.opaque
 
 
 def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
-    """The layer of a node. max_steps: of a target without loops, which has the plain layers only.
+    """Return the layer of a node. max_steps: for a target without loops, which supports plain
+    layers only.
 
-    Raises Unsupported where kernels do not compute it.
+    Raises Unsupported if kernels do not support it.
     """
     attributes = {k: a.value for k, a in _file_node(n).attributes.items()}
     batch_first = bool(attributes.get("layout", 0))
     x, r = (_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
     if x is None or r is None:
-        raise Unsupported("a shape that is known only when it runs")
+        raise Unsupported("a shape that is known only at run time")
     steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
     count, _, hidden = r
     backward = BACKWARD.get(str(attributes.get("direction", "forward")), ())
     if not steps or 0 in r:
-        raise Unsupported("it has no steps, or no state")
+        raise Unsupported("it has no steps or no state")
     try:
         functions = activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
     except UnknownActivation as e:
@@ -118,7 +120,7 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
 
 
 def unsupported(n: g.Node, max_steps: int | None = None) -> str:
-    """Why kernels do not compute a recurrent layer; empty where they do."""
+    """Return why kernels do not support a recurrent layer; an empty string if they do."""
     try:
         recurrent(n, max_steps)
     except Unsupported as e:
@@ -127,7 +129,7 @@ def unsupported(n: g.Node, max_steps: int | None = None) -> str:
 
 
 def _file_node(n: g.Node) -> Any:
-    """The node of the model's file: its attributes and outputs."""
+    """Return the node of the model's file, with its attributes and outputs."""
     payload = n.attr("payload")
     assert isinstance(payload, Payload)
     return payload.content
@@ -138,14 +140,14 @@ def _product(steps: int, directions: int) -> str:
 
 
 def _sizes(v: g.Value | None) -> tuple[int, ...] | None:
-    """The three sizes of a value, where they are known."""
+    """Return the three static sizes of a value; None where they are unknown."""
     shape = None if v is None else v.type.shape
     out = tuple(d for d in shape or () if isinstance(d, int))
     return out if len(out) == 3 == len(shape or ()) else None
 
 
 def _full(lengths: g.Value | None, steps: int) -> bool:
-    """True if all sequences are known to be as long as there are steps."""
+    """True if all sequences are known to have the full length."""
     if lengths is None:
         return True
     return isinstance(lengths, g.Constant) and bool(np.all(lengths.load() == steps))
@@ -169,7 +171,7 @@ def _check_shapes(r: Recurrent, size: int) -> None:
     }  # fmt: skip
     y = (r.batch, r.steps, d, r.hidden) if r.batch_first else (r.steps, d, r.batch, r.hidden)
     given = [(r.input(k), shape) for k, shape in wanted.items()]
-    named = [bool(v.name) for v in _file_node(r.node).outputs]  # the others are given to nobody
+    named = [bool(v.name) for v in _file_node(r.node).outputs]  # unnamed outputs are unused
     types = zip(named, r.node.types, (y, state, state), strict=False)
     made = [t.shape == shape for name, t, shape in types if name and t.dtype]
     if not all(made) or not all(v is None or v.type.shape == shape for v, shape in given):
@@ -177,7 +179,7 @@ def _check_shapes(r: Recurrent, size: int) -> None:
 
 
 def _check_plain(r: Recurrent) -> None:
-    """Raises Unsupported where a layer has an option that a target without loops does not have."""
+    """Raise Unsupported for an option that a target without loops does not support."""
     usual = DEFAULT_ACTIVATIONS[r.kind]
     reasons = {
         "peepholes": r.input(P) is not None,

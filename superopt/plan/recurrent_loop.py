@@ -1,7 +1,7 @@
-"""Recurrent layers of many steps as loops: a loop for each direction, whose body is one step.
+"""Lower long recurrent layers to loops: one for each direction, whose body is one step.
 
-Products with the inputs of all steps come before it, as a loop over blocks of rows, so that no code
-hangs on the number of steps.
+The products with the inputs of all steps come first, as a loop over blocks of rows, so that no code
+depends on the number of steps.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ BLOCK_ROWS = (48, 16)
 
 
 def recurrent_loop(n: g.Node, threads: int) -> list[g.Value] | None:
-    """Y, Y_h and Y_c of a recurrent layer of many steps; None of any other node. Each thread has
-    loops of its own where there are sequences enough."""
+    """Return Y, Y_h and Y_c of a long recurrent layer; None for other nodes. Each thread has loops
+    of its own if there are enough sequences."""
     if not is_recurrent(n):
         return None
     try:
@@ -60,7 +60,8 @@ def recurrent_loop(n: g.Node, threads: int) -> list[g.Value] | None:
 
 
 def _direction(r: Recurrent, d: int, parts: int) -> tuple[g.Value, g.Value, g.Value]:
-    """`_loop` of a direction, in loops of as many sequences each, or one more."""
+    """Return `_direction_loop` of a direction, split into loops of nearly equal numbers of
+    sequences."""
     if parts == 1:
         return _loop(r, d)
     ends = [k * r.batch // parts for k in range(parts + 1)]
@@ -70,7 +71,7 @@ def _direction(r: Recurrent, d: int, parts: int) -> tuple[g.Value, g.Value, g.Va
 
 
 def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
-    """`projection` of all inputs, [steps, 1, batch, gates * hidden]."""
+    """Return `projection` of all inputs, [steps, 1, batch, gates * hidden]."""
     x = inputs(r)
     rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
     block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
@@ -86,8 +87,8 @@ def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
 
 
 def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
-    """Of a direction the states after each step, [steps, 1, batch, hidden], and the last ones, [1,
-    batch, hidden]; in place of the last cell state of a layer that has none, the last state."""
+    """Return the states of a direction after each step, [steps, 1, batch, hidden], and the last
+    ones, [1, batch, hidden]; for a layer without a cell state, the last state in its place."""
     given, rest = _projected(r, d)
     added = None if rest is None else do("Unsqueeze", rest, axes=(0, 1))
     on = mask(r)
@@ -109,7 +110,7 @@ def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
 
 
 def _empty(t: TensorType) -> g.Value:
-    """A result of a layer without sequences; any value for one that nobody reads."""
+    """Return the result of a layer without sequences; an arbitrary value for an unused result."""
     if t.dtype is None:
         return g.constant(np.zeros(0, np.float32))
     return g.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))

@@ -1,7 +1,7 @@
-"""A step of an LSTM, GRU or RNN as operators of the graph, by ONNX's equations.
+"""One step of an LSTM, GRU or RNN as graph operators, by ONNX's equations.
 
-Tensors have directions first: states [directions, batch, hidden], what a step is given of its
-input [directions, batch, gates * hidden].
+Tensors have directions first: states [directions, batch, hidden], inputs of a step [directions,
+batch, gates * hidden].
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def part(x: g.Value, axis: int, begin: int, end: int) -> g.Value:
 
 
 def element(x: g.Value, axis: int, k: int) -> g.Value:
-    """Element k of an axis, which the result does not have."""
+    """Return element k of an axis, without the axis."""
     return do("Squeeze", part(x, axis, k, k + 1), axes=(axis,))
 
 
@@ -44,19 +44,20 @@ def concat(some: Sequence[g.Value], axis: int) -> g.Value:
 
 
 def of_directions(x: g.Value | None, ds: Sequence[int]) -> g.Value | None:
-    """The part of an operand that these directions have."""
+    """Return the part of an operand that belongs to these directions."""
     return None if x is None else part(x, 0, ds[0], ds[-1] + 1)
 
 
 def of_rows(r: Recurrent, v: g.Value, axis: int) -> g.Value:
-    """The part of a value that belongs to the layer's sequences. axis: of these."""
+    """Return the part of a value that belongs to the layer's sequences. axis: the batch axis."""
     if r.first_row is None:
         return v
     return part(v, axis, r.first_row, r.first_row + r.batch)
 
 
 def initial(r: Recurrent, k: int, ds: Sequence[int]) -> g.Value | None:
-    """The initial state that is input number k, [directions, batch, hidden]; None for zeros."""
+    """Return the initial state that is input number k, [directions, batch, hidden]; None for
+    zeros."""
     state = r.input(k)
     if state is not None and r.batch_first:
         state = do("Transpose", state, perm=(1, 0, 2))
@@ -71,9 +72,9 @@ def zeros(r: Recurrent, directions: int) -> g.Value:
 
 
 def projections(r: Recurrent, ds: Sequence[int]) -> tuple[list[g.Value], g.Value | None]:
-    """For each direction the products of all inputs with W, with biases: [steps, 1, batch, gates *
-    hidden], in the order of x; and the bias that a GRU adds to the product with its state before it
-    is reset, [directions, 1, hidden]."""
+    """Return, for each direction, the products of all inputs with W, with biases: [steps, 1, batch,
+    gates * hidden], in the order of x; and the bias that a GRU adds to the product with its state
+    before the reset, [directions, 1, hidden]."""
     x = inputs(r)
     some, added = [], []
     for d in ds:
@@ -84,15 +85,15 @@ def projections(r: Recurrent, ds: Sequence[int]) -> tuple[list[g.Value], g.Value
 
 
 def inputs(r: Recurrent) -> g.Value:
-    """x, [steps, batch, size]."""
+    """Return x as [steps, batch, size]."""
     x = r.input(X)
     assert x is not None
     return of_rows(r, do("Transpose", x, perm=(1, 0, 2)) if r.batch_first else x, 1)
 
 
 def projection(r: Recurrent, d: int, x: g.Value) -> tuple[g.Value, g.Value | None]:
-    """The product of rows of x with W of a direction, with biases; and what a GRU adds to the
-    product with its state before it is reset, [hidden]."""
+    """Return the product of rows of x with W of a direction, with biases; and what a GRU adds to
+    the product with its state before the reset, [hidden]."""
     w, b = r.input(W), r.input(B)
     assert w is not None
     given = do("MatMul", x, do("Transpose", element(w, 0, d), perm=(1, 0)))
@@ -113,7 +114,8 @@ def _biases(r: Recurrent, both: g.Value) -> tuple[g.Value, g.Value | None]:
 
 
 def mask(r: Recurrent) -> g.Value | None:
-    """True where a sequence has a step, [steps, 1, batch, 1]; None where all have all of them."""
+    """Return whether a sequence has a step, [steps, 1, batch, 1]; None if all sequences have all
+    steps."""
     lengths = r.input(LENGTHS)
     if not r.varied or lengths is None:
         return None
@@ -122,8 +124,8 @@ def mask(r: Recurrent) -> g.Value | None:
 
 
 def last_state(r: Recurrent, state: g.Value) -> g.Value:
-    """A state after the last step, [directions, batch, hidden]; zeros for sequences of no steps, as
-    in onnxruntime."""
+    """Return a state after the last step, [directions, batch, hidden]; zeros for empty sequences,
+    as in onnxruntime."""
     lengths = r.input(LENGTHS)
     if not r.varied or lengths is None:
         return state
@@ -134,11 +136,11 @@ def last_state(r: Recurrent, state: g.Value) -> g.Value:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a step needs besides its input and state, of directions with the same activations.
+    """What a step needs besides its input and state, for directions with the same activations.
 
-    matrix: what the state is multiplied with, [directions, hidden, gates * hidden]. added: what a
-    GRU adds to that product. peepholes: [directions, 1, 3 * hidden]. separate: each gate is a
-    product of its own, for targets that fuse these; else they are one.
+    matrix: the matrix that multiplies the state, [directions, hidden, gates * hidden]. added: what
+    a GRU adds to that product. peepholes: [directions, 1, 3 * hidden]. separate: each gate is a
+    product of its own, for targets that fuse these; else the gates are one product.
     """
 
     r: Recurrent
@@ -149,7 +151,7 @@ class Cell:
     separate: bool = False
 
     def activate(self, number: int, x: g.Value) -> g.Value:
-        """Activation function `number` of the sum of a gate, which is bounded."""
+        """Return activation function `number` of a clipped gate sum."""
         bound = self.r.clip
         if bound is not None:
             x = do("Clip", x, scalar(-bound, x), scalar(bound, x))
@@ -159,7 +161,7 @@ class Cell:
         return applied(self.r.activations[self.directions[0]][number], x)
 
     def step(self, x: g.Value, h: g.Value | None, c: g.Value | None, on: g.Value | None) -> State:
-        """The states after a step. on: true for the sequences that have it."""
+        """Return the states after a step. on: true for the sequences that have this step."""
         new_h, new_c = _STEPS[self.r.kind](self, x, h, c)
         if on is None:
             return new_h, new_c
@@ -170,7 +172,7 @@ class Cell:
         return kept_h, do("Where", on, new_c, before if c is None else c)
 
     def gates(self, x: g.Value, begin: int, end: int) -> g.Value:
-        """Elements of the gates [begin, end)."""
+        """Return elements of the gates [begin, end)."""
         n = self.r.hidden
         return x if end - begin == GATES[self.r.kind] else part(x, 2, begin * n, end * n)
 
@@ -178,7 +180,7 @@ class Cell:
         return do("MatMul", h, self.gates(self.matrix, begin, end))
 
     def sums(self, x: g.Value, h: g.Value | None, count: int) -> list[g.Value]:
-        """Of the first gates: what comes from x, and from the state."""
+        """Return the sums of the first gates: contributions of x and of the state."""
         if h is None:
             return [self.gates(x, k, k + 1) for k in range(count)]
         if self.separate:
@@ -189,7 +191,7 @@ class Cell:
         return [part(s, 2, k * n, (k + 1) * n) if count > 1 else s for k in range(count)]
 
     def peep(self, s: g.Value, number: int, c: g.Value | None) -> g.Value:
-        """A gate's sum with what its peephole sees of a cell state."""
+        """Return a gate's sum with the peephole term of the cell state."""
         if self.peepholes is None or c is None:
             return s
         n = self.r.hidden
@@ -244,8 +246,8 @@ _STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _r
 
 
 def results(r: Recurrent, ys: list[g.Value], hs: list[g.Value], cs: list[g.Value]) -> list[g.Value]:
-    """Y, Y_h and Y_c of those of each direction: [steps, 1, batch, hidden] in the order of x, and
-    [1, batch, hidden]."""
+    """Return Y, Y_h and Y_c from those of each direction: [steps, 1, batch, hidden] in the order of
+    x, and [1, batch, hidden]."""
     out = [concat(ys, 1), last_state(r, concat(hs, 0))]
     out += [last_state(r, concat(cs, 0))] if r.kind == "LSTM" else []
     if r.batch_first:

@@ -1,6 +1,6 @@
-"""Recurrent layers as their steps, one after the other: what is between steps is fused.
+"""Unroll recurrent layers, so that operators of neighbouring steps can be fused.
 
-Where steps are few; on a GPU, where a step is one kernel, up to some hundreds.
+Used for few steps; on a GPU, where a step is one kernel, for up to some hundreds.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from superopt.plan.recurrent_steps import (
     zeros,
 )
 
-# Bytes of matrices of both directions that stay in the second cache, with all else.
+# Bytes of the matrices of both directions that stay in the L2 cache beside all else.
 CACHED_BYTES = 2**18
 
 
 def unrolled(
     graph: g.Graph, threads: int = 1, separate: bool = False, max_steps: int | None = None
 ) -> g.Graph:
-    """The graph with the steps of recurrent layers written out, of up to max_steps of all
-    directions together. separate: each gate of a step is a product of its own, which may be one
-    kernel with what is made of it (gated.py); else they are one."""
+    """Return the graph with recurrent layers of up to max_steps (of all directions together)
+    unrolled. separate: each gate of a step is a product of its own, which may be fused with its
+    epilogue (gate_fusion.py); else the gates are one product."""
     limit = max_steps or (MAX_UNROLLED_STEPS_GPU if separate else MAX_UNROLLED_STEPS)
     while True:
         some = (_short(n, limit, separate) for n in g.nodes(graph))
@@ -71,10 +71,10 @@ def _short(n: g.Node, limit: int, gpu: bool) -> Recurrent | None:
 
 
 def _written(r: Recurrent, together: bool, separate: bool) -> list[g.Value]:
-    """Y, Y_h and Y_c. Step k of a direction that begins at the end is that many before the last.
+    """Return Y, Y_h and Y_c. Step k of a backward direction is k before the last.
 
-    together: both directions are one computation, of which two threads have one each; else they
-    come after each other, so that the matrix of one stays in a core's second cache.
+    fuse_directions: both directions are one computation, which two threads share; else they run one
+    after the other, so that the matrix of one stays in a core's L2 cache.
     """
     every = tuple(range(len(r.backward)))
     alike = len(set(r.activations)) == 1
@@ -93,7 +93,7 @@ def _written(r: Recurrent, together: bool, separate: bool) -> list[g.Value]:
 def _directions(
     r: Recurrent, ds: Sequence[int], separate: bool
 ) -> tuple[g.Value, g.Value, g.Value | None]:
-    """The states after each step of these directions, and the last ones."""
+    """Return the states after each step of these directions, and the last ones."""
     h, c = (initial(r, k, ds) for k in (H, C))
     products, added = projections(r, ds)
     given = _ordered(r, ds, products)
@@ -111,6 +111,7 @@ def _directions(
 
 
 def _ordered(r: Recurrent, ds: Sequence[int], some: Sequence[g.Value]) -> g.Value:
-    """Tensors of steps and one direction each as one, in the order in which these take them."""
+    """Return tensors [steps, one direction, ...] concatenated along directions, in the order of
+    their steps."""
     turned = [reversed_along(v, 0) if r.backward[d] else v for v, d in zip(some, ds, strict=True)]
     return concat(turned, 1)

@@ -1,8 +1,8 @@
-"""Rows: what is computed of a row by sums over it, and element by element, as one kernel.
+"""Fuse row computations: reductions over a row and elementwise operators on it, as one kernel.
 
-A softmax takes the largest element of each row, subtracts it, sums what is exp of that, and divides
-by the sum. All of it is done while a row is in the cache. So are layer and RMS norm, and whatever
-else has this form.
+A softmax takes the maximum of each row, subtracts it, sums the exponentials, and divides by the
+sum. One kernel does all of it while the row is in cache. The same holds for layer norm, RMS norm
+and everything else of this form.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads, parts, reductions
 
-ROOM = 1 << 18  # bytes of a row, and of what is kept of it
+ROOM = 1 << 18  # of a row, and of intermediate results for it
 
 
 @dataclass(slots=True)
 class Group:
-    """root: the result; lead: how many of its axes say which row; stages: what goes into it, each
-    as it was computed."""
+    """A row kernel. root: the result. batch_rank: the number of its leading axes that select a row.
+    stages: the tensors inlined in it, with their definitions."""
 
     root: Tensor
     lead: int
@@ -37,11 +37,11 @@ def rows(
     pictures: Collection[Tensor],
     spread: bool = False,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
-    """What is computed then: tensors of which some read others that are computed within them; and
-    of these, how many axes say which row.
+    """Return the definitions with rows fused, and the number of leading axes that select a row of
+    each fused tensor.
 
-    stay: those that are needed in memory. pictures: those that do not lie row by row. spread: a row
-    is one program's of many, so that few long ones are no rows.
+    materialized: the tensors that must be in memory. image_tensors: those not stored row by row.
+    parallel_rows: each row is one of many programs, so that few long rows are not fused.
     """
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
@@ -73,9 +73,9 @@ def grown(
     loose: bool = False,
     spread: bool = False,
 ) -> Group | None:
-    """The group of a result; None where no sum over its rows is in it. loose: numbers of rows may
-    have other axes of one step than the result's. spread: see `rows`; what is kept of a row need
-    not fit into a cache then."""
+    """Return the row group of a result; None if it has no reduction over its rows. allow_unit_axes:
+    row scalars may have other unit axes than the result's. parallel_rows: see `fuse_rows`;
+    intermediate results need not fit into a cache then."""
     now = current[t]
     if reductions(now.body):
         return None
@@ -107,7 +107,7 @@ def _sizes(t: Tensor) -> list[int]:
 
 
 def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, loose: bool) -> int | None:
-    """Of how many axes of the result a sum over its rows hangs."""
+    """Return how many leading axes of the result a reduction over its rows depends on."""
     if x not in current or len(reductions(current[x].body)) != 1:
         return None
     sizes, own = _sizes(root), _sizes(x)
@@ -117,14 +117,14 @@ def _lead(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, loose: bool
 
 
 def _numbers(own: list[int], sizes: list[int], lead: int, loose: bool) -> bool:
-    """Is it a number for each row?"""
+    """True if it has one number for each row."""
     rest = own[lead:]
     plain = own[:lead] == sizes[:lead] and all(n == 1 for n in rest)
     return plain and (loose or len(rest) in (0, len(sizes) - lead))
 
 
 def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int, loose: bool) -> bool:
-    """Is it a number for each row, or a row of elements?"""
+    """True for one number for each row, or one element for each element of the result."""
     found, sizes = reductions(now.body), _sizes(root)
     if not found and _sizes(x) == sizes:
         return True
@@ -132,7 +132,7 @@ def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int, loose: bool) -> boo
         return False
     if not found:
         return True
-    # A product of matrices has a kernel of its own.
+    # A matrix product has a kernel of its own.
     return len(found) == 1 and (
         all(_along(e, now, lead) for e in loads(found[0].body))
         or all(
@@ -143,7 +143,7 @@ def _is_row(x: Tensor, now: Tensor, root: Tensor, lead: int, loose: bool) -> boo
 
 
 def _multiplied(found: Reduce) -> bool:
-    """Are numbers multiplied that both change along what is summed, as in a product of matrices?"""
+    """True if both factors of a product vary along the reduced axes, as in a matrix product."""
     return any(
         e.fn == "mul" and all(set(found.axes) & {*axes_of(a), *_inside(a)} for a in e.args)
         for e in parts(found.body)
@@ -156,18 +156,18 @@ def _inside(e: Expr) -> set[Expr]:
 
 
 def _along(e: Load, now: Tensor, lead: int) -> bool:
-    """Is it the row's own element, or the same for all rows?"""
+    """True if it reads the row's own element, or the same one for all rows."""
     own = zip(e.index, now.axes, e.tensor.shape, range(lead), strict=False)
     return all(i == a or n == 1 for i, a, n, _ in own) or not set(now.axes[:lead]) & _axes(e)
 
 
 def _wherever(e: Load, now: Tensor, lead: int) -> bool:
-    """Is it the row's own element, wherever that lies: as the channels of a picture's pixel?"""
+    """True if it reads the row's own element in any layout, such as the channels of a pixel."""
     return {a for a in now.axes[:lead] if a.extent != 1} <= _axes(e)
 
 
 def _by_rows(now: Tensor, x: Tensor, lead: int) -> bool:
-    """Does it read of `x` only what belongs to its own row?"""
+    """True if it reads only its own row of `x`."""
     assert now.body is not None
     return all(
         all(
@@ -193,7 +193,7 @@ def _inner(e: Expr) -> Sequence[Expr]:
 
 
 def fused(group: Group, now: Tensor) -> Tensor:
-    """The result, computed from stages that are computed from each other."""
+    """Return the result with its stages inlined, each reading the others."""
     done: dict[Tensor, Tensor] = {}
     shared = _shared(group, now)
 
@@ -220,8 +220,8 @@ def fused(group: Group, now: Tensor) -> Tensor:
 
 
 def _with_numbers(e: Expr, now: Tensor, lead: int, known: dict[Expr, Tensor]) -> Expr:
-    """What is the same for all of a row is computed once; and a division by it is a product with
-    its inverse, of other rounding in the last bit, where that is not too large for a number."""
+    """Return `e` with values that are equal for a whole row computed once. Division by such a value
+    becomes multiplication by its finite reciprocal, which differs in the last bit."""
     axes = now.axes[:lead]
 
     def number(x: Expr) -> Expr:
@@ -245,12 +245,12 @@ def _with_numbers(e: Expr, now: Tensor, lead: int, known: dict[Expr, Tensor]) ->
     return e
 
 
-LEAST = 1e-30  # of whose inverse, and of its neighbours', floats are
+LEAST = 1e-30  # reciprocals of this number and its neighbours are finite
 
 
 def _has_inverse(e: Expr) -> bool:
-    """Is a divisor 0, or no smaller than it may be? Where something is added to a number, it is
-    that or not near 0 (a root's variance and epsilon); and one of what softmax sums is 1."""
+    """True if a divisor is 0 or not too small to invert: a number plus a constant (the variance
+    plus epsilon under a root), or the sum of a softmax, which is at least 1."""
     match _behind(e):
         case Apply("add" | "max", (_, Const(c)) | (Const(c), _)):
             return bool(abs(float(c)) >= LEAST)
@@ -267,7 +267,7 @@ def _has_inverse(e: Expr) -> bool:
 
 
 def _behind(e: Expr) -> Expr:
-    """What is read, where that is computed."""
+    """Return the expression that a load reads, where it is computed inline."""
     while isinstance(e, Load) and e.tensor.body is not None:
         e = e.tensor.body
     return e
@@ -275,7 +275,7 @@ def _behind(e: Expr) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """A row that a sum is of, and that its readers compute again: `first` is that sum."""
+    """A row that is reduced, and that readers of the reduction recompute. first: the reduction."""
 
     tensor: Tensor
     first: Tensor
@@ -295,14 +295,14 @@ def _shared(group: Group, now: Tensor) -> _Shared | None:
 
 
 def _env(stage: Tensor, r: Reduce, now: Tensor, lead: int) -> dict[Axis, Expr]:
-    """The axes of a sum as those of the result."""
+    """Return the map from the axes of a reduction to those of the result."""
     own = zip((*stage.axes[:lead], *r.axes), now.axes, strict=True)
     return {a: b for a, b in own}  # noqa: C416
 
 
 def once(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """With exp of what is summed over other axes than the last one computed once, as in a softmax
-    along a channel: its sum and the quotients read it. Rows share it by themselves (`_shared`)."""
+    """Return the definitions with the exponentials of a softmax over an outer axis stored for the
+    sum and the quotient. Fused rows share them without this (`_find_shared_row`)."""
     out = dict(current)
     for t, now in current.items():
         found = now.body
@@ -339,8 +339,8 @@ def _before(current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor) -> dict[Te
 
 
 def _spread(t: Tensor, now: Tensor, found: Reduce, reader: Tensor) -> dict[Axis, Axis] | None:
-    """The axes of a sum and of its terms as those of what reads each of them once, element by
-    element; None where it does not, or where the last one is summed."""
+    """Return the map from the axes of a sum and its terms to those of a reader that reads each of
+    them once, elementwise; None where it does not, or where the last axis is reduced."""
     if reader.body is None or reductions(reader.body):
         return None
     places = {x.index for x in loads(reader.body) if x.tensor is t}
@@ -361,7 +361,7 @@ def _within(e: Expr, part: Expr) -> bool:
 
 
 def _put(e: Expr, t: Tensor, lead: int, shared: _Shared, done: Mapping[Tensor, Tensor]) -> Expr:
-    """`e`, with the shared row read where it was computed."""
+    """Return `e` with the shared row read where it was computed."""
     held = done.get(shared.tensor)
     if held is None:
         return e
@@ -389,7 +389,7 @@ def _exchanged(e: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def instead(e: Expr, done: Mapping[Tensor, Tensor]) -> Expr:
-    """`e`, reading stages."""
+    """Return `e` with loads of tensors redirected to their replacements."""
     match e:
         case Load(t, index, dtype):
             return Load(done.get(t, t), index, dtype)

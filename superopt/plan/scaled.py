@@ -1,11 +1,10 @@
-"""Operands of a product that are scaled by a number: the sum is scaled instead, and operands are
-read as they lie.
+"""Hoist scale factors from the operands of a product to its result; operands are read unscaled.
 
-    a2[i, k] = a[i, k] * r,  b2[j, k] = b[j, k] * r
-    y[i, j] = sum(a2[i, k] * b2[j, k] for k)    =>    y[i, j] = sum(a[i, k] * b[j, k] for k) * r^2
+a2[i, k] = a[i, k] * r,  b2[j, k] = b[j, k] * r
+y[i, j] = sum(a2[i, k] * b2[j, k] for k)    =>    y[i, j] = sum(a[i, k] * b[j, k] for k) * r^2
 
-So ONNX's Attention scales queries and keys, of which a step of decoding would write all anew. Only
-by what is near 1, so that a sum overflows where it did.
+ONNX's Attention scales queries and keys so; a decoding step would write all of them anew. Only
+factors near 1 are hoisted, so that a sum overflows only where it did before.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Scaled = Mapping[Tensor, tuple[Load, float]]
 
 
 def unscaled(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[Tensor, Tensor]:
-    """What is computed then. stay: what is needed in memory as it is."""
+    """Return the definitions with scales hoisted. materialized: what must be in memory as it is."""
     scaled = {t: x for t, now in current.items() if t not in stay and (x := _scaled(now))}
     out = {t: _of_products(now, scaled) for t, now in current.items()}
     read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
@@ -34,7 +33,7 @@ def unscaled(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict
 
 
 def _scaled(t: Tensor) -> tuple[Load, float] | None:
-    """What is scaled, and by which number."""
+    """Return the load that is scaled and the factor; None where there is none."""
     match t.body:
         case Apply("mul", (Load(_, _, dtype) as x, c)) | Apply("mul", (c, Load(_, _, dtype) as x)):
             if dtype == F32 and not axes_of(c) and not reductions(c) and not [*loads(c)]:

@@ -1,8 +1,7 @@
-"""Scan and Loop nodes of a known number of steps as loops (loops.py).
+"""Lower Scan and Loop nodes with a known number of steps to loop nodes (loop_node.py).
 
-Their bodies are computed by kernels where each operator of them has one, and where all shapes are
-known. Of Loop nodes those that always run to their end: the condition is true from the beginning,
-and the body does not change it.
+Kernels compute their bodies if each operator has a kernel and all shapes are static. A Loop node
+must always run to its end: the condition is true at the start and the body does not change it.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from superopt.plan.loops import Repeat, loop
 from superopt.plan.recurrent_steps import do
 from superopt.te.expr import TensorType
 
-SCAN_SINCE = 9  # the version from which on Scan has no batch axis
-MAX_LOOP_STEPS = 1 << 20  # of a Loop node: a larger number is no number of steps, but "no end"
+SCAN_SINCE = 9  # the opset version from which on Scan has no batch axis
+MAX_LOOP_STEPS = 1 << 20  # of a Loop node: a larger count means "no limit"
 
 
 class Unlooped(NotImplementedError):
-    """Why a node is not computed as a loop."""
+    """Why a node is not lowered to a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A node as a loop. states: initial ones. slices: tensors of slices, with the axis along which
-    these lie. axes: of results that are made of slices, where these lie in them."""
+    """A node as a loop. states: the initial states. slices: tensors of slices, with the axis along
+    which they are sliced. axes: for results made of slices, the axis of the slices."""
 
     what: Repeat
     states: tuple[g.Value, ...]
@@ -47,12 +46,12 @@ _KNOWN: WeakKeyDictionary[g.Node, Scan | str] = WeakKeyDictionary()
 
 
 def is_scan(n: g.Node) -> bool:
-    """True for a Scan or Loop as it was read from the model."""
+    """True for a Scan or Loop as read from the model."""
     return n.op.name in ("Scan", "Loop") and n.op.domain == "" and n.op.opaque
 
 
 def why_no_loop(n: g.Node) -> str:
-    """Why such a node is not computed as a loop; empty where it is."""
+    """Return why such a node is not lowered to a loop; an empty string if it is."""
     if n not in _KNOWN:
         try:
             _KNOWN[n] = _scan(n) if n.op.name == "Scan" else _loop(n)
@@ -63,12 +62,12 @@ def why_no_loop(n: g.Node) -> str:
 
 
 def body_of(n: g.Node) -> g.Graph:
-    """What a step of such a node computes."""
+    """Return the graph that one step of such a node computes."""
     return _known(n).what.body
 
 
 def scan_loop(n: g.Node) -> list[g.Value]:
-    """The results of a node that is computed as a loop."""
+    """Return the results of a node that is lowered to a loop."""
     s = _known(n)
     slices = [_moved(v, axis, 0) for v, axis in s.slices]
     outs = s.what.body.outputs[s.what.states :]
@@ -86,7 +85,7 @@ def _known(n: g.Node) -> Scan:
 
 
 def _moved(v: g.Value, axis: int, to: int) -> g.Value:
-    """The value with an axis at another place."""
+    """Return the value with an axis moved."""
     if axis == to:
         return v
     order = [k for k in range(len(v.type.shape or ())) if k != axis]
@@ -100,7 +99,7 @@ def _scan(n: g.Node) -> Scan:
     count = len(node.inputs)
     given = list(n.inputs[:count])
     if any(v is None for v in given):
-        raise Unlooped("an input is left out")
+        raise Unlooped("an input is missing")
     values = cast("list[g.Value]", given)
     sliced = int(a["num_scan_inputs"])
     states, scans = values[: count - sliced], values[count - sliced :]
@@ -108,7 +107,7 @@ def _scan(n: g.Node) -> Scan:
     axes = _axes(a.get("scan_input_axes"), [len(_shape(v.type)) for v in scans])
     lengths = {_shape(v.type)[k] for v, k in zip(scans, axes, strict=True)}
     if len(lengths) != 1 or 0 in lengths:
-        raise Unlooped("it has no steps, or inputs of different lengths")
+        raise Unlooped("it has no steps, or inputs have different lengths")
     parts = [_without_axis(v.type, k) for v, k in zip(scans, axes, strict=True)]
     body = body_graph(node, [*(v.type for v in states), *parts], n.inputs[count:])
     _check(body, states, len(states) + results)
@@ -125,18 +124,18 @@ def _loop(n: g.Node) -> Scan:
     count = len(node.inputs)
     trip, condition, *states = n.inputs[:count]
     if not isinstance(trip, g.Constant) or (steps := int(trip.load())) > MAX_LOOP_STEPS:
-        raise Unlooped("its number of steps is known only when it runs")
+        raise Unlooped("its number of steps is known only at run time")
     if condition is not None and not (isinstance(condition, g.Constant) and condition.load().all()):
-        raise Unlooped("whether it begins is known only when it runs")
+        raise Unlooped("whether it begins is known only at run time")
     if steps < 1 or any(v is None for v in states):
-        raise Unlooped("it has no steps, or an input is left out")
+        raise Unlooped("it has no steps or an input is missing")
     values = cast("list[g.Value]", states)
     number, on = TensorType(trip.type.dtype, ()), g.constant(np.array(True))
     read = body_graph(node, [number, on.type, *(v.type for v in values)], n.inputs[count:])
     step, condition_in, *own = read.inputs
     goes_on, *outs = substituted(read, {condition_in: on}, inside=False)[0].outputs
     if not is_constant(goes_on, {}) or not evaluate(g.Graph((), (goes_on,)), {})[0].all():
-        raise Unlooped("its body may end it")
+        raise Unlooped("its body may end the loop")
     body = g.Graph((*own, step), tuple(outs))
     _check(body, values, len(n.types))
     numbers = g.constant(np.arange(steps, dtype=trip.load().dtype))
@@ -154,24 +153,24 @@ def _file_node(n: g.Node) -> Any:
 def _check_version(node: Any) -> None:
     version = node.graph.opset_imports.get("", 0) if hasattr(node.graph, "opset_imports") else 0
     if version < SCAN_SINCE:
-        raise Unlooped(f"of opset {version}, which has a batch axis")
+        raise Unlooped(f"opset {version}, in which Scan has a batch axis")
 
 
 def _check(body: g.Graph, states: Sequence[g.Value], outputs: int) -> None:
-    """Raises Unlooped where a step gives other values than the next one takes."""
+    """Raise UnsupportedLoop if a step returns other types than the next one takes."""
     if len(body.outputs) != outputs:
-        raise Unlooped(f"its body gives {len(body.outputs)} values, where {outputs} are asked for")
+        raise Unlooped(f"its body returns {len(body.outputs)} values; expected {outputs}")
     for before, after in zip(states, body.outputs, strict=False):
         if before.type != after.type:
             raise Unlooped(f"a state of {before.type} becomes one of {after.type}")
     if any(n.op.name in ("LSTM", "GRU", "RNN", "Scan", "Loop") for n in g.nodes(body)):
-        raise Unlooped("there is a loop in its body")
+        raise Unlooped("its body contains a loop")
 
 
 def _shape(t: TensorType) -> tuple[int, ...]:
     shape = tuple(d for d in t.shape or () if isinstance(d, int))
     if t.shape is None or len(shape) < len(t.shape):
-        raise Unlooped(f"a shape that is known only when it runs: {t}")
+        raise Unlooped(f"a shape that is known only at run time: {t}")
     return shape
 
 
@@ -181,10 +180,10 @@ def _without_axis(t: TensorType, axis: int) -> TensorType:
 
 
 def _axes(given: Sequence[int] | None, ranks: Sequence[int]) -> list[int]:
-    """Axes from 0 on, of tensors of these ranks."""
+    """Return non-negative axes of tensors with these ranks."""
     return [a % rank for a, rank in zip(given or [0] * len(ranks), ranks, strict=True)]
 
 
 def _directions(given: Sequence[int] | None, count: int) -> tuple[bool, ...]:
-    """True for each tensor whose slices come backward."""
+    """Return for each tensor whether its slices are in reverse order."""
     return tuple(map(bool, given or [0] * count))

@@ -1,7 +1,7 @@
-"""ScatterND and ScatterElements nodes as kernels of their own (kernels/scatter.py).
+"""ScatterND and ScatterElements nodes as kernels of their own (kernels/algorithms/scatter.py).
 
-As tensor expressions they compare each place with all updates. That is well for few of these, and
-for data that is computed ahead of time; others are copies with updates, one after the other.
+As tensor expressions they compare each element with all updates. That suits few elements, and data
+that is computed ahead of time; other scatters are copies with sequential updates.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from superopt.te.expr import TensorType
 SCATTER = Op("Scatter", None, domain=None)
 KINDS = ("ScatterElements", "ScatterND")
 REDUCTIONS = ("none", "add", "mul", "max", "min")
-MAX_COMPARISONS = 1 << 10  # places times updates, up to which a scatter is an expression
-MAX_AHEAD = 1 << 27  # comparisons that are made ahead of time: a second
-MAX_FILL_BYTES = 1 << 28  # of constant data, up to which it is looked whether it is one number
+MAX_COMPARISONS = 1 << 10  # elements times updates, up to which a scatter is an expression
+MAX_AHEAD = 1 << 27  # comparisons that are done ahead of time: about a second
+MAX_FILL_BYTES = 1 << 28  # of constant data that is tested for a uniform value, at most
 
 
 def is_scatter(n: g.Node) -> bool:
-    """True for a scatter of ONNX's, with a tensor expression or without."""
+    """True for an ONNX scatter, with or without a tensor expression."""
     return n.op.name in KINDS and n.op.domain == ""
 
 
 def scatter_of(n: g.Node) -> Scatter | None:
-    """What a scatter computes, if a kernel of its own does; None where that is not known."""
+    """Return the scatter that a kernel of its own computes; None if its sizes are unknown or
+    unsupported."""
     if len(n.inputs) != 3 or any(v is None or _numbers(v.type) is None for v in n.inputs):
         return None
     data, indices, updates = (v for v in n.inputs if v is not None)
@@ -63,8 +64,8 @@ def scatter_of(n: g.Node) -> Scatter | None:
 
 
 def _index_of_rows(n: g.Node) -> g.Value | None:
-    """Of ScatterElements on the first axis the tensor of one index for each row of updates, which
-    was expanded along the row: graph networks are exported so. Else None."""
+    """Return the one-index-per-row tensor of a ScatterElements on the first axis whose indices were
+    expanded along the row, as exporters of graph networks do; else None."""
     if n.op.name != "ScatterElements" or int(_attributes(n).get("axis", 0)) != 0:
         return None
     data, at, updates = (None if v is None else _numbers(v.type) for v in n.inputs)
@@ -82,7 +83,7 @@ Sizes = tuple[int, int, int, int, tuple[int, ...]]
 
 
 def _of_slices(x: tuple[int, ...], at: tuple[int, ...], new: tuple[int, ...]) -> Sizes | None:
-    """Of ScatterND: outer, rows, row, count and named of `Scatter`."""
+    """Return the sizes of a ScatterND: outer, rows, row, count and named of `Scatter`."""
     depth = at[-1] if at else 0
     if not 0 < depth <= len(x) or new != (*at[:-1], *x[depth:]):
         return None
@@ -92,7 +93,8 @@ def _of_slices(x: tuple[int, ...], at: tuple[int, ...], new: tuple[int, ...]) ->
 def _of_elements(
     x: tuple[int, ...], at: tuple[int, ...], new: tuple[int, ...], attributes: dict[str, Any]
 ) -> Sizes | None:
-    """Of ScatterElements whose updates are as large as the data on all other axes."""
+    """Return the sizes of a ScatterElements whose updates are as large as the data on all other
+    axes."""
     if at != new or len(x) != len(at):
         return None
     axis = int(attributes.get("axis", 0)) % len(x)
@@ -102,7 +104,7 @@ def _of_elements(
 
 
 def has_kernel(n: g.Node) -> bool:
-    """True if a scatter is computed by a kernel of its own, rather than as an expression."""
+    """True if a scatter has a kernel of its own instead of an expression."""
     s = scatter_of(n) if is_scatter(n) else None
     if s is None:
         return False
@@ -112,7 +114,7 @@ def has_kernel(n: g.Node) -> bool:
 
 
 def scatter_node(n: g.Node) -> list[g.Value]:
-    """The result of such a node by one that is planned as its kernel."""
+    """Return the result of such a node as a scatter node, which is planned as its kernel."""
     s = scatter_of(n)
     assert s is not None
     data, indices, updates = (v for v in n.inputs if v is not None)
@@ -124,7 +126,7 @@ def scatter_node(n: g.Node) -> list[g.Value]:
 
 
 def scatter_program(n: g.Node) -> Program:
-    """One call; its arguments are the node's operands and its result."""
+    """Return a program of one call; its arguments are the node's operands and its result."""
     payload = n.attr("payload")
     assert isinstance(payload, Payload)
     assert isinstance(payload.content, Scatter)
@@ -136,7 +138,7 @@ def scatter_program(n: g.Node) -> Program:
 
 
 def _fill(data: g.Value) -> int | float | None:
-    """The number that all elements are, where that is known and an expression can say it."""
+    """Return the value of uniform data if it is known and exactly representable; else None."""
     size = prod(_numbers(data.type) or ()) * 8
     if size > MAX_FILL_BYTES or not is_constant(data, {}):
         return None

@@ -1,4 +1,5 @@
-"""Which nodes run as kernels, and which in onnxruntime: parts of the graph, in turns."""
+"""Partition the nodes of a graph into segments that run as kernels and segments that fall back to
+onnxruntime."""
 
 from __future__ import annotations
 
@@ -26,31 +27,31 @@ from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr
 
-# What it takes at least that kernels run between nodes in onnxruntime: two calls more, and arrays.
+# The least cost of kernels between nodes in onnxruntime: two more calls, and arrays.
 CHANGE_US = 20.0
-BESIDE = "it has little to do, and runs with what it is between"
-INTEGERS = "onnxruntime multiplies integers, where kernels would multiply floats"
-# Why a node has no kernel, raised where one is made: no words for it; too deep; in what is empty;
-# and what no schedule was thought of for.
+BESIDE = "it has too little work to leave the surrounding onnxruntime segment"
+INTEGERS = "onnxruntime multiplies integers; kernels would multiply floats"
+# Errors for a node without a kernel: unsupported, too deep, empty tensors, no schedule.
 NO_KERNEL = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
 INTEGER = frozenset(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"))
 PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-# What kernels do not do well: elements of an axis of running sums; indices that are compared with
-# each place, for each element of the result.
+# Limits beyond which kernels are slow: the extent of a prefix sum; the extent of a TopK axis;
+# comparisons of indices for each element of the result.
 PREFIXES = 16
-RANKED = 64  # and of one of which the first are looked for
+RANKED = 64  # the extent of an axis whose largest elements are selected
 COMPARED = 4
-LITTLE = 1 << 12  # elements of a result, with which it makes no difference
-# Steps of a walk for each one that a tree needs: where there are more, onnxruntime's, which ends at
-# each leaf, is faster (300 trees of 20 levels and 4 steps: 0.8 times as fast as its; of 12: 1.5).
+LITTLE = 1 << 12  # elements of a result that are too few to matter
+# Steps to the deepest leaf for each step that a tree needs on average. Above this ratio
+# onnxruntime, which stops at each leaf, is faster (300 trees of 20 levels and 4 steps: kernels have
+# 0.8 times its speed; of 12 levels: 1.5 times).
 UNEVEN = 4
-ONCE = 1 << 27  # comparisons that are made ahead of time: a second
+ONCE = 1 << 27  # comparisons that are done ahead of time: about a second
 
 
 _STEPS: WeakKeyDictionary[g.Node, float] = WeakKeyDictionary()
 
 
-# Nodes that stand for one node of the file, by each of them.
+# For each node, the nodes that together replace one node of the file.
 Units = Mapping[g.Node, Collection[g.Node]]
 NO_UNITS: Units = MappingProxyType({})
 KINDS = 2  # of segments
@@ -58,9 +59,10 @@ KINDS = 2  # of segments
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Nodes that run one after the other: as kernels, or else in onnxruntime. inputs: values that
-    are computed elsewhere, or given; outputs: those that others need; decided: the numbers of the
-    outputs that the whole graph rounds because they decide (decisions.py)."""
+    """Nodes that run consecutively, as kernels (`native`) or in onnxruntime. inputs: values
+    computed elsewhere, and graph inputs. outputs: values that others need. sensitive_outputs: the
+    indices of the outputs that the whole graph rounds because discontinuous operators depend on
+    them (ir/rounding_sensitive.py)."""
 
     nodes: tuple[g.Node, ...]
     native: bool
@@ -70,43 +72,44 @@ class Segment:
 
 
 def computes(dtype: DType | None) -> bool:
-    """Is there code for this element type?"""
+    """True if kernels support this element type."""
     if dtype is None:
         return False
     return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
 
 
 def why_not(n: g.Node, sizes: Mapping[str, int], max_steps: int | None = None) -> str:
-    """Why a node has no kernel; empty where it has one. max_steps: of a recurrent layer, for a
-    target that has no loops."""
-    written = is_recurrent(n) or is_scan(n)  # as its steps
+    """Return why a node has no kernel; an empty string if it has one. max_steps: of a recurrent
+    layer, for a target without loops."""
+    written = is_recurrent(n) or is_scan(n)  # lowered to its steps
     written |= max_steps is None and has_kernel(n)
     if why := _why_no_steps(n, max_steps) if written else "":
         return why
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
         return f"{n.op.title}{where} has no tensor expression"
-    gives = (t for t in n.types if t.dtype is not None or not written)  # some that nobody wants
+    # unused results have no type
+    gives = (t for t in n.types if t.dtype is not None or not written)
     for t in (*(v.type for v in n.inputs if v is not None), *gives):
         if not computes(t.dtype):
-            return f"no kernel computes {t.dtype or 'what is no tensor'}"
+            return f"no kernel supports {t.dtype or 'a value that is not a tensor'}"
         if not _sized(t, sizes):
-            return f"a shape that is known only when it runs: {t}"
+            return f"a shape that is known only at run time: {t}"
     if any(_unknown(v, sizes) for _, v in n.attrs):
-        return "an attribute that is known only when it runs"
+        return "an attribute that is known only at run time"
     if not n.op.opaque and _nowhere(n, sizes):
-        return "no index can be in range"  # as onnxruntime says
+        return "no index can be in range"  # as in onnxruntime
     return ""
 
 
 def _why_no_steps(n: g.Node, max_steps: int | None) -> str:
-    """Why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
+    """Return why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
     if is_recurrent(n):
         return unsupported(n, max_steps)
     if not is_scan(n):
         return ""
     if max_steps is not None:
-        return f"{n.op.name}: no loops on this target"
+        return f"{n.op.name}: this target has no loops"
     if why := why_no_loop(n):
         return why
     for inner in g.nodes(body_of(n)):
@@ -116,8 +119,7 @@ def _why_no_steps(n: g.Node, max_steps: int | None) -> str:
 
 
 def _nowhere(n: g.Node, sizes: Mapping[str, int]) -> bool:
-    """Does it take elements that are not there, whatever the indices are? A kernel would read what
-    is beyond the tensor."""
+    """True if every index is out of range. A kernel would read beyond the tensor."""
     if n.op.name not in ("Gather", "GatherElements", "GatherND", "ScatterElements"):
         return False
     (x, indices), how = (_numbers(v.type, sizes) for v in n.inputs[:2] if v), dict(n.attrs)
@@ -134,11 +136,11 @@ def _nowhere(n: g.Node, sizes: Mapping[str, int]) -> bool:
 
 
 def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
-    """Why onnxruntime, if it is there, computes a node faster than its kernel would; empty where it
-    does not, and where it is computed once, ahead of time."""
+    """Return why onnxruntime, if available, computes a node faster than its kernel; an empty string
+    if it does not, or if the node is computed ahead of time."""
     match n.op.name:
         case "CumSum" if _large(n.type, sizes):
-            return "a kernel would sum each prefix anew"
+            return "a kernel would recompute each prefix sum"
         case "ScatterElements" | "ScatterND":
             result, indices = _numbers(n.type, sizes), n.inputs[1]
             assert indices is not None
@@ -154,26 +156,26 @@ def why_slow(n: g.Node, sizes: Mapping[str, int]) -> str:
                 places = prod(result[: shape[-1]])
             once = places * rows <= ONCE and is_constant(g.item(n, 0), {})
             if places * rows > most and not once:
-                return "a kernel would compare each place with all indices"
+                return "a kernel would compare each element with all indices"
         case "TopK":
             (x, *_), axis = n.inputs, dict(n.attrs)["axis"]
             assert x is not None
             assert isinstance(axis, int)
             if _numbers(x.type, sizes)[axis] > RANKED:
-                return "a kernel would compare each element with all"
+                return "a kernel would compare each element with all others"
         case "DFT" | "STFT" if _large(n.type, sizes) and not pays(n, sizes):
-            return "onnxruntime's transform takes fewer operations"
+            return "onnxruntime's FFT needs fewer operations"
         case "Einsum" if len(n.inputs) > 2:
-            return "a kernel would sum over all indices at once"
+            return "a kernel would reduce over all indices at once"
         case "TreeWeights" if n.attr("depth") > UNEVEN * _steps(n):  # type: ignore[operator]
-            return "a kernel would go on to the deepest leaf of all trees"
+            return "a kernel would walk every tree to the deepest leaf"
         case "GridSample":
-            return "a kernel would compute its places anew for each channel"
+            return "a kernel would recompute the sampling positions for each channel"
     return ""
 
 
 def _steps(n: g.Node) -> float:
-    """How many steps lead to a leaf of its trees, where each of two children is as likely."""
+    """Return the mean number of steps to a leaf, if both children of a node are equally likely."""
     if n not in _STEPS:
         depth, children, roots = n.attr("depth"), *(*n.inputs, None, None)[4:6]
         assert isinstance(depth, int)
@@ -197,7 +199,7 @@ def _large(t: TensorType, sizes: Mapping[str, int]) -> bool:
 
 
 def integers(graph: g.Graph) -> bool:
-    """Does it multiply integers of eight bits, or floats that such integers stand for?"""
+    """True if the graph multiplies 8-bit integers, or floats that were dequantized from these."""
     return any(n.op.name in INTEGER or _quantized(n) for n in g.nodes(graph))
 
 
@@ -233,9 +235,10 @@ def segments(
     decided: Collection[int] = (),
     units: Units = NO_UNITS,
 ) -> list[Segment]:
-    """As few turns as taking all that can run gives. decided: the numbers of the graph's outputs
-    that operators outside of it decide by. units: nodes that stand for one node of the file, which
-    onnxruntime runs all in one segment."""
+    """Return the fewest alternating segments that run each native node as kernels.
+    sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
+    depend. units: nodes that together replace one node of the file, which onnxruntime runs in one
+    segment."""
     order = g.nodes(graph)
     done: set[g.Node] = set()
     groups: list[tuple[bool, list[g.Node]]] = []
@@ -247,7 +250,7 @@ def segments(
         return all(p is None or p in done or p in inside for p in needed)
 
     kind = bool(order) and native(order[0])
-    idle = 0  # turns since the last node; units that share nodes may wait for each other
+    idle = 0  # segments since the last node; units that share nodes may wait for each other
     while len(done) < len(order):
         group = []
         for n in order:
@@ -269,8 +272,8 @@ def worthwhile(
     sizes: Mapping[str, int],
     units: Units = NO_UNITS,
 ) -> list[Segment]:
-    """The same, but kernels between nodes that run in onnxruntime only where they have enough to do
-    that changing over pays: else these nodes run there, too. A unit of which one node runs there
+    """Return segments in which kernels between onnxruntime nodes must have enough work to pay for
+    the switch; otherwise these nodes run in onnxruntime, too. A unit of which one node runs there
     runs there as a whole."""
     small: set[g.Node] = set()
 
@@ -288,7 +291,7 @@ def worthwhile(
 
 
 def _work(s: Segment, sizes: Mapping[str, int]) -> float:
-    """Microseconds, by the roofline of its nodes, each with what it costs to call it."""
+    """Return the estimated microseconds, by the roofline and call cost of each node."""
     total = 0.0
     for n in s.nodes:
         fixed = tuple(v is None or isinstance(v, g.Constant) for v in n.inputs)
@@ -319,7 +322,7 @@ def _bounded(
 
 
 def graph_of(s: Segment) -> g.Graph:
-    """The segment as a graph of its own, with inputs for what it is given."""
+    """Return the segment as a graph, with inputs for its input values."""
     names = _names(len(s.inputs))
     change = {
         v: v if isinstance(v, g.Input) else g.Input(name, v.type)
@@ -334,5 +337,5 @@ def _names(count: int) -> Iterator[str]:
 
 
 def fallen(some: Collection[Segment]) -> list[g.Node]:
-    """The nodes that run in onnxruntime."""
+    """Return the nodes that run in onnxruntime."""
     return [n for s in some if not s.native for n in s.nodes]

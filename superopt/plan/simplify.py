@@ -1,4 +1,4 @@
-"""What is always worth it before a graph becomes kernels: rules of the library, by name."""
+"""Simplify a graph before planning, with rules and rewrites that always pay."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from superopt.rules.match import matches
 from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_rules
 
-WIDENED = "E2"  # the class of floats of what is not rounded in between
-# Zeros around a picture belong to the convolution; batch normalisation goes into the weights before
-# it, and what is left of that is a scale and a shift.
+WIDENED = "E2"  # the float class that allows unrounded intermediate results
+# Padding is merged into the convolution; batch normalisation is folded into the weights before it,
+# and what remains is a scale and a shift.
 ALWAYS = {
     "padding.rules": ("pad-transpose",),
     "parts.rules": ("pad-value-zero",),
@@ -41,14 +41,15 @@ def simplified(
     processor: bool = True,
     decided: Collection[int] = (),
 ) -> g.Graph:
-    """Recurrent nodes as their steps, small floats computed as float32, constants computed, Fourier
-    transforms as products, pictures with channels first, the rules ALWAYS applied wherever they
-    match, if they change floats no more than the class says, transposed convolutions of one place
-    as products, those of long strides as convolutions; and, on a processor, also those of short
-    ones where that pays, and rows of one matrix multiplied with it at once.
+    """Return the graph after, in this order: unrolling short recurrent layers, promoting fp16 and
+    bf16 to float32, folding constants, lowering Fourier transforms to products, converting to
+    channels first, applying the rules of ALWAYS_APPLIED_RULES that the float class permits,
+    lowering 1x1 transposed convolutions to products and those of long strides to sub-pixel
+    convolutions; on a CPU also those of short strides where that pays, and batching products of
+    rows with one matrix.
 
-    decided: the numbers of the outputs by which operators outside of the graph decide; these are
-    rounded as decisions.py says.
+    sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
+    depend; these are rounded as ir/rounding_sensitive.py defines.
     """
     graph = unrolled(graph, threads, separate=not processor)
     graph = fold(widened(graph, decided) if float_class >= WIDENED else graph, lazily=True).graph

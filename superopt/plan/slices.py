@@ -1,10 +1,11 @@
-"""Slices of one tensor that are multiplied with one constant, all at once: what comes from the
-inputs of a recurrent network's steps, written out. On a GPU; on a processor see together.py.
+"""Batch products of slices of one tensor with the same constant into one product: the input
+products of an unrolled recurrent network. Used on a GPU; for CPUs see batched_gemm.py.
 
-    p[i, n] = sum(x[i, 1, k] * a[k, n])
-    q[i, n] = sum(x[i, 2, k] * a[k, n])     =>   y[i, s, n] = sum(x[i, s + 1, k] * a[k, n])
+p[i, n] = sum(x[i, 1, k] * a[k, n])
+q[i, n] = sum(x[i, 2, k] * a[k, n])     =>   y[i, s, n] = sum(x[i, s + 1, k] * a[k, n])
 
-The constant is read once, and rows of several slices fill blocks that those of one leave empty.
+The constant is read once, and the rows of several slices fill blocks that those of one slice do
+not.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from superopt.te.inline import Inlining, placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads
 
-WIDTH = 64  # bytes of a vector, of which nothing hangs here
+WIDTH = 64  # of a vector; has no effect here
 GAIN = 0.9  # of the time of separate products, at most
 STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A product of one slice of an operand: which one, along its dimension `d`."""
+    """A product of one slice of an operand: the slice `index` along dimension `d`."""
 
     t: Tensor
     read: Load
@@ -42,8 +43,8 @@ def at_once(
     current: Mapping[Tensor, Tensor], stay: Collection[Tensor], constants: Collection[Tensor],
     half: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
-    """What is computed then. stay: what is needed itself. half: are numbers of 16 bits
-    multiplied?"""
+    """Return the definitions with slices batched. materialized: what must be in memory itself.
+    fp16_operands: multiply 16-bit numbers."""
     groups: dict[object, list[_Slice]] = {}
     for t, now in current.items():
         found = None if t in stay else _slice(t, now, constants)
@@ -77,7 +78,7 @@ def at_once(
 
 
 def _runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
-    """Slices that are beside each other, in order."""
+    """Return runs of adjacent slices, in order."""
     out: list[list[_Slice]] = []
     for s in sorted(group, key=lambda s: s.index):
         if out and s.index == out[-1][-1].index + 1:
@@ -88,7 +89,8 @@ def _runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
 
 
 def _slice(t: Tensor, now: Tensor, constants: Collection[Tensor]) -> _Slice | None:
-    """A product with a constant, of a slice of what is none; nothing else is read but constants."""
+    """Return a product of a slice with a constant that reads nothing else but constants; else
+    None."""
     c = contraction(now, constants)
     if c is None or now.body is None or c.b.tensor not in constants or not c.of_b:
         return None
@@ -105,14 +107,14 @@ def _slice(t: Tensor, now: Tensor, constants: Collection[Tensor]) -> _Slice | No
 
 
 def _form(now: Tensor, s: _Slice) -> object:
-    """What is the same of all products that can be one."""
+    """Return what is equal for all products that can be batched."""
     env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(now.axes)}
     assert now.body is not None
     return now.shape, now.dtype, s.d, placed(_read(now.body, s, Axis(STEP, 1 << 30)), env)
 
 
 def _read(e: Expr, s: _Slice, at: Expr) -> Expr:
-    """`e`, of another slice."""
+    """Return `e` with another slice index."""
     match e:
         case Load(t, index, dtype) if e == s.read:
             return Load(t, (*index[: s.d], at, *index[s.d + 1 :]), dtype)
@@ -124,7 +126,8 @@ def _read(e: Expr, s: _Slice, at: Expr) -> Expr:
 
 
 def _whole(now: Tensor, s: _Slice, begin: int, count: int) -> tuple[Tensor, int]:
-    """The products of so many slices, and the place of their axis, which is that of the operand."""
+    """Return the products of `count` slices, and the position of their axis, which is that of the
+    operand."""
     before = set[Axis]().union(*map(axes_of, s.read.index[: s.d]))
     at = 1 + max((n for n, a in enumerate(now.axes) if a in before), default=-1)
     step = Axis(STEP, count)
@@ -137,7 +140,7 @@ def _whole(now: Tensor, s: _Slice, begin: int, count: int) -> tuple[Tensor, int]
 def _pays(
     whole: Tensor, one: Tensor, count: int, constants: Collection[Tensor], half: bool
 ) -> bool:
-    """Is it a product of matrices, and should it be faster than so many products?"""
+    """True if it is a matrix product that should be faster than `count` separate products."""
     together = _time(whole, constants, half)
     if together is None:
         return False
@@ -148,6 +151,6 @@ def _pays(
 
 
 def _time(t: Tensor, constants: Collection[Tensor], half: bool) -> float | None:
-    """In ns; None where it is no product of matrices."""
+    """Return the estimated time in ns; None if it is not a matrix product."""
     m = matrix_of(Problem(t, {}, constants, WIDTH))
     return None if m is None else min(time for time, _ in blocks(replace(m, half=half)))

@@ -1,8 +1,7 @@
-"""Transposed convolutions of one place, as generators and decoders begin with: a product of
-matrices, whose columns are the kernel's places.
+"""Lower transposed convolutions of a 1x1 image, with which generators and decoders begin, to a
+matrix product whose columns are the kernel's elements.
 
-As sums over windows of a picture most of their terms are zeros around that place: 48 of 49 where
-the kernel is 7 x 7.
+As a windowed reduction most of its terms are zeros around that pixel: 48 of 49 for a 7 x 7 kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from superopt.ops import OPS
 
 
 def spread(graph: g.Graph) -> g.Graph:
-    """The graph with such products in their place."""
+    """Return the graph with such convolutions lowered."""
     change: dict[g.Value, g.Value] = {}
     change |= {n: v for n in g.nodes(graph) if (v := _product(n)) is not None}
     return replace_all(graph, change) if change else graph
@@ -34,7 +33,7 @@ def _product(n: g.Node) -> g.Value | None:
         return None
     sums, *window = (d for d in made if isinstance(d, int))
     alone = all(d == 1 for d in places) and n.attr("group") == 1
-    # Of another shape it is dilated, or filled.
+    # A result of another shape is dilated or padded.
     if not alone or any(n.attr("pads")) or n.type.shape != (batch, sums, *window):  # type: ignore[arg-type]
         return None
     rows = g.node(OPS["Reshape"], [x], shape=(batch, channels))

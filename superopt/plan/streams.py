@@ -1,11 +1,11 @@
-"""Steps of a program on several streams at a time: which one each is on, and for which others it
-waits; and how long buffers are in use then.
+"""Schedule the steps of a program on several streams: the stream of each step, the steps that it
+waits for, and the live ranges of buffers.
 
-Small kernels leave most of a GPU idle; of branches that do not hang on each other several run at a
-time, each on a stream of its own. It is decided by what kernels should take and fill
-(cost/gpu_features.py): list scheduling (Graham, Bounds on multiprocessing timing anomalies, 1969),
-of a machine that is full where what runs fills it, and in which an edge between two streams takes
-longer than one within a stream, whose launches overlap.
+Small kernels leave most of a GPU idle; independent branches run concurrently, each on its own
+stream. The predicted time and occupancy of kernels decide (cost/gpu_features.py), by list
+scheduling (Graham, Bounds on multiprocessing timing anomalies, 1969), for a machine that is full
+when the running kernels fill it, and where a dependency between two streams takes longer than one
+within a stream, whose launches overlap.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
 T = TypeVar("T", bound=Hashable)
-# In ns, guessed, not measured: how much later a step begins that waits for another stream; how much
-# earlier one does behind another of its own; and the least gain for which streams are used at all.
+# In ns, guessed, not measured: the delay of a step that waits for another stream; the overlap with
+# its predecessor in the same stream; and the time ratio below which several streams are used.
 EDGE, EARLY, GAIN = 1500.0, 500.0, 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """lanes: the stream of each step; those of one run one after the other, as they come. waits:
-    steps of other streams that are over before it begins."""
+    """streams: the stream of each step; steps of one stream run in order. waits: steps of other
+    streams that must finish before each step begins."""
 
     lanes: tuple[int, ...]
     waits: tuple[tuple[int, ...], ...]
 
     @property
     def steps(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Of each both."""
+        """Return (stream, waits) of each step."""
         return [*zip(self.lanes, self.waits, strict=True)]
 
 
@@ -45,7 +45,7 @@ Streams = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step should take, in ns, and the share of the GPU that it fills meanwhile."""
+    """The predicted time of a step in ns, and the share of the GPU that it occupies."""
 
     ns: float
     share: float
@@ -54,9 +54,9 @@ class Cost:
 def dependencies(
     reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable]
 ) -> list[frozenset[int]]:
-    """The earlier steps that must be over before each begins: those that write what it reads, and
-    those that read what it writes. Several may write parts of one buffer, in any order; one that
-    writes over others' reads it, too."""
+    """Return the earlier steps that must finish before each step: writers of what it reads, and
+    readers of what it writes. Several steps may write parts of one buffer in any order; a step that
+    writes over another's result also reads it."""
     writers: dict[Hashable, list[int]] = {}
     readers: dict[Hashable, list[int]] = {}
     out = []
@@ -71,7 +71,7 @@ def dependencies(
 
 
 def ordered(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> Order:
-    """With no more waits than are needed."""
+    """Return the order with the fewest waits."""
     last: dict[int, int] = {}
     done: list[int] = []
     waits = []
@@ -90,7 +90,7 @@ def ordered(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> Order:
 
 
 def before(order: Order) -> list[int]:
-    """Of each step those that are over when it begins, as bits."""
+    """Return for each step the steps that have finished when it begins, as a bit set."""
     last: dict[int, int] = {}
     done: list[int] = []
     for n, (lane, waits) in enumerate(zip(order.lanes, order.waits, strict=True)):
@@ -103,8 +103,8 @@ def before(order: Order) -> list[int]:
 
 
 def spans(order: Order) -> list[tuple[int, int]]:
-    """Of each step the first and the last one that may run beside it, itself among them: what is in
-    use during steps whose spans do not meet is not in use at once."""
+    """Return for each step the first and last step that may run concurrently, including itself.
+    Buffers of steps whose spans are disjoint are never live at once."""
     done = before(order)
     out = [(n, n) for n in range(len(done))]
     for n, over in enumerate(done):
@@ -118,8 +118,8 @@ def spans(order: Order) -> list[tuple[int, int]]:
 def in_use(
     reads: Sequence[Iterable[T]], writes: Sequence[T], order: Order | None = None
 ) -> dict[T, tuple[int, int]]:
-    """The steps, from the first to the last one, during which each buffer that is written is in
-    use; with an order of several streams, those that may run beside these, too."""
+    """Return the first and last step during which each written buffer is live; with several
+    streams, including concurrent steps."""
     beside = [(n, n) for n in range(len(writes))] if order is None else spans(order)
     out: dict[T, tuple[int, int]] = {}
     for own, target in zip(beside, writes, strict=True):
@@ -134,7 +134,7 @@ def in_use(
 
 
 def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int) -> Order:
-    """On up to `most` streams, if that should be faster than on one."""
+    """Return an order on up to `max_streams` streams, if that should be faster than one stream."""
     lanes: list[int] = []
     ends: list[float] = []
     running: list[tuple[float, float, float]] = []
@@ -161,7 +161,8 @@ def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int
 
 
 def _room(running: Sequence[tuple[float, float, float]], ready: float, cost: Cost) -> float:
-    """The first time from `ready` on at which the GPU has room for a step until it ends."""
+    """Return the first time from `ready` on at which the GPU has capacity for a step until it
+    ends."""
     beside = [x for x in running if x[1] > ready]
     for at in sorted({ready, *(end for _, end, _ in beside)}):
         own = [x for x in beside if x[0] < at + cost.ns and x[1] > at]
@@ -176,7 +177,7 @@ def on_gpu(
     reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable],
     how: Sequence[tuple[Problem, Option]], most: int,
 ) -> Order:  # fmt: skip
-    """By what kernels should take."""
+    """Return an order by the predicted times of kernels."""
     costs = []
     for problem, option in how:
         found = taken(numbers(problem), option)

@@ -1,11 +1,11 @@
-"""Transposed convolutions as a convolution whose channels are the phases of the result, which are
-then put side by side (sub-pixel convolution; Shi and others, arXiv:1609.05158).
+"""Lower transposed convolutions to a convolution whose channels are the phases of the result,
+followed by a depth-to-space shuffle (sub-pixel convolution; Shi et al., arXiv:1609.05158).
 
-Of long strides, as upsampling by 32 and inverse short-time Fourier transforms have them, there are
-too many phases for each to be a kernel (phases.py), and as one sum nearly all terms are asked
-whether they count, and do not: 700 times as long as onnxruntime took. Of short ones a convolution
-reads the picture once, and is computed in tiles: a decoder of pictures by 4 x 4 windows of stride 2
-takes 0.61 of the time. Where the stride does not divide the window, others are filled with zeros.
+Long strides, as in upsampling by 32 and inverse short-time Fourier transforms, have too many phases
+for a kernel each (lowering/polyphase.py). As one sum nearly every term is tested and does not
+count: that took 700 times as long as onnxruntime. With short strides one convolution reads the
+image once and can use Winograd: an image decoder with 4 x 4 windows of stride 2 takes 0.61 of the
+time. Windows that the stride does not divide are padded with zeros.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from superopt.plan.phases import MOST
 from superopt.te import index as ix
 from superopt.te.expr import Dim
 
-FEW, NEAR = 16, 7  # channels of the result, places along an axis, below which phases are as fast
+FEW, NEAR = 16, 7  # fewer output channels, or pixels along an axis: phases are as fast
 
 
 def subpixel(graph: g.Graph, filled: bool = True, short: bool = True) -> g.Graph:
-    """The graph with such convolutions in their place. filled: may weights be filled with zeros?
-    What is infinite is no number times these. short: those of short strides, too."""
+    """Return the graph with such convolutions lowered. allow_zero_padding: weights may be padded
+    with zeros, which changes results for infinite inputs (Inf times 0 is NaN). allow_short_strides:
+    also lower short strides."""
     change: dict[g.Value, g.Value] = {}
     change |= {n: v for n in g.nodes(graph) if (v := _shuffled(n, filled, short)) is not None}
     return replace_all(graph, change) if change else graph
 
 
 def _shuffled(n: g.Node, filled: bool, short: bool) -> g.Value | None:
-    """y[s i + r] = sum(x[i - j] w[s j + r] for j), for each axis: a convolution by w, turned round,
-    of channels r."""
+    """Return y[s i + r] = sum(x[i - j] w[s j + r] for j) along each axis: a convolution by the
+    flipped w with channels r; None where it does not apply."""
     if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
         return None
     x, w, bias = (*n.inputs, None)[:3]
@@ -75,13 +76,14 @@ def _shuffled(n: g.Node, filled: bool, short: bool) -> g.Value | None:
 
 
 def _pays(outer: int, places: Sequence[Dim], window: Sequence[int], strides: Sequence[int]) -> bool:
-    """Is it faster than phases, of which each reads the picture?"""
+    """True if it is faster than one convolution for each phase, each of which reads the image."""
     overlap = all(k > s > 1 for k, s in zip(window, strides, strict=True))
     return overlap and outer >= FEW and not any(isinstance(d, int) and d < NEAR for d in places)
 
 
 def _by_phase(w: g.Value, groups: int, terms: list[int], strides: tuple[int, ...]) -> g.Value:
-    """Weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j, ...]."""
+    """Return weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j,
+    ...]."""
     channels, outer, *window = (d for d in w.type.shape or () if isinstance(d, int))
     rank, inner = len(strides), channels // groups
     more = [j * s - k for j, s, k in zip(terms, strides, window, strict=True)]

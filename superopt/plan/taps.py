@@ -1,8 +1,9 @@
-"""Windows that reach far beyond the edge, as parts of the result that need fewer of their terms.
+"""Split dilated convolutions whose windows reach far beyond the edge into parts that sum fewer
+terms.
 
-Of a dilated convolution whose kernel is as wide as the picture (atrous pyramid pooling; Chen et
-al., arXiv:1706.05587) most terms are zeros of the padding. Where other terms begin to count along
-an axis, the result is cut: each part is a sum of its own terms, and is written where it belongs.
+If the kernel of a dilated convolution is as wide as the image (atrous pyramid pooling; Chen et al.,
+arXiv:1706.05587), most terms are zeros of the padding. The result is cut wherever the set of terms
+that count changes along an axis. Each part sums only its own terms and is written in place.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import reductions
 
-PAYS = 0.6  # of the terms that are left, at most
+PAYS = 0.6  # share of the terms that may remain, at most
 MOST = 25  # parts
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Along an axis of the result: the part from `begin` on, of `size`, and which terms count."""
+    """A part along one axis of the result: outputs [begin, begin + size), kernel terms [first,
+    first + count)."""
 
     o: Axis
     k: Axis
@@ -38,7 +40,7 @@ class _Cut:
 
 
 def windows(t: Tensor) -> list[Phase]:
-    """The parts of a tensor; none where it is as well computed as a whole."""
+    """Return the parts of a tensor; an empty list where computing it as a whole is as fast."""
     found = reductions(t.body)
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
@@ -70,12 +72,12 @@ def _cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
 
 
 def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
-    """The axis cut wherever another term begins or ends to count."""
+    """Return the axis cut wherever another term begins or ends to count."""
     (_, step), (_, apart) = terms
     size, most = o.size, k.size
 
     def first_at(place: int, pace: int) -> int:
-        """From where on pace * x is at least `place`."""
+        """Return the least x at which pace * x is at least `place`."""
         return -(-place // pace)
 
     edges = (e - x * apart - base for x in range(most) for e in (0, n))
@@ -85,7 +87,7 @@ def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -
         first = max(first_at(-base - at * step, apart), 0)
         count = min(first_at(n - base - at * step, apart), most) - first
         if count <= 0:
-            first, count = 0, 1  # of zeros
+            first, count = 0, 1  # all of its terms are zeros
         if out and (out[-1].first, out[-1].count) == (first, count):
             out[-1] = _Cut(o, k, out[-1].begin, out[-1].size + end - at, first, count)
         else:
@@ -94,7 +96,7 @@ def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -
 
 
 def _padded(e: Expr) -> Iterator[Load]:
-    """What is read, and is zero beyond the edge."""
+    """Yield the loads that read zero beyond the edge."""
     match e:
         case Apply("select", (guard, Load() as load, zero)) if ranged_read(guard, load, zero):
             yield load

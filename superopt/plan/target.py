@@ -1,4 +1,4 @@
-"""What a program is planned for: how kernels are chosen, where pictures lie, what floats are."""
+"""The target of a program: how kernels are chosen, image layouts, storage types."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from superopt.plan.streams import Streams
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
-TF32 = 13  # bits of a float32 that it has not
+TF32 = 13  # mantissa bits of a float32 that TF32 lacks
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is planned for. choose: how a problem is computed; lie: where pictures do, of
-    what is computed, of outputs, and of what is written in parts; fuses: which attention is one
-    kernel; turns: are operands copied as what reads them does: of products in their order, of
-    windows with a border? joins: are products of one operand with several constants one? clears:
-    are zeros around pictures written each time where that saves memory? compares: are masks of rows
-    that are constants on each side of a diagonal compared instead of read? kind: floats of 32 bits
-    are of it in memory. drops: or so many of their last bits are zeros, for dots that do not read
-    these: they would leave them out, which is always less, and errors of one sign add up from layer
-    to layer. parts: elements of a result below which long sums are in parts (in_parts.py); 0: none
-    are. streams: on which of several streams steps run, by what each reads, what it writes,
-    and how it is computed; None: there is one. bounded: do transformed
-    constants have a budget (transformed.py)?"""
+    """The target of a program.
+
+    choose: returns the solution of a problem. assign_layouts: returns image layouts, from the
+    definitions, the outputs, and the tensors written in parts. attention_fusion: which attention is
+    one kernel. reorders_operands: copy operands into the order that readers need: transposed for
+    products, with a border for windows. fuses_horizontally: fuse products of one operand with
+    several constants. clears_borders: write the zeros around images in each run where that saves
+    memory. replaces_causal_masks: compare indices instead of reading constant causal masks.
+    storage_dtype: the type of float32 values in memory. dropped_bits: or the trailing mantissa bits
+    that are rounded away, for tensor-core products that ignore them: truncation always rounds
+    toward zero, and such errors accumulate from layer to layer. min_parallel_elements: long
+    reductions with fewer results are split (split_reduction.py); 0 for never. assign_streams:
+    assigns steps to streams, from their reads, writes and solutions; None for one stream.
+    bounds_transformed_constants: transformed constants have a budget (transformed_constants.py).
+    """
 
     choose: Callable[[Problem, Option | None], Choice] = choice
     lie: Callable[..., dict[Tensor, Layout]] = layouts

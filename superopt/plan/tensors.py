@@ -1,4 +1,4 @@
-"""A graph's values as tensors: the expressions of its nodes, one reading the other's."""
+"""Convert a graph's values to tensors: the expressions of its nodes, each reading its operands'."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from superopt.te.expr import Dim, Tensor, compute, const
 from superopt.te.inline import indexed, placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
-SMALL = 1  # elements of constants that become numbers in expressions
+SMALL = 1  # of constants that become literals in expressions
 
 
 def exact_constant(number: float) -> bool:
-    """True if an expression can say a number. Its numbers are fractions, which have no sign of
-    zero; and what asks whether there is a NaN asks operands that are computed."""
+    """True if an expression represents the number exactly. Literals are fractions, which have no
+    negative zero; NaN tests need computed operands."""
     return number == number and (number != 0 or copysign(1, number) > 0)
 
 
 @dataclass(slots=True)
 class Tensors:
-    """of: each value's tensor; constants: those that are known, and their numbers;
-    copies: of inputs, which stay only if they need a border; parts: of tensors that have no
-    expression, because they are written in parts; over: parts that are written over others; nodes:
-    the node that a tensor is of."""
+    """by_value: the tensor of each value. constants: the constant tensors and their loaders.
+    copies: copies of inputs, kept only if they need a border. parts: for tensors without an
+    expression, the parts written into them. overwriting_parts: parts that are written over others.
+    nodes: the node of each tensor."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Tensors:
     nodes: dict[Tensor, g.Node] = field(default_factory=dict)
 
     def leaf(self, v: g.Value) -> Tensor | Const:
-        """The tensor of a value that is not computed here."""
+        """Return the tensor of an input or constant."""
         if v not in self.of:
             t = v.type
             assert t.dtype is not None
@@ -63,7 +63,7 @@ class Tensors:
         return self.of[v]
 
     def copied(self, t: Tensor | Const) -> Tensor | Const:
-        """A picture that is given is copied, where it needs a border."""
+        """Return a copy of an input image, which can have a border."""
         if isinstance(t, Const) or t.rank < 3:
             return t
         out = compute(t.shape, lambda *i: t[i], name="copy")
@@ -71,7 +71,7 @@ class Tensors:
         return out
 
     def add(self, n: g.Node) -> None:
-        """The results of a node with a tensor expression."""
+        """Add the results of a node with a tensor expression."""
         if n in self.patches:
             self.of[n] = self.patched(n, self.patches[n])
             return
@@ -81,7 +81,7 @@ class Tensors:
             outs = tuple(bind(t, self.sizes) for t in outs)
         given = {f"a{k}": self.leaf(v) for k, v in enumerate(n.inputs) if v is not None}
         change = Replacing(given)
-        empty = 0 in outs[0].shape  # of which no part is written
+        empty = 0 in outs[0].shape  # no part of it is written
         if n.op.name == "Concat" and n.op.domain == "" and len(given) > 1 and not empty:
             self.of[n] = self.joined(n, list(given.values()), outs[0])
             return
@@ -102,7 +102,7 @@ class Tensors:
         return out
 
     def patched(self, n: g.Node, p: Patched) -> Tensor:
-        """A tensor with others written over it."""
+        """Return a tensor with others written over it."""
         for x in g.nodes(p.values):
             if g.results(x)[0] not in self.of:
                 self.add(x)
@@ -116,7 +116,7 @@ class Tensors:
         return whole
 
     def joined(self, n: g.Node, given: Sequence[Tensor | Const], out: Tensor) -> Tensor:
-        """A tensor that is written in parts, by those that are its operands."""
+        """Return a tensor that is written in parts by its operands."""
         axis = n.attr("axis")
         assert isinstance(axis, int)
         whole = Tensor("joined", out.dtype, out.shape)
@@ -136,7 +136,8 @@ class Tensors:
     def part(
         self, n: g.Node, x: Tensor | Const, shape: Sequence[Dim], begin: tuple[int, ...]
     ) -> Phase:
-        """What of a node's result is computed as `x`, of this shape, and begins there."""
+        """Return the part of a node's result that is computed as `x`, of this shape, at an
+        offset."""
         held = compute(shape, lambda *i: x if isinstance(x, Const) else x[i])
         self.nodes[held] = n
         return Phase(held, begin, (1,) * len(shape))
@@ -148,7 +149,7 @@ class Tensors:
 
 @dataclass(slots=True)
 class Replacing:
-    """Tensors whose operands, by name, are others, or numbers."""
+    """Replaces operands by name with tensors or constants."""
 
     given: Mapping[str, Tensor | Const]
     done: dict[Tensor, Tensor | Const] = field(default_factory=dict)
@@ -180,7 +181,7 @@ class Replacing:
                 some = tuple(self.expr(a) for a in args)
                 return e if some == args else rebuild(fn, some, dtype)
             case Reduce(_, (Axis(extent=1) as a,), body, dtype) if body.dtype == dtype:
-                return placed(self.expr(body), {a: ix.as_index(0)})  # one term is no sum
+                return placed(self.expr(body), {a: ix.as_index(0)})  # a sum of one term
             case Reduce(fn, axes, body, dtype):
                 return Reduce(fn, axes, self.expr(body), dtype)
             case Index(element, bound):

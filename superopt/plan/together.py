@@ -1,9 +1,9 @@
-"""Rows that are known from the beginning on, multiplied with one matrix at once.
+"""Batch products of rows that are known from the start with the same matrix into one GEMM.
 
-A recurrent network that was written out (an NAS cell over five steps) multiplies each step's input
-with the same weights. Each product of so few rows takes as long as the weights take to be read; of
-all rows together they are read once. Rows that hang on another product are left where they are:
-they may hang on one of these.
+An unrolled recurrent network (a NAS cell over five steps) multiplies the input of each step with
+the same weights. A product of so few rows takes as long as reading the weights; one product of all
+rows reads them once. Rows that depend on another product stay where they are, because they may
+depend on one of these products.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from superopt.ir import graph as g
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 
-FEW = 8  # rows of a product, so that what it takes is reading its matrix
-LARGE = 1 << 16  # elements of one that no first cache holds
+FEW = 8  # rows of a product that is bound by reading its matrix, at most
+LARGE = 1 << 16  # elements of a matrix that exceeds the L1 cache
 MOVED = frozenset((
     "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
@@ -25,7 +25,7 @@ MOVED = frozenset((
 def together(graph: g.Graph) -> g.Graph:
     groups: dict[g.Value, list[g.Node]] = {}
     known: dict[g.Node, bool] = {}
-    for n in g.nodes(graph):  # operands first
+    for n in g.nodes(graph):  # operands come first
         operands = [o for v in n.inputs if (o := _node(v)) is not None]
         known[n] = n.op.name in MOVED and n.op.domain == "" and all(known[o] for o in operands)
         if _product(n) and all(known[o] for o in operands):
@@ -51,7 +51,7 @@ def _node(v: g.Value | None) -> g.Node | None:
 
 
 def _product(n: g.Node) -> bool:
-    """Few rows, times a large constant matrix."""
+    """True for a product of few rows and a large constant matrix."""
     if n.op.name != "MatMul" or n.op.domain or not isinstance(n.inputs[1], g.Constant):
         return False
     (rows, *more), matrix = _shape(n.inputs[0]), _shape(n.inputs[1])
@@ -63,6 +63,6 @@ def _rows(n: g.Node) -> int:
 
 
 def _shape(v: g.Value | None) -> tuple[int, ...]:
-    """Its sizes; 0 where they are not known."""
+    """Return the sizes of a value; 0 where a size is unknown."""
     shape = (v.type.shape or ()) if v is not None else ()
     return tuple(d if isinstance(d, int) else 0 for d in shape) or (0,)

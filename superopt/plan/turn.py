@@ -1,11 +1,12 @@
-"""Operands of products in the order in which kernels read them.
+"""Transpose operands of products into the order in which kernels read them.
 
-Vectors go along the last axis of a product's result. Where neighbours along it are not neighbours
-in the operand that has it (the keys of an attention), that operand is copied in another order
-first; what computes it, if nothing else reads it and it is no sum, then does so in that order. So
-are the values of an attention whose rows lie far apart (heads lie side by side), where registers
-are few: rows that are a multiple of 1 KiB apart come to a few places of a first cache. Other
-products copy panels of such operands themselves (kernels/packing.py).
+Vectors run along the last axis of a product's result. If neighbours along that axis are not
+neighbours in the operand that has it (the keys of attention), that operand is copied in another
+order first. If nothing else reads the operand and it is no reduction, its producer writes that
+order directly. The values of attention are transposed too where their rows lie far apart (heads
+interleaved) and vector registers are few: rows that are a multiple of 1 KiB apart map to a few sets
+of the L1 cache. Other products pack panels of such operands themselves
+(kernels/algorithms/panel_packing.py).
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from superopt.te.walk import axes_of, loads, parts
 TURNED = "turned"
 
 
-STEPS = 3  # from a softmax to what reads it
-MANY = 64  # rows that read a matrix, from which on it is worth to bring its own together
-LINE, LINES, WAYS = 64, 64, 8  # of a first cache: bytes of a line, how many places, lines at each
+STEPS = 3  # tensors between a softmax and its reader, at most
+MANY = 64  # result rows that read a matrix, from which on gathering its rows pays
+LINE, LINES, WAYS = 64, 64, 8  # an L1 cache: bytes of a line, sets, lines of a set
 
 
 def in_order_of_reading(
     current: Mapping[Tensor, Tensor], constants: Collection[Tensor], registers: int
 ) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
-    """The tensors with such copies before them, and these copies. registers: of vectors."""
+    """Return the definitions with such copies inserted, and the copies. registers: the number of
+    vector registers."""
     out: dict[Tensor, Tensor] = {}
     copies: set[Tensor] = set()
     for t, now in current.items():
@@ -52,8 +54,8 @@ def in_order_of_reading(
 
 
 def panels(current: Collection[Tensor], width: int) -> dict[Tensor, Layout]:
-    """Such copies lie as vectors are read one after the other: rows of a large power of two would
-    all come to the same places of the first cache."""
+    """Return layouts in which these copies are read vector by vector: rows of a large power of two
+    would all map to the same sets of the L1 cache."""
     out = {}
     for t in current:
         n, lanes = t.shape[-1] if t.rank else 0, max(width * 8 // t.dtype.bits, 1)
@@ -73,7 +75,7 @@ def _turned(
     lane = c.of_b[-1]
     found = reduction(t)
     assert found is not None
-    windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # a picture's channels
+    windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # the channels of an image
     if not (windows or lane == t.axes[-1]):
         return None
     far = far and max(rows, default=0) >= MANY and _far(c.b, found.axes)
@@ -82,7 +84,7 @@ def _turned(
     used = set[Axis]().union(*map(axes_of, c.b.index))
     over = (*c.both, *c.of_b[:-1], *found.axes)
     if not used <= {*over, lane}:
-        return None  # blocks of groups hang on an axis of the other operand
+        return None  # a block index of a grouped product depends on an axis of the other operand
     others = [a for a in over if a in used and a != lane]
     axes = (*others, lane)
 
@@ -95,8 +97,8 @@ def _turned(
 
 
 def _soft(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
-    """Is it, as far as is seen, what a softmax gives? Other products copy their panels themselves
-    (`packing`)."""
+    """True if `t` is the result of a softmax, searched over SOFTMAX_SEARCH_DEPTH tensors. Other
+    products pack their panels themselves (`packing`)."""
     todo = [t]
     for _ in range(STEPS):
         bodies = [current[x].body for x in todo if x in current]
@@ -107,7 +109,7 @@ def _soft(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
 
 
 def _far(b: Load, over: Sequence[Axis]) -> bool:
-    """Do more rows come to one place of a first cache than it holds there?"""
+    """True if more rows map to one set of the L1 cache than it holds."""
     apart = strides(b, over[-1]) if len(over) == 1 else None
     if apart is None or not isinstance(over[-1].extent, int):
         return False

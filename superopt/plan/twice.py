@@ -1,5 +1,5 @@
-"""Constants that a sum reads, and what is made of it, too: they are two then, for that of the sum
-may be packed, in the order in which its loops read it."""
+"""Duplicate constants that a reduction and its epilogue both read: the copy of the reduction can
+then be packed in the order in which its loops read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Constants = MutableMapping[Tensor, Callable[[], np.ndarray]]
 
 
 def twice(t: Tensor, constants: Constants, again: MutableMapping[Tensor, Tensor]) -> Tensor:
-    """The tensor, with others in the place of what is read beside its sum. again: these, by what
-    they are of; new ones are added to it, and to the constants."""
+    """Return `t` with other constants in place of those that are read outside its reduction.
+    duplicates: the duplicate of each constant; new ones are added to it and to `constants`."""
     found = reduction(t)
     if found is None or t.body is None:
         return t

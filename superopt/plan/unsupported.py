@@ -1,4 +1,4 @@
-"""Nodes that turn out to have no kernel, found by planning each node of a segment alone."""
+"""Find the nodes of a segment that have no kernel by planning each one alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from superopt.plan.segments import NO_KERNEL, Segment
 
 
 def unsupported(s: Segment, plan: Callable[[Segment], object]) -> dict[g.Node, str]:
-    """The nodes of a segment that no kernel computes, each with the reason. plan: plans a segment,
-    and raises one of NO_KERNEL where it cannot."""
+    """Return the nodes of a segment that no kernel computes, with the reasons. plan: plans a
+    segment and raises one of NO_KERNEL_ERRORS if it cannot."""
     out = {}
     for n in s.nodes:
         inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))

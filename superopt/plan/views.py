@@ -1,8 +1,8 @@
-"""What is read of a buffer at numbers that are known, as a step of a recurrent network reads its
-part of what all inputs gave, is read from where that part begins: so kernels of all steps are one,
-which is compiled and measured once.
+"""Read buffers at constant leading indices through views that begin there, so that the steps of a
+recurrent network, which read different parts of one buffer, share one kernel that is compiled and
+measured once.
 
-    y[i] = x[3, i] + x[3, i + 8]   =>   y[i] = v[0, i] + v[0, i + 8]   of v, which begins at x[3, 0]
+y[i] = x[3, i] + x[3, i + 8]   =>   y[i] = v[0, i] + v[0, i + 8]   where v begins at x[3, 0]
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from superopt.te.inline import Inlining
 from superopt.te.node import Const, Expr, Load
 from superopt.te.walk import loads, stages
 
-ALIGNED = 16  # bytes: what Triton's compiler takes for granted of where a buffer begins
+ALIGNED = 16  # bytes: the alignment of buffers that Triton assumes
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A buffer that begins so many bytes into another one."""
+    """A buffer that begins `offset` bytes into another one."""
 
     of: Tensor
     at: int
 
 
 def viewed(root: Tensor, buffers: Collection[Tensor]) -> tuple[Tensor, dict[Tensor, View]]:
-    """The same of views of these buffers, which lie row by row, and which views there are."""
+    """Return the tensor reading views of these row-major buffers, and the views."""
     places: dict[Tensor, list[tuple[Expr, ...]]] = {}
     for s in stages([root]):
         for x in loads(s.body) if s.body is not None else ():
@@ -51,7 +51,7 @@ def viewed(root: Tensor, buffers: Collection[Tensor]) -> tuple[Tensor, dict[Tens
 
 
 def _fixed(some: list[tuple[Expr, ...]]) -> list[int]:
-    """The numbers of the first dimensions that are the same wherever it is read."""
+    """Return the constant leading indices that all loads share."""
     out: list[int] = []
     for places in zip(*some, strict=True):
         first = places[0]
@@ -62,7 +62,7 @@ def _fixed(some: list[tuple[Expr, ...]]) -> list[int]:
 
 
 class _Viewing(Inlining):
-    """Loads of views, of what is computed on the way, too."""
+    """Redirects loads to views, also in inlined stages."""
 
     def __init__(self, views: Mapping[Tensor, Tensor]) -> None:
         super().__init__({})

@@ -1,4 +1,5 @@
-"""Walks over tables, step by step, within what reads their last step (kernels/walk.py)."""
+"""Fuse tree walks, step by step, into the reader of their last step
+(kernels/algorithms/tree_walk.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from superopt.te.walk import loads
 
 
 def step_tensors(order: Collection[Tensor]) -> set[Tensor]:
-    """The steps of all walks: they are computed once, however often they are read."""
+    """Return the steps of all walks; they are computed once, however often they are read."""
     out: set[Tensor] = set()
     for t in order:
         read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else ()
@@ -25,8 +26,8 @@ def step_tensors(order: Collection[Tensor]) -> set[Tensor]:
 def walked(
     current: Mapping[Tensor, Tensor], steps: Collection[Tensor], stay: Collection[Tensor]
 ) -> dict[Tensor, Tensor]:
-    """What reads the last step of a walk, with all steps within it, where nothing else reads
-    them."""
+    """Return the definitions with all steps of a walk inlined in the reader of the last one, if
+    nothing else reads them."""
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
         for x in loads(now.body) if now.body is not None else ():
@@ -57,7 +58,7 @@ def _chain(
     stay: Collection[Tensor],
     steps: Collection[Tensor],
 ) -> dict[Tensor, Tensor] | None:
-    """The steps up to the last one, in their order; None where others read them."""
+    """Return the steps up to the last one in order; None if others read them."""
     chain, reader, t = [], root, last
     while True:
         if t in stay or readers[t] != {reader}:

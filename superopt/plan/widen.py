@@ -1,8 +1,9 @@
-"""float16 and bfloat16 computed in float32, and rounded where they leave or decide.
+"""Promote fp16 and bf16 arithmetic to float32; round outputs and rounding-sensitive values.
 
-Runtimes do so on processors without arithmetic for these types. Products are then those of
-float32, in tiles and parts, and nothing is rounded in between but the values that decide
-(decisions.py). With the float class E1 each operator rounds instead.
+Runtimes do this on processors without arithmetic for these types. Products are then float32
+products, which may use Winograd and Strassen. No intermediate result is rounded except the
+rounding-sensitive values (ir/rounding_sensitive.py). With the float class E1 each operator rounds
+instead.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from superopt.ops import OPS
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import TensorType
 
-# What asks for a number's bits, or whether it is beyond what these hold.
+# Operators that read the bits of a number or test whether it overflows.
 EXACT = frozenset(("Cast", "CastLike", "BitCast", "QuantizeLinear", "IsInf", "IsNaN"))
 
 
 def widened(graph: g.Graph, decided: Collection[int] = ()) -> g.Graph:
-    """The graph, whose inputs and outputs are as before. What is cast to such a type is rounded.
+    """Return the graph with float32 arithmetic and unchanged input and output types. Casts to a
+    narrow type still round.
 
-    decided: the numbers of the outputs by which operators outside of the graph decide.
+    sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
+    depend.
     """
     if not any(is_narrow(t) for n in g.nodes(graph) for t in n.types):
         return graph
@@ -31,7 +34,7 @@ def widened(graph: g.Graph, decided: Collection[int] = ()) -> g.Graph:
     done: dict[g.Value, g.Value] = {}
 
     def of(v: g.Value) -> g.Value:
-        if v not in done:  # an input, or a constant
+        if v not in done:  # an input or a constant
             done[v] = _cast(v, F32) if is_narrow(v.type) else v
         return done[v]
 
@@ -74,7 +77,8 @@ def _computed(n: g.Node, inputs: tuple[g.Value | None, ...]) -> list[g.Value]:
 
 
 def _as_declared(v: g.Value, original: g.Value) -> g.Value:
-    """A value that stands for one of the model, rounded to its type where that is narrow."""
+    """Return a value that stands for `original`, rounded to its element type where that is
+    narrow."""
     to = original.type.dtype
     if to not in NARROW or v.type.dtype == to:
         return v
@@ -83,7 +87,7 @@ def _as_declared(v: g.Value, original: g.Value) -> g.Value:
 
 
 def _narrow_source(v: g.Value) -> g.Value | None:
-    """The narrow float of which a float32 is a cast; None where it is no such cast."""
+    """Return the narrow float that a float32 value is a cast of; None where it is no such cast."""
     n = g.producer(v)
     of = n.inputs[0] if n is not None and n.op.name == "Cast" else None
     return of if of is not None and is_narrow(of.type) else None

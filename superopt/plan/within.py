@@ -1,4 +1,4 @@
-"""What is computed within others: a row, of which sums are taken, is one kernel with these."""
+"""The stages that are inlined in a tensor's kernel, and the stored tensors that it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from superopt.te.walk import loads
 
 
 def within(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
-    """What is computed on the way, and the tensor: each behind those it reads."""
+    """Return the stages inlined in the tensor and the tensor itself, producers first."""
     out: dict[Tensor, None] = {}
 
     def visit(x: Tensor) -> None:
@@ -24,6 +24,6 @@ def within(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
 
 
 def needs(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
-    """Those of `current` that it reads, and what is computed on the way does."""
+    """Return the tensors of `current` that the kernel of `t` reads."""
     bodies = [s.body for s in within(t, current) if s.body is not None]
     return list(dict.fromkeys(x.tensor for b in bodies for x in loads(b) if x.tensor in current))

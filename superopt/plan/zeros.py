@@ -1,12 +1,11 @@
-"""Products whose zeros matter: of zeros that are divided by their own size nothing is left but how
-they were computed.
+"""Find products whose exact zeros matter: normalising a zero vector leaves only rounding errors.
 
-    y[i, n] = t[i, n] / max(sqrt(sum(t[i, k] ** 2 for k)), 1e-12)        t a product of matrices
+y[i, n] = t[i, n] / max(sqrt(sum(t[i, k] ** 2 for k)), 1e-12)        t a matrix product
 
-Rows of zeros (borders of a picture, words that fill up a text) give zeros. In products by parts,
-and in tiles, rows are summed with others, which cancel again but for their last bits: of these y
-would be a vector of length 1. And roots and logarithms may be of numbers below zero then. So such
-products, and those before them through which zeros go, are computed as they are.
+Zero rows (the border of an image, padding tokens) give zeros. Strassen and Winograd add such rows
+to others, which cancel except for the last bits; y would be a vector of length 1. Roots and
+logarithms may then see negative numbers, too. Such products, and the products before them through
+which zeros propagate, are computed directly.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
 from superopt.te.walk import parts
 
-# Functions that break where this argument is zero: they jump there, or are not there below it.
+# The argument at which a function is discontinuous at zero or undefined below it.
 BREAKS = {
     "div": 1, "sqrt": 0, "log": 0, "pow": 0, "floor": 0, "ceil": 0, "sign": 0, "eq": 0, "ne": 0,
 }  # fmt: skip
-ORDER = ("lt", "le")  # with zero, unless what is made of it is the same on both sides
-TINY = 1e-8  # what is added so that a zero may be divided by, and changes little else
-UNBIASED = 1 / 8  # part of a bias that is zero, from which on rows of a result may be
-LARGE = 1 << 20  # elements of a bias that is not looked at
+ORDER = ("lt", "le")  # comparisons; harmless if both outcomes give the same result
+TINY = 1e-8  # an epsilon that is added to a divisor is at most this
+UNBIASED = 1 / 8  # share of zeros in a bias from which on rows of the result may be zero
+LARGE = 1 << 20  # elements of a bias whose values are inspected, at most
 
 WIDE = Reals(F64)
 
@@ -59,8 +58,8 @@ class Constants:
 
 
 def delicate(current: Mapping[Tensor, Tensor], tensors: Tensors) -> set[Tensor]:
-    """The products of which a function that breaks at zero is computed, by way of what keeps
-    zeros."""
+    """Return the products on which a zero-sensitive function depends through operators that
+    preserve zeros."""
     constants = Constants(tensors.constants)
     products = {t for t, now in current.items() if contraction(now, constants.arrays) is not None}
     out: set[Tensor] = set()
@@ -87,7 +86,8 @@ def delicate(current: Mapping[Tensor, Tensor], tensors: Tensors) -> set[Tensor]:
 def _broken(
     now: Tensor, current: Mapping[Tensor, Tensor], constants: Constants
 ) -> Iterator[Tensor | Reduce]:
-    """Of what such functions are computed there, and in the stages within it."""
+    """Yield the operands of zero-sensitive functions in the definition and in the stages inlined in
+    it."""
     inside = [now]
     while inside:
         body = inside.pop().body
@@ -110,7 +110,7 @@ def _broken(
 def _ordered(
     e: Expr, sides: tuple[Expr, ...], body: Expr, constants: Constants
 ) -> Iterator[Tensor | Reduce]:
-    """Of what is compared with zero, if there `body` jumps."""
+    """Yield the sources of a value that is compared with zero, if `body` is discontinuous there."""
     for x, other in zip(sides, reversed(sides), strict=True):
         if isinstance(x, Const) or not _zero(other, constants):
             continue
@@ -121,8 +121,8 @@ def _ordered(
 
 
 def _value(e: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray:
-    """Of an expression in which what is read, and where, is some number, always the same one; of a
-    sum one term."""
+    """Return the value of an expression with an arbitrary fixed number for each load and index; a
+    reduction has one term."""
     if e in known:
         return known[e]
     match e:
@@ -139,13 +139,13 @@ def _value(e: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray:
 
 
 def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
-    """The tensors, and sums, whose zeros are zeros of the result."""
+    """Yield the tensors and reductions whose zeros are zeros of the result."""
     match e:
         case Load(t):
             yield from () if t in constants else (t,)
         case Apply("add" | "sub" | "max" | "min" as fn, (x, y)):
             some = [[*_zeros(x, constants)], [*_zeros(y, constants)]]
-            # A mean that is taken off is zero where all is; what is added is another path's.
+            # A mean that is subtracted is zero where all is. An addend comes from another path.
             if (fn == "sub" and all(some)) or _zero(x, constants) or _zero(y, constants):
                 yield from (t for each in some for t in each)
         case Apply("pow", (x, Const(n))):
@@ -162,7 +162,7 @@ def _zeros(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
 
 
 def _zero(e: Expr, constants: Constants) -> bool:
-    """Is it a constant that is zero, or may be in some columns?"""
+    """True for a constant that is zero, or is zero in some columns."""
     match e:
         case Const(value):
             return abs(float(value)) < TINY

@@ -1,1 +1,1 @@
-"""Tensor expressions: what each element of a tensor is, and the readings of that one definition."""
+"""Tensor expressions: the definition of each element of a tensor, and its evaluations."""

@@ -1,8 +1,8 @@
-"""Where a load reads: as affine forms of axes, directly or through padding.
+"""Classify a load's access: affine indices, an affine row-major address, or a padded view.
 
-direct   x[i, 2 j + k - 1]          an affine form for each dimension
-         x[(4 i + j) // 6, (4 i + j) % 6]   one for the row-major address: a reshape is a view
-padded   select(0 <= f and f < n, x[f], c)  a view of x with c around it
+direct   x[i, 2 j + k - 1]          one affine form for each dimension
+         x[(4 i + j) // 6, (4 i + j) % 6]   one form, the row-major address: a reshape is a view
+padded   select(0 <= f and f < n, x[f], c)  a view of x with padding c
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from superopt.te.node import Apply, Const, Dim, Expr, Load
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A load whose dimensions are affine; `flat` when there is one, the row-major address."""
+    """A load with affine indices; `flat` if there is one form, the row-major address."""
 
     forms: tuple[Affine, ...]
     flat: bool
@@ -26,7 +26,8 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """`load` where low <= index <= high everywhere, else `fill`, which depends on no axis."""
+    """`load` where low <= index <= high in every dimension, else `fill`, which depends on no
+    axis."""
 
     load: Load
     forms: tuple[Affine, ...]
@@ -36,7 +37,7 @@ class Padded:
 
 
 def extents(shape: tuple[Dim, ...], what: str) -> tuple[int, ...]:
-    """A shape of numbers; TypeError names a symbolic size."""
+    """Return a shape of integers; TypeError names a symbolic size."""
     out: list[int] = []
     for d in shape:
         if not isinstance(d, int):
@@ -46,7 +47,7 @@ def extents(shape: tuple[Dim, ...], what: str) -> tuple[int, ...]:
 
 
 def direct(load: Load) -> Direct | None:
-    """The affine forms of a load that cannot be out of range, None where there are none."""
+    """Return the affine access of a load that is always in range; None where there is none."""
     shape = extents(load.tensor.shape, load.tensor.name)
     for i, n in zip(load.index, shape, strict=True):
         known = interval(i)
@@ -64,7 +65,7 @@ def direct(load: Load) -> Direct | None:
 
 
 def conjuncts(guard: Expr) -> list[Expr]:
-    """The terms of a conjunction."""
+    """Return the terms of a conjunction."""
     match guard:
         case Apply("and", (a, b), _):
             return conjuncts(a) + conjuncts(b)
@@ -73,10 +74,8 @@ def conjuncts(guard: Expr) -> list[Expr]:
 
 
 def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None:
-    """`select(guard, yes, no)` as a padded load, and the terms of the guard that are not about it.
-
-    None where the terms that are do not keep the load in range.
-    """
+    """Return `select(guard, yes, no)` as a padded load, and the terms of the guard that do not
+    bound it; None where the terms that do bound it do not keep the load in range."""
     if not isinstance(yes, Load) or free_axes(no):
         return None
     shape = extents(yes.tensor.shape, yes.tensor.name)
@@ -104,7 +103,8 @@ def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None
 
 
 def _bound(term: Expr, index: tuple[Expr, ...]) -> tuple[int, int, int] | None:
-    """(dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h, None otherwise."""
+    """Return (dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h; None
+    otherwise."""
     match term:
         case Apply("lt" | "le" as fn, (a, b), _) if a.dtype == INDEX:
             gap = ix.as_index(b - a - (1 if fn == "lt" else 0))  # holds where gap >= 0

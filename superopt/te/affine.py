@@ -1,7 +1,7 @@
 """Index arithmetic over axes of known extent: intervals, normal forms of // and %, affine forms.
 
-Stronger than `index.py`, which must hold for symbolic sizes too: here every axis has a number for
-its extent, so that intervals are numbers and decide much more.
+It is stronger than `index.py`, which must also hold for symbolic sizes: here the extent of every
+axis is an integer, so that intervals decide more comparisons.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Affine:
 
 
 def affine(e: Expr) -> Affine | None:
-    """`e` as an affine form of axes, None where it is none."""
+    """Return `e` as an affine form of axes; None where it is not affine."""
     base = 0
     terms: list[tuple[Axis, int]] = []
     for atoms, c in ix.polynomial(e).items():
@@ -52,7 +52,7 @@ def affine(e: Expr) -> Affine | None:
 
 @lru_cache(maxsize=1 << 16)
 def interval(e: Expr) -> Interval | None:
-    """The least and greatest value that `e` may have, None where unknown (data, symbolic sizes)."""
+    """Return the least and greatest value of `e`; None where unknown (data, symbolic sizes)."""
     low = high = 0
     p = ix.polynomial(e)
     for atoms, c in p.items():
@@ -77,7 +77,8 @@ def interval(e: Expr) -> Interval | None:
 
 
 def _recombined(p: ix.Poly, atom: ix.Monomial, c: int, x: Expr, m: int) -> Interval | None:
-    """The bounds of c (a + x // m) + b as those of c ((m a + x) // m) + b: terms may cancel."""
+    """Return the bounds of c (a + x // m) + b as those of c ((m a + x) // m) + b: terms may
+    cancel."""
     a = {atoms: k // c for atoms, k in p.items() if atoms != atom}
     b = p.get((), 0) % c
     if any(k % c for atoms, k in p.items() if atoms):
@@ -118,15 +119,15 @@ def _atom(a: Expr) -> Interval | None:
 
 @lru_cache(maxsize=1 << 14)
 def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
-    """(e // m, e % m) for m >= 1, in normal form.
+    """Return (e // m, e % m) in normal form, for m >= 1.
 
-    What is a multiple of m leaves both; a common factor is cancelled, (g x + y) // (g n) = x // n
-    for 0 <= y < g; nested quotients become one, (x + y // n) // m = (n x + y) // (n m).
+    Multiples of m leave both. Common factors cancel: (g x + y) // (g n) = x // n for 0 <= y < g.
+    Nested quotients merge: (x + y // n) // m = (n x + y) // (n m).
     """
     whole: ix.Poly = {}
     rest: ix.Poly = {}
     for atoms, c in ix.polynomial(e).items():
-        k = c // m if not atoms else (2 * c + m - 1) // (2 * m)  # the rest in (-m/2, m/2]
+        k = c // m if not atoms else (2 * c + m - 1) // (2 * m)  # the remainder in (-m/2, m/2]
         if k:
             whole[atoms] = k
         if c - k * m:
@@ -155,14 +156,14 @@ def divided(e: Expr, m: int) -> tuple[Expr, Expr]:
 
 
 def _parted(p: ix.Poly, g: int) -> tuple[Expr, Expr] | None:
-    """(x, y) with p = g x + y and 0 <= y < g, None where there are none."""
+    """Return (x, y) with p = g x + y and 0 <= y < g; None where there are none."""
     more = {atoms: c // g for atoms, c in p.items() if atoms and c % g == 0}
     less = {atoms: c for atoms, c in p.items() if atoms and c % g}
     span = interval(ix.from_polynomial(less))
     if span is None:
         return None
     base = p.get((), 0)
-    own = (base + span[0]) % g - span[0]  # the part of the base that keeps y from 0 on
+    own = (base + span[0]) % g - span[0]  # the part of the base that keeps y >= 0
     if span[1] + own >= g:
         return None
     more[()] = (base - own) // g
@@ -171,7 +172,8 @@ def _parted(p: ix.Poly, g: int) -> tuple[Expr, Expr] | None:
 
 
 def without_mod(e: Expr) -> Expr:
-    """`e` with every x % m written x - m (x // m), so that m (x // m) + x % m is x."""
+    """Return `e` with every x % m written as x - m (x // m), so that m (x // m) + x % m becomes
+    x."""
     out: Expr = Const(0, INDEX)
     for atoms, c in ix.polynomial(e).items():
         term: Expr = Const(c, INDEX)
@@ -190,7 +192,7 @@ def without_mod(e: Expr) -> Expr:
 
 
 def rebuild(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
-    """`fn` of `args`, decided where intervals decide it."""
+    """Return `fn` of `args`, simplified where intervals decide it."""
     match fn, args:
         case "select", (Const(guard), yes, no):
             return yes if guard else no
@@ -231,7 +233,7 @@ def _compared(fn: str, a: Expr, b: Expr) -> Expr:
 
 
 def _decide(fn: str, low: int, high: int) -> bool | None:
-    """Does `a fn b` hold, given low <= b - a <= high?"""
+    """Return whether `a fn b` holds, given low <= b - a <= high; None where undecided."""
     least = 1 if fn == "lt" else 0
     match fn:
         case "lt" | "le":
@@ -246,16 +248,20 @@ Done = dict[int, tuple[Expr, Expr]]
 
 
 def substitute(e: Expr, env: Env) -> Expr:
-    """`e` with axes (and sizes) replaced, simplified.
+    """Return `e` with axes (and sizes) replaced, simplified.
 
-    Axes bound by a Reduce inside are replaced too when `env` says so; new ones must have new names.
+    Axes bound by an inner Reduce are replaced too if `env` has them; the replacements must have new
+    names.
     """
     return _substitute(e, env, {}, False)
 
 
 def replaced(e: Expr, env: Env, done: Done) -> Expr:
-    """The same, of what is simplified already: where nothing is replaced, what is there is kept.
-    done: what this gave, for expressions that share parts, with the same `env`."""
+    """Return `e` with axes replaced; unchanged subexpressions keep their identity and are not
+    simplified.
+
+    memo: results for expressions that share subexpressions, valid for one `env`.
+    """
     return _substitute(e, env, done, True)
 
 
@@ -268,7 +274,7 @@ def _substitute(e: Expr, env: Env, done: Done, keep: bool) -> Expr:
     if found is not None:
         return found[1]
     out = _replaced(e, env, done, keep)
-    done[id(e)] = (e, out)  # holds e, so that its id stays its own
+    done[id(e)] = (e, out)  # holds `e`, so that its id stays unique
     return out
 
 
@@ -301,7 +307,7 @@ def _same(some: tuple[Expr, ...], others: tuple[Expr, ...]) -> bool:
 
 
 def atoms_of(e: Expr) -> Iterator[Expr]:
-    """The atoms of an index expression that are no axes."""
+    """Yield the atoms of an index expression that are not axes."""
     for atoms in ix.polynomial(e):
         for a in atoms:
             if not isinstance(a, Axis):
@@ -309,7 +315,7 @@ def atoms_of(e: Expr) -> Iterator[Expr]:
 
 
 def free_axes(e: Expr) -> frozenset[Axis]:
-    """The axes that `e` depends on."""
+    """Return the axes that `e` depends on."""
     out: set[Axis] = set()
     stack: list[tuple[Expr, frozenset[Axis]]] = [(e, frozenset())]
     seen: set[tuple[int, frozenset[Axis]]] = set()

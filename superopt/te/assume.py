@@ -1,8 +1,8 @@
-"""Questions that operators ask about sizes, and who answers them while sizes are unknown.
+"""Comparisons of sizes, and the oracle that decides them while sizes are symbolic.
 
-An operator compares sizes to see whether its operands fit. Equal expressions are equal sizes. When
-a rule is instantiated with symbolic sizes, two different expressions may still be meant to be
-equal: then whoever instantiates answers, by taking them to be so or by trying again with others.
+An operator compares sizes to check its operands. Equal expressions are equal sizes. If a rule is
+instantiated with symbolic sizes, two different expressions may still denote equal sizes: the
+instantiation installs an oracle, which assumes equality or retries with other sizes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from superopt.te.node import Dim, Expr
 
 
 class Judge(Protocol):
-    """Answers for sizes that differ as expressions; may raise instead, to start over."""
+    """Decides comparisons of sizes that differ as expressions; a method may raise to restart."""
 
     def same(self, a: Dim, b: Dim) -> bool:
-        """Are they to be equal? At least one is symbolic."""
+        """True if the sizes are to be equal. At least one of them is symbolic."""
 
     def undecided(self, a: Dim, b: Dim) -> bool:
-        """Is a <= b, which the ranges do not say? Where it is not taken to be, what is refused for
-        it is not known to be wrong."""
+        """True if a <= b is assumed where the ranges do not decide it. A rejection that rests on
+        False does not show that the rule is wrong."""
 
     def stretched(self, a: Dim, b: Dim) -> bool:
-        """Broadcast a with b, neither of which is known to be 1: are they to be equal?"""
+        """Broadcast a with b, neither known to be 1: true if they are to be equal."""
 
     def decided(self, fn: str, a: Dim, b: Dim) -> bool | None:
-        """Is a == b ("eq"), a < b ("lt") or a <= b ("le"), which the ranges do not say? None: not
-        known."""
+        """Return whether a == b ("eq"), a < b ("lt") or a <= b ("le") where the ranges do not
+        decide it; None if unknown."""
 
 
 _JUDGE: ContextVar[Judge | None] = ContextVar("judge of sizes", default=None)
@@ -38,7 +38,7 @@ _JUDGE: ContextVar[Judge | None] = ContextVar("judge of sizes", default=None)
 
 @contextmanager
 def judged_by(judge: Judge) -> Iterator[None]:
-    """Sizes are compared by `judge` inside."""
+    """Compare sizes by `oracle` inside this context."""
     token = _JUDGE.set(judge)
     try:
         yield
@@ -47,12 +47,12 @@ def judged_by(judge: Judge) -> Iterator[None]:
 
 
 def judged() -> bool:
-    """Is there somebody who answers?"""
+    """True if a size oracle is installed."""
     return _JUDGE.get() is not None
 
 
 def same(a: Dim, b: Dim) -> bool:
-    """Are two sizes equal?"""
+    """True if two sizes are equal."""
     if a == b:
         return True
     judge = _JUDGE.get()
@@ -62,25 +62,25 @@ def same(a: Dim, b: Dim) -> bool:
 
 
 def undecided(a: Dim, b: Dim) -> bool:
-    """Is a <= b taken to be so, where the ranges do not say?"""
+    """True if a <= b is assumed where the ranges do not decide it."""
     judge = _JUDGE.get()
     return judge is not None and judge.undecided(a, b)
 
 
 def decided(fn: str, a: Dim, b: Dim) -> bool | None:
-    """Is a == b ("eq"), a < b ("lt") or a <= b ("le"), where the ranges do not say? None: not
-    known."""
+    """Return whether a == b ("eq"), a < b ("lt") or a <= b ("le") where the ranges do not decide
+    it; None if unknown."""
     judge = _JUDGE.get()
     return None if judge is None else judge.decided(fn, a, b)
 
 
 def alike(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Are two shapes equal?"""
+    """True if two shapes are equal."""
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def stretches(a: Dim, b: Dim) -> bool:
-    """Are two sizes that are broadcast, neither of them the number 1, equal?"""
+    """True if two sizes that are broadcast, neither of them the literal 1, are equal."""
     if a == b:
         return True
     judge = _JUDGE.get()

@@ -1,4 +1,4 @@
-"""Numbers for symbolic sizes."""
+"""Substitute integers for symbolic sizes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from superopt.te.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce,
 
 
 def bind(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-    """`tensor` with numbers for symbolic sizes, in the tensors that it loads from, too."""
+    """Return `tensor` with integers for symbolic sizes, also in the tensors that it loads from."""
     return _Binding(sizes, {}, {}).tensor(tensor)
 
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """The tensors and expressions bound so far."""
+    """Memo of bound tensors and expressions."""
 
     sizes: Mapping[str, int]
     tensors: dict[Tensor, Tensor]

@@ -1,4 +1,4 @@
-"""Elements that know how they came about, as columns of 64-bit integers: see `rounding.py`."""
+"""Elements with provenance as columns of 64-bit integers; see `rounding.py`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import numpy as np
 from superopt.te.dtype import BF16, F16, F32, F64, DType
 from superopt.te.keyed import key, mix
 
-# The real value; as an addend, as a factor; the rational value: floats, the others are integers.
+# Rows of a column. The first four hold float64 bits, the others integers: the real value; the value
+# as an addend; as a factor; the rational value.
 REAL, SUM, PRODUCT, RATIONAL = 0, 1, 2, 3
 SAME = 4
-HELD = 5  # the narrowest type that holds the element, counted in FLOATS
-CONST = 6  # is it a constant?
-# How often it was rounded: 0, 1, or 2 where more often, or by what may be off by more than half a
-# unit. Of 2 no law of its order is known but what LOW and HIGH say, between which it is, rounded.
+HELD = 5  # the narrowest type that represents the element, an index into FLOAT_TYPES
+CONST = 6  # 1 for a constant
+# How often the element was rounded: 0, 1, or 2 for more often or for an error above half a ulp.
+# Nothing is known of the order of elements with 2 except that they lie between LOWER_BOUND and
+# UPPER_BOUND.
 ROUNDED = 7
 LOW, HIGH = 8, 9
-ORDER, SUM_ORDER = 10, 11  # what it is compared by, as operations, and as sums and products
+ORDER, SUM_ORDER = 10, 11  # comparison keys: as operations, and as sums and products
 ROWS = 12
-FLOATS = (F64, F32, F16, BF16)  # any other float type is counted as the one behind them
+FLOATS = (F64, F32, F16, BF16)  # other float types count as float64 and above
 ODD = frozenset(("sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "round"))
 EVEN = frozenset(("cos", "cosh"))
 MONOTONE = ODD - {"sin", "tan"} | {"exp", "log", "sqrt", "sigmoid", "acosh"}
-POSITIVE = np.int64((1 << 62) - 1)  # so that no sum of two hashes overflows
+POSITIVE = np.int64((1 << 62) - 1)  # keeps the sum of two hashes from overflowing
 NEAR = 1e-6  # constants and attributes are rounded to float32
 
 
 def elements(value: np.ndarray, dtype: DType, *args: np.ndarray, const: int = 1) -> np.ndarray:
-    """Elements of real values that are computed from others; all that hangs on them is to come."""
+    """Return elements of real values that are computed from `args`; the dependent rows are set
+    later."""
     out = np.empty((ROWS, *np.shape(value)), np.int64)
     for row in (REAL, SUM, PRODUCT, RATIONAL, ORDER, SUM_ORDER):
         put(out, row, value)
@@ -42,7 +45,7 @@ def elements(value: np.ndarray, dtype: DType, *args: np.ndarray, const: int = 1)
 
 
 def between(x: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> None:
-    """Note that elements are not below `low`, nor above `high`; constants are what they are."""
+    """Set the bounds of elements; constants are their own bounds. NaN bounds are ignored."""
     value, const = floats(x, REAL), x[CONST] == 1
     for row, bound, none in ((LOW, low, -np.inf), (HIGH, high, np.inf)):
         bound = np.where(np.isnan(bound), none, bound)
@@ -60,7 +63,7 @@ def constants(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def constant_keys(x: np.ndarray) -> np.ndarray:
-    """What stands for a constant among operations: of its opposite the opposite, of zero zero."""
+    """Return the identity hashes of constants: negation negates the hash, zero has hash 0."""
     sizes = np.abs(x).view(np.int64)
     sign = np.where(x == 0, 0, np.where(np.signbit(x), -1, 1))
     return np.asarray((mixed(sizes) & POSITIVE) * sign)
@@ -79,7 +82,7 @@ def held(dtype: DType) -> int:
 
 
 def equals(x: np.ndarray, value: int) -> np.ndarray:
-    """Which elements are this constant?"""
+    """Return which elements are the constant `value`."""
     return np.asarray((x[CONST] == 1) & (floats(x, REAL) == value))
 
 
@@ -94,9 +97,9 @@ def negated(x: np.ndarray) -> np.ndarray:
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
-    """`x`, with what it is compared by: the real value, but of what was rounded more than once a
-    number without a law, that is between its bounds, of the opposite the opposite, and the same for
-    elements that are the same."""
+    """Return `x` with comparison keys: the real value; for elements that were rounded more than
+    once a pseudorandom number between their bounds, negated for the negated element and equal for
+    identical elements."""
     unsure, low, high = x[ROUNDED] == 2, floats(x, LOW), floats(x, HIGH)
     for row, some in ((ORDER, x[SAME] / float(POSITIVE)), (SUM_ORDER, floats(x, SUM))):
         size = np.abs(some)
@@ -109,7 +112,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 
 
 def by_rows(picks: Sequence[np.ndarray], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of two elements the first, or the other, as is said for each degree."""
+    """Select elements of `a` or `b` separately for each degree of exactness."""
     same, summed, real = picks
     out = np.where(real, a, b)
     for rows, pick in (((SAME, ORDER), same), ((SUM, PRODUCT, SUM_ORDER), summed)):
@@ -123,7 +126,7 @@ def by_rows(picks: Sequence[np.ndarray], a: np.ndarray, b: np.ndarray) -> np.nda
 
 
 def greater(fn: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The one of two elements that is the greater, or less."""
+    """Return the elementwise maximum or minimum."""
     hashes = a[SAME] > b[SAME] if fn == "max" else a[SAME] < b[SAME]
     picks = []
     for row in (ORDER, SUM_ORDER, REAL):
@@ -146,10 +149,10 @@ def absolute(x: np.ndarray) -> np.ndarray:
 
 
 def product_bounds(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Between what products are, of elements between LOW and HIGH; squares are not below 0."""
+    """Return the bounds of products of elements with bounds; squares are not negative."""
     with np.errstate(all="ignore"):
         some = [floats(a, i) * floats(b, j) for i in (LOW, HIGH) for j in (LOW, HIGH)]
-    some = [np.where(np.isnan(s), 0.0, s) for s in some]  # 0 times what is unbounded
+    some = [np.where(np.isnan(s), 0.0, s) for s in some]  # 0 times an unbounded value
     low, high = np.minimum.reduce(some), np.maximum.reduce(some)
     square, opposite = a[SAME] == b[SAME], a[SAME] == -b[SAME]
     low = np.where(square, np.maximum(low, 0), low)
@@ -157,7 +160,7 @@ def product_bounds(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def reciprocal_bounds(x: np.ndarray) -> np.ndarray:
-    """`x`, with the bounds of its reciprocal."""
+    """Return `x` with the bounds of its reciprocal."""
     low, high = floats(x, LOW), floats(x, HIGH)
     out = x.copy()
     with np.errstate(all="ignore"):
@@ -169,12 +172,12 @@ def reciprocal_bounds(x: np.ndarray) -> np.ndarray:
 
 
 def as_factor(x: np.ndarray) -> np.ndarray:
-    """`x`, known as an addend, with what it is as a factor."""
+    """Return `x`, whose value as an addend is known, with its value as a factor."""
     return other(x, SUM, PRODUCT, "factor")
 
 
 def as_addend(x: np.ndarray) -> np.ndarray:
-    """`x`, known as a factor, with what it is as an addend."""
+    """Return `x`, whose value as a factor is known, with its value as an addend."""
     return other(x, PRODUCT, SUM, "addend")
 
 
@@ -187,8 +190,8 @@ def other(x: np.ndarray, row: int, to: int, what: str) -> np.ndarray:
 
 
 def unlike(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
-    """A function that has no law but to be odd, even, or monotone, and is far from 0: what is
-    divided by a sum of them must not hang on how a constant was rounded."""
+    """Return a function with no law except being odd, even or monotone, bounded away from 0, so
+    that a quotient by a sum of them does not depend on how a constant was rounded."""
     if fn in MONOTONE:
         (x,) = args
         value = np.asarray(rising(fn, x) - rising(fn, -x) if fn in ODD else 3 + rising(fn, x))
@@ -201,13 +204,13 @@ def unlike(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def rising(fn: str, x: np.ndarray) -> np.ndarray:
-    """A smooth function, between -1 and 1, that grows, and has no other law."""
+    """Return a smooth increasing function with values in (-1, 1) and no other law."""
     some = [1 + (key(0, f"{fn} rises {k}") & 0xFFFF) / 0x8000 for k in range(4)]
     return np.asarray(np.arctan(some[0] * x + some[1]) + np.arctan(some[2] * x - some[3])) / np.pi
 
 
 def unknown(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
-    """A smooth function, between -1 and 1, that has no law."""
+    """Return a smooth function with values in [-1, 1] and no law."""
     out = np.zeros(())
     for n, a in enumerate(args):
         first, second, third = (1 + (key(n, f"{fn} {k}") & 0xFFFF) / 0x8000 for k in range(3))
@@ -216,11 +219,11 @@ def unknown(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def signed_key(seed: int, what: str) -> np.int64:
-    """`key`, as these columns store it."""
+    """Return `keyed_hash` as a signed integer."""
     return np.uint64(key(seed, what)).astype(np.int64)
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """`mix`, of signed numbers."""
+    """Return `mix` of signed integers."""
     with np.errstate(over="ignore"):
         return mix(np.asarray(x, np.int64).view(np.uint64)).view(np.int64)

@@ -1,9 +1,9 @@
-"""Sums of products as matrix products.
+"""Compute sums of products by matrix products.
 
-Operands are arrays with the same trailing axes, of length 1 where they do not depend on one. Each
-axis has a role, read off the lengths: summed over, in both operands (batch), or in one of them
-(rows or columns). A window view (a convolution's im2col) becomes a matrix by a copy; what would be
-too large a copy is computed in slabs.
+Operands are arrays with the same trailing axes, of length 1 where they do not depend on an axis.
+The lengths determine the role of each axis: reduced, batch (in both operands), row or column (in
+one operand). A window view (the im2col of a convolution) is copied into a matrix; if the copy would
+be too large, it is made slab by slab.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from superopt.te.domain import Domain
 from superopt.te.dtype import DType
 from superopt.te.strided import part
 
-LARGEST_COPY = 1 << 25  # bytes of one operand that are laid out as a matrix at a time
+LARGEST_COPY = 1 << 25  # of one operand that is copied into a matrix
 
 
 def contract(
     domain: Domain, dtype: DType, factors: list[np.ndarray], rank: int, summed: int
 ) -> np.ndarray:
-    """The sum of the product of `factors` over the last `summed` of their `rank` trailing axes.
+    """Return the sum of the product of `factors` over the last `reduced_count` of their `rank`
+    trailing axes.
 
-    Those axes stay, with length 1. An axis of length 1 in all factors is not summed over.
+    Reduced axes keep length 1. An axis of length 1 in all factors is not reduced.
     """
     rest = list(factors)
     while len(rest) > 1:
@@ -41,13 +42,13 @@ def contract(
 
 
 def _cheapest(xs: list[np.ndarray], rank: int) -> tuple[int, int]:
-    """The two operands whose joint index space is the smallest."""
+    """Return the two operands whose joint index space is the smallest."""
     pairs = [(a, b) for a in range(len(xs)) for b in range(a + 1, len(xs))]
     return min(pairs, key=lambda p: math.prod(_joint(xs[p[0]], xs[p[1]], rank)))
 
 
 def _joint(a: np.ndarray, b: np.ndarray, rank: int) -> tuple[int, ...]:
-    """The lengths of the trailing axes of `a` and `b` together."""
+    """Return the broadcast lengths of the trailing axes of `a` and `b`."""
     return tuple(
         n if m == 1 else m for n, m in zip(_trailing(a, rank), _trailing(b, rank), strict=True)
     )
@@ -60,8 +61,8 @@ def _trailing(x: np.ndarray, rank: int) -> tuple[int, ...]:
 def _pair(
     domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
 ) -> np.ndarray:
-    """The sum over `over` of the product of two operands, axes of length 1 left in their place."""
-    for p in sorted(over):  # what only one of them depends on is summed first
+    """Return the sum over `reduced` of the product of two operands; reduced axes keep length 1."""
+    for p in sorted(over):  # an axis that only one operand depends on is reduced first
         n, m = a.shape[p - rank], b.shape[p - rank]
         if n != 1 and m == 1:
             a = domain.reduce("sum", a, (p - rank,), dtype)
@@ -99,16 +100,16 @@ def _pair(
 
 
 def _cut(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
-    """A range of `axis` (a negative number); all of it where its length is 1."""
+    """Return a range of `axis` (negative); all of it if its length is 1."""
     if x.shape[axis] == 1:
         return x
     return part(x, x.ndim + axis, [slice(start, stop)])
 
 
 def _slab(x: np.ndarray, y: np.ndarray, rank: int, over: frozenset[int]) -> tuple[int, int] | None:
-    """(axis, length) of slabs in which `x` is small enough to be copied, None where all of it is.
+    """Return (axis, length) of slabs of `x` that are small enough to copy; None if all of it is.
 
-    Only a view with overlapping elements (or none of its own) is larger than what it shows.
+    Only a view with overlapping elements (or strides of 0) is larger than its memory.
     """
     if x.nbytes <= LARGEST_COPY or not _expanded(x):
         return None
@@ -122,7 +123,7 @@ def _slab(x: np.ndarray, y: np.ndarray, rank: int, over: frozenset[int]) -> tupl
 
 
 def _expanded(x: np.ndarray) -> bool:
-    """Does the view show elements more than once?"""
+    """True if the view contains elements more than once."""
     steps = sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1)
     reach = x.itemsize
     for stride, n in steps:
@@ -135,10 +136,11 @@ def _expanded(x: np.ndarray) -> bool:
 def _matrices(
     domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
 ) -> np.ndarray:
-    """One call of the domain's matmul.
+    """Return the product by one call of the domain's matmul.
 
-    The last run of axes that only one operand has are the columns, the run before that only the
-    other has the rows; all other kept axes are batches, broadcast where an operand lacks them.
+    The last run of axes that only one operand has are the columns; the run before that only the
+    other has are the rows. All other kept axes are batch axes, broadcast where an operand lacks
+    them.
     """
     na, nb = _trailing(a, rank), _trailing(b, rank)
     inner = [p for p in range(rank) if p in over and na[p] != 1]
@@ -156,7 +158,7 @@ def _matrices(
     rest = [p for p in owners if p not in rows and p not in columns]
     many = math.prod(max(na[p], nb[p]) for p in rest if owners[p] != "ab")
     work = math.prod(max(na[p], nb[p]) for p in (*rows, *columns, *inner))
-    if many > 1 and work < 1 << 12:  # too little for a call each: one large product
+    if many > 1 and work < 1 << 12:  # too little work for one call each: one large product
         rows = [p for p in owners if owners[p] == "a"]
         columns = [p for p in owners if owners[p] == "b"]
         rest = [p for p in owners if owners[p] == "ab"]
@@ -173,7 +175,7 @@ def _matrices(
 
 
 def _last_run(axes: list[int], owners: dict[int, str]) -> list[int]:
-    """The last axes that have one owner."""
+    """Return the trailing axes that have the same owner."""
     out: list[int] = []
     for p in reversed(axes):
         if out and owners[p] != owners[out[0]]:
@@ -185,7 +187,7 @@ def _last_run(axes: list[int], owners: dict[int, str]) -> list[int]:
 def _matrix(
     x: np.ndarray, rank: int, batch: list[int], rows: list[int], columns: list[int]
 ) -> np.ndarray:
-    """`x` as matrices of `rows` by `columns` for each index of the `batch` axes."""
+    """Return `x` as matrices of `rows` by `columns` for each index of the `batch` axes."""
     lead = x.ndim - rank
     order = [*batch, *rows, *columns]
     dropped = [p for p in range(rank) if p not in order]

@@ -1,11 +1,11 @@
-"""What elements are: a `Domain` says how they are stored and computed with.
+"""A `Domain` defines how elements are stored and computed with.
 
-`Reals()` has the semantics of the element types: integers wrap and divide toward zero, types below
+`Reals()` has the semantics of the element types: integers wrap and divide toward zero; types below
 32 bits are rounded after each scalar function (reductions accumulate in float32, then round).
 `Reals(F64)` computes every float type in float64: the reference for numerical checks.
 
-An array of a domain may carry leading component axes (a field element is a pair of residues);
-everything indexes elements by trailing axes, so that they pass through.
+An array of a domain may have leading component axes (a prime-field element is a pair of residues);
+all code indexes elements by trailing axes, so that component axes pass through.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from superopt.te.expr import TensorType
 from superopt.te.fn import function
 from superopt.te.node import Number
 
-TIMED_PRODUCTS = 1 << 28  # multiplications between two looks at the time: 30 ms to 0.5 s
-# Products of integers are exact in float64 while their sums stay below this.
+TIMED_PRODUCTS = 1 << 28  # multiplications between two checks of the time: 30 ms to 0.5 s
+# Integer products are exact in float64 while their sums stay below this.
 _EXACT = 1 << 53
 
 
@@ -34,38 +34,40 @@ class Domain(Protocol):
     """How elements of each type are stored and computed with."""
 
     def store(self, dtype: DType) -> np.dtype:
-        """The numpy dtype of an array of `dtype` elements."""
+        """Return the numpy dtype of an array of `dtype` elements."""
 
     def lead(self, dtype: DType) -> tuple[int, ...]:
-        """The component axes in front of an array of `dtype` elements."""
+        """Return the shape of the component axes in front of an array of `dtype` elements."""
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
-        """An input as an array of the domain; TypeError or ValueError where it is not of `type`."""
+        """Return an input as an array of the domain; TypeError or ValueError if it is not of
+        `type`."""
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
-        """A constant, of shape `lead(dtype)`."""
+        """Return a constant of shape `component_shape(dtype)`."""
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
     ) -> np.ndarray:
-        """The scalar function `fn` of broadcastable arrays of element types `kinds`."""
+        """Return the scalar function `fn` of broadcastable arrays with element types `kinds`."""
 
     def wide(self, dtype: DType) -> DType:
-        """The type in which reductions of `dtype` elements accumulate."""
+        """Return the type in which reductions of `dtype` elements accumulate."""
 
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
-        """`fn` over `axes` (from the end), which stay with length 1; empty ones give its unit."""
+        """Return `fn` over `axes` (negative), which keep length 1; an empty reduction gives its
+        identity."""
 
     def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        """Matrix products of the last two axes, the others broadcast."""
+        """Return matrix products of the last two axes, broadcast over the others."""
 
     def random(self, type: TensorType, seed: int) -> np.ndarray:
-        """Random elements: the same for the same seed."""
+        """Return random elements that are determined by the seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reals:
-    """Numbers as ONNX means them; with `floats`, every float type is computed in that one."""
+    """ONNX semantics; with `float_dtype`, every float type is computed in that type."""
 
     floats: DType | None = None
 
@@ -127,7 +129,7 @@ class Reals:
             return x
         if dtype.kind == "f" and dtype.bits <= 8 and self.floats is None:
             return saturated(x, stored)
-        if stored.itemsize == 1 and stored.kind == "V":  # ml_dtypes' small integers
+        if stored.itemsize == 1 and stored.kind == "V":  # 4-bit and 2-bit integers of ml_dtypes
             x = x.astype(np.int64) if x.dtype.kind != "f" else np.trunc(x).astype(np.int64)
         if dtype.kind == "u" and x.dtype.kind == "f":
             x = x.astype(np.int64) if dtype.bits < 64 else x
@@ -183,11 +185,11 @@ class Reals:
             return rng.integers(low, top + 1, shape).astype(stored)
         if type.dtype.is_float:
             return rng.standard_normal(shape).astype(stored)
-        raise TypeError(f"no random elements of {type.dtype}")
+        raise TypeError(f"cannot draw random elements of {type.dtype}")
 
 
 def working(stored: np.dtype) -> np.dtype:
-    """The dtype that arithmetic on `stored` elements is done in: float32 for smaller floats."""
+    """Return the dtype for arithmetic on `stored` elements: float32 for smaller floats."""
     if stored.kind == "f" and stored.itemsize < 4:
         return np.dtype(np.float32)
     if stored.kind in "fiubcO":
@@ -196,17 +198,17 @@ def working(stored: np.dtype) -> np.dtype:
         np.iinfo(stored)
     except ValueError:
         return np.dtype(np.float32)
-    return np.dtype(np.int16)  # 4 and 2 bits, signed or not: wrapped when stored
+    return np.dtype(np.int16)  # 4-bit and 2-bit integers: wrapped when stored
 
 
 def wrap(value: int, dtype: DType) -> int:
-    """`value` modulo 2^bits, in the range of the integer type `dtype`."""
+    """Return `value` modulo 2^bits in the range of the integer type `dtype`."""
     low = value & ((1 << dtype.bits) - 1)
     return low - (1 << dtype.bits) if dtype.kind == "i" and low >> (dtype.bits - 1) else low
 
 
 def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
-    """The unit of max or min: what no element is less (greater) than."""
+    """Return the identity of max or min."""
     if dtype == BOOL:
         return fn == "min"
     if dtype.is_float:
@@ -216,14 +218,15 @@ def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
 
 
 def saturated(x: np.ndarray, stored: np.dtype) -> np.ndarray:
-    """`x` rounded to an 8-bit float, ONNX's way: beyond the greatest one gives the greatest one."""
+    """Return `x` rounded to an 8-bit float; values beyond the largest one saturate, as in ONNX."""
     top = float(ml_dtypes.finfo(stored).max)  # type: ignore[no-untyped-call]
     wide = x.astype(np.float32)
     return np.where(np.isnan(wide), wide, np.clip(wide, -top, top)).astype(stored)
 
 
 def blas(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`x` in `dtype`, its last two axes laid out as BLAS reads them (else numpy loops by hand)."""
+    """Return `x` in `dtype` with its last two axes in a layout that BLAS reads (else numpy uses
+    slow loops)."""
     if x.dtype != dtype:
         return x.astype(dtype, order="C")
     rows, columns = x.strides[-2:]
@@ -234,7 +237,7 @@ def blas(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarray:
-    """Exact modulo 2^bits: through float64 where no sum can round, else in 64-bit integers."""
+    """Return the product modulo 2^bits: by float64 where no sum rounds, else by 64-bit integers."""
     bound = a.shape[-1]
     for x in (a, b):
         y = x if x.dtype.kind in "iub" else x.astype(np.int16)

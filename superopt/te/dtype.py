@@ -1,4 +1,4 @@
-"""Element types: ONNX's, and `INDEX`, the sort of index arithmetic (mathematical integers)."""
+"""Element types: those of ONNX, and `INDEX`, the sort of index arithmetic (unbounded integers)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type. `kind` is one of b(ool) u i f c(omplex) s(tring) and x (index). Those below
-    are all there are, so that they are compared by identity, which expressions do all the time."""
+    """An element type. `kind` is one of b(ool) u i f c(omplex) s(tring) and x (index). The
+    instances below are the only ones, so that types compare by identity, which expressions do
+    often."""
 
     name: str
     kind: str
@@ -59,7 +60,8 @@ STRING = DType("string", "s", 0)
 
 
 def widens(a: DType, b: DType) -> bool:
-    """Has `b` every value of `a`? Of floats this is said of the two large ones only."""
+    """True if every value of `a` is a value of `b`. For floats only F32 and F64 are considered as
+    `b`."""
     if a.kind == b.kind and a.kind in "ui":
         return a.bits <= b.bits
     if a.kind == "u" and b.kind == "i":
@@ -99,12 +101,12 @@ DTYPES: dict[str, DType] = {d.name: d for d in (INDEX, *_NUMPY)}
 
 
 def named(name: str) -> DType:
-    """The element type of this name; KeyError for another name."""
+    """Return the element type with this name; KeyError if there is none."""
     return DTYPES[name]
 
 
 def to_numpy(dtype: DType) -> np.dtype:
-    """The numpy dtype that stores `dtype` (4-bit types take a byte an element)."""
+    """Return the numpy dtype that stores `dtype` (4-bit types take a byte for each element)."""
     return _NUMPY[dtype] if dtype != INDEX else np.dtype(np.int64)
 
 
@@ -112,10 +114,10 @@ _BACK = {v: k for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype) -> DType:
-    """The element type that `dtype` stores; strings of any kind are STRING."""
+    """Return the element type that `dtype` stores; STRING for strings of any kind."""
     if dtype.kind in "UST":
         return STRING
     try:
         return _BACK[np.dtype(dtype)]
     except KeyError:
-        raise TypeError(f"numpy dtype {dtype} is no ONNX element type") from None
+        raise TypeError(f"numpy dtype {dtype} is not an ONNX element type") from None

@@ -1,10 +1,10 @@
 """The notation: an element of a tensor as an expression over axes, sizes and loads.
 
-    matmul = compute((n, m), lambda i, j: reduce_sum(k, lambda l: a[i, l] * b[l, j]))
+matmul = compute((n, m), lambda i, j: reduce_sum(k, lambda l: a[i, l] * b[l, j]))
 
 Expressions are immutable and compare by structure. Index arithmetic (dtype INDEX) is kept in the
-polynomial normal form of `index.py`, so that equal sizes are equal objects' values; element
-arithmetic is kept as written, because floats are not a ring.
+polynomial normal form of `index.py`, so that equal sizes are equal expressions. Element arithmetic
+is kept as written, because floats are not a ring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEPTH: ContextVar[int] = ContextVar("depth of nested reductions", default=0)
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Element type and shape; a `None` dtype is no tensor, a `None` shape has an unknown rank."""
+    """Element type and shape; dtype `None` is not a tensor, shape `None` has unknown rank."""
 
     dtype: DType | None
     shape: tuple[Dim, ...] | None
@@ -36,7 +36,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor: an input when `body` is None, else `body` is its element at `axes`."""
+    """A tensor: an input if `body` is None, else its element at `axes` is `body`."""
 
     name: str
     dtype: DType
@@ -60,7 +60,7 @@ class Tensor:
 
 
 def placeholder(name: str, type: TensorType) -> Tensor:
-    """An input tensor of `type` (which must be known)."""
+    """Return an input tensor of `type`, which must be known."""
     if type.dtype is None or type.shape is None:
         raise ValueError(f"{name} has no known type: {type}")
     return Tensor(name, type.dtype, type.shape)
@@ -69,7 +69,7 @@ def placeholder(name: str, type: TensorType) -> Tensor:
 def compute(
     shape: Sequence[Dim], body: Callable[..., Expr], *, name: str = "t", dtype: DType | None = None
 ) -> Tensor:
-    """The tensor of `shape` whose element at (i0, i1, ...) is `body(i0, i1, ...)`."""
+    """Return the tensor of `shape` whose element at (i0, i1, ...) is `body(i0, i1, ...)`."""
     axes = tuple(Axis(f"i{n}", extent) for n, extent in enumerate(shape))
     token = _DEPTH.set(0)
     try:
@@ -84,7 +84,8 @@ def compute(
 
 
 def reduction(fn: str, extents: Dim | Sequence[Dim], body: Callable[..., Expr]) -> Expr:
-    """`fn` (sum, prod, max, min, any, all) of `body(k0, ...)` over all indices below `extents`."""
+    """Return `fn` (sum, prod, max, min, any, all) of `body(k0, ...)` over all indices below
+    `extents`."""
     sizes = [extents] if isinstance(extents, (int, Expr)) else list(extents)
     depth = _DEPTH.get()
     axes = tuple(Axis(f"k{depth + n}", e) for n, e in enumerate(sizes))
@@ -111,7 +112,7 @@ def reduce_min(extents: Dim | Sequence[Dim], body: Callable[..., Expr]) -> Expr:
 
 
 def const(value: Number | bool, dtype: DType) -> Const:
-    """`value` as an exact constant of `dtype`; floats become the fraction that they are."""
+    """Return `value` as an exact constant of `dtype`; a float becomes the fraction that it is."""
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
         exact = Fraction(value)
         value = int(exact) if exact.denominator == 1 else exact
@@ -119,9 +120,10 @@ def const(value: Number | bool, dtype: DType) -> Const:
 
 
 def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
-    """`fn` of `args`, which share one dtype (numbers take it); the result has it, or `dtype`.
+    """Return `fn` of `args`, which share one dtype (numbers adopt it). The result has that dtype,
+    or `dtype`.
 
-    Raises TypeError when the operands' dtypes differ.
+    Raises TypeError if the dtypes of the operands differ.
     """
     kinds = [a.dtype for a in args if not isinstance(a, (int, float, Fraction))]
     if not kinds:
@@ -137,7 +139,7 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
 
 
 def compare(fn: str, a: Expr | Number, b: Expr | Number) -> Expr:
-    """eq, ne, lt or le, as a bool."""
+    """Return the comparison eq, ne, lt or le as a bool."""
     return apply(fn, a, b, dtype=BOOL)
 
 
@@ -145,7 +147,8 @@ Expr.apply, Expr.compare = staticmethod(apply), staticmethod(compare)
 
 
 def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
-    """`yes` where `guard` holds, else `no`; a load in the branch not taken need not be in range."""
+    """Return `yes` where `guard` holds, else `no`; a load in the branch not taken may be out of
+    range."""
     kinds = [e.dtype for e in (yes, no) if not isinstance(e, (int, float, Fraction))]
     if not kinds or any(k != kinds[0] for k in kinds):
         raise TypeError(f"select between {yes} and {no}")
@@ -158,7 +161,7 @@ def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
 
 
 def both(*guards: Expr | bool) -> Expr | bool:
-    """The conjunction of `guards`."""
+    """Return the conjunction of `guards`."""
     rest = [g for g in guards if g is not True and not (isinstance(g, Const) and g.value)]
     if any(g is False or (isinstance(g, Const) and not g.value) for g in rest):
         return False
@@ -170,13 +173,14 @@ def both(*guards: Expr | bool) -> Expr | bool:
 
 
 def inside(i: Expr | int, extent: Dim) -> Expr | bool:
-    """0 <= i < extent."""
+    """Return 0 <= i < extent."""
     e = ix.as_index(i)
     return both(compare("le", const(0, INDEX), e), compare("lt", e, ix.as_index(extent)))
 
 
 def cast(e: Expr, dtype: DType | None) -> Expr:
-    """`e` converted to `dtype` with ONNX's Cast semantics; an index becomes a number."""
+    """Return `e` converted to `dtype` with the semantics of ONNX's Cast; an index becomes a
+    number."""
     if dtype is None or e.dtype == dtype:
         return e
     if isinstance(e, Const) and e.dtype == INDEX and dtype.kind in "if":
@@ -185,12 +189,13 @@ def cast(e: Expr, dtype: DType | None) -> Expr:
 
 
 def gather(e: Expr, bound: Dim) -> Index:
-    """An integer element used as an index below `bound`; a negative one counts from the end."""
+    """Return an integer element as an index below `bound`; a negative element counts from the
+    end."""
     return Index(e, ix.as_index(bound), INDEX)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of `dims`."""
+    """Return the product of `dims`."""
     out: Dim = 1
     for d in dims:
         out = ix.dim(out * d)
@@ -198,7 +203,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def ravel(index: Sequence[Dim | Expr], shape: Sequence[Dim]) -> Expr:
-    """The row-major position of `index` in `shape`."""
+    """Return the row-major position of `index` in `shape`."""
     out: Expr = const(0, INDEX)
     for i, n in zip(index, shape, strict=True):
         out = ix.as_index(out * n + i)
@@ -206,7 +211,7 @@ def ravel(index: Sequence[Dim | Expr], shape: Sequence[Dim]) -> Expr:
 
 
 def unravel(position: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
-    """The index in `shape` whose row-major position is `position`."""
+    """Return the index in `shape` whose row-major position is `position`."""
     out: list[Expr] = []
     for axis, n in enumerate(shape):
         stride = product(shape[axis + 1 :])

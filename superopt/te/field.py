@@ -1,17 +1,17 @@
-"""Elements of a prime field: exact arithmetic in which different rational functions differ.
+"""Elements of a prime field: exact arithmetic that distinguishes rational functions.
 
-A float element is a pair of residues (see `residues.py`), a leading axis of length 2 of its array;
-integers and bools are what they are. What cannot be computed in a field is a keyed function, the
-same for the same argument and otherwise random:
+A float element is a pair of residues (see `residues.py`), a leading axis of length 2 of its array.
+Integers and bools are unchanged. A function without a meaning in a field is a keyed function: the
+same for the same argument, else random:
 
-    max, min, <, <=     by a keyed total order in which small numbers stand in their own order, so
-                        that all laws of lattices hold (none that mixes + and max does)
-    exp                 component 0 of exp(v) is g^(v modulo q), so that exp(a + b) = exp(a) exp(b)
-    sqrt, log, tanh...  a hash; at 0 and 1 what they are
-    float to integer    small numbers as they are, others a hash below 7
+max, min, <, <=     by a keyed total order in which small numbers keep their own order, so
+                    that all laws of lattices hold (none that mixes + and max does)
+exp                 component 0 of exp(v) is g^(v modulo q), so that exp(a + b) = exp(a) exp(b)
+sqrt, log, tanh...  a hash; at 0 and 1 their own value
+float to integer    small numbers unchanged, others a hash below 7
 
-Component 1 exists for exp alone. After exp it is a hash: equality, order and hashes look at
-component 0 only, and `agree` compares that. Laws of exp(exp(x)) are not found.
+Component 1 exists for exp alone. After exp it is a hash: equality, order and hashes use component 0
+only, and `elements_equal` compares that. Laws of exp(exp(x)) are not found.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from superopt.te.fn import function, unit
 from superopt.te.keyed import key, mix
 from superopt.te.node import Number
 
-_PART = 16  # numbers n / 16 with |n| <= _NEAR are the small ones
+_PART = 16  # small numbers are n / 16 with |n| <= _MAX_GRID_NUMERATOR
 _NEAR = 1 << 20
-_HASHED = 7  # a float that is no small number becomes an integer below this
+_HASHED = 7  # a float that is not small becomes an integer below this
 _LARGEST_POWER = 64
 _HALF = Fraction(1, 2)
-# Keyed functions where their value is known: at 0, and at 1.
+# Known values of keyed functions at 0 and at 1.
 _AT_ZERO: dict[str, Fraction] = {
     **dict.fromkeys(
         ("sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf"), Fraction(0)
@@ -52,7 +52,7 @@ _ZEROS: ContextVar[list[str] | None] = ContextVar("divisions by zero", default=N
 
 @contextmanager
 def zero_divisions() -> Iterator[list[str]]:
-    """Collects a note for each division by zero over the field, whose value is arbitrary."""
+    """Collect a note for each division by zero in the field, whose value is arbitrary."""
     notes: list[str] = []
     token = _ZEROS.set(notes)
     try:
@@ -63,8 +63,9 @@ def zero_divisions() -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class PrimeField:
-    """The field of p elements beside that of q; `seed` is the key of all keyed functions. above: of
-    16 numbers that are not small, how many stand above these in the order; any where it is None."""
+    """The field of p elements with that of q; `seed` is the key of all keyed functions.
+    sixteenths_above: of 16 numbers that are not small, how many follow the small ones in the order;
+    None for any."""
 
     seed: int = 0
     above: int | None = field(default=None, kw_only=True)
@@ -76,7 +77,7 @@ class PrimeField:
         return (2,) if dtype.is_float else ()
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
-        """Pairs of residues as they are, real numbers as the fractions that they are."""
+        """Return pairs of residues unchanged, real numbers as the fractions that they are."""
         assert type.dtype is not None
         if not type.dtype.is_float:
             return _INTEGERS.load(array, type)
@@ -170,7 +171,7 @@ class PrimeField:
         return np.stack([rng.integers(0, m, shape, np.int64) for m in rs.MODULI])
 
     def agree(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        """Where elements are equal, as far as the field can tell: component 0 of a float."""
+        """Return where elements are equal as far as the field decides: component 0 of a float."""
         return np.asarray(a[0] == b[0] if dtype.is_float else a == b)
 
     # --- exact functions ---
@@ -231,13 +232,13 @@ class PrimeField:
     # --- order ---
 
     def _rank(self, x: np.ndarray) -> np.ndarray:
-        """The place of component 0 in the total order, as an unsigned number."""
+        """Return the rank of component 0 in the total order, as an unsigned integer."""
         x = np.asarray(x)
-        if not x.ndim:  # numpy warns where numbers wrap around, which those of arrays do
+        if not x.ndim:  # numpy warns of overflow in scalars, not in arrays
             return np.asarray(self._rank(x[None])[0])
         n, small = _sixteenths(x)
         middle = np.uint64(1 << 63)
-        near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps, as it must
+        near = middle + (n.astype(np.uint64) << np.uint64(40))  # n wraps on purpose
         place = mix(x.astype(np.uint64) ^ np.uint64(self._key("order")))
         if self.above is not None:
             place = place >> np.uint64(1)
@@ -300,7 +301,7 @@ class PrimeField:
         return out
 
     def _hash(self, fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
-        """A pair of residues for each tuple of arguments."""
+        """Return a pair of residues for each tuple of arguments."""
         state = np.full((), self._key(fn), np.uint64)
         for a in args:
             state = mix(state ^ mix(a.astype(np.uint64)))
@@ -311,12 +312,12 @@ class PrimeField:
         return key(self.seed, what)
 
     def _secret(self, what: str, m: int) -> int:
-        """A keyed number modulo `m`."""
+        """Return a keyed number modulo `m`."""
         return self._key(f"{what}:{m}") % m
 
 
 def _sixteenths(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, small): residues modulo p that are n / 16 for a small integer n."""
+    """Return (n, small): residues modulo p that are n / 16 for a small integer n."""
     n = x * _PART % rs.P
     n = np.where(n > rs.P // 2, n - rs.P, n)
     return n, np.abs(n) <= _NEAR

@@ -1,19 +1,19 @@
-"""The scalar functions, a row each: what `Apply.fn` names.
+"""The table of scalar functions that `Apply.fn` names.
 
-A row says what the function computes on arrays of floats, on arrays of integers (None where it has
-no meaning), and what it is over a prime field:
+A row has the function on arrays of floats, on arrays of integers (None where undefined), and its
+semantics over a prime field:
 
-    ring      exact in the field: add, sub, mul, neg
-    quotient  times the inverse
-    power     repeated multiplication for small integer exponents, else keyed
-    order     by the keyed total order of the field
-    equal     exact (in)equality
-    hom       exp: a homomorphism from sums to products
-    keyed     an unknown function: a keyed hash of the arguments
-    whole     the identity on small integers, else keyed: floor, ceil, round
-    never     false: there is neither nan nor inf among field elements
-    logic     on bools and integers only, so never over the field
-    special   select, cast and bitcast, which are not functions of one element type
+ring      exact in the field: add, sub, mul, neg
+quotient  multiplication by the inverse
+power     repeated multiplication for small integer exponents, else keyed
+order     by the keyed total order of the field
+equal     exact (in)equality
+hom       exp: a homomorphism from sums to products
+keyed     an unknown function: a keyed hash of the arguments
+whole     the identity on small integers, else keyed: floor, ceil, round
+never     false: field elements are never NaN or Inf
+logic     on bools and integers only, so never over the field
+special   select, cast and bitcast, which have operands of several element types
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Arrays = Callable[..., np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function: its name, number of arguments, and meaning on each kind of element."""
+    """A scalar function: its name, arity, and semantics on each kind of element."""
 
     name: str
     arity: int
@@ -44,7 +44,7 @@ class Function:
 
 
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Integer division rounding toward zero; x / 0 is 0."""
+    """Return integer division rounded toward zero; x / 0 is 0."""
     quotient: np.ndarray = np.floor_divide(a, b)
     if a.dtype.kind == "u":
         return quotient
@@ -54,7 +54,7 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _integer_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a ** b with wrap-around; a negative power is 1/a^-b rounded toward zero."""
+    """Return a ** b with wrap-around; a negative power is 1/a^-b rounded toward zero."""
     if a.dtype.kind == "u":
         out: np.ndarray = np.power(a, b)
         return out
@@ -64,7 +64,8 @@ def _integer_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """As C99 says: numpy takes a root where all powers are 0.5, which is none of -inf."""
+    """Return a ** b as C99 defines it: for an exponent array of 0.5 numpy takes square roots, which
+    give NaN for -inf."""
     out: np.ndarray = np.power(a, b)
     rooted = np.isneginf(a) & np.isfinite(b) & (b != np.rint(b))
     return np.where(rooted, np.where(b > 0, np.inf, 0), out).astype(out.dtype, copy=False)
@@ -137,14 +138,14 @@ _ROWS = (
     Function("bitcast", 1, None, None, "special"),
 )
 FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _ROWS})
-# The six reductions, as the function of two elements that each one repeats.
+# The binary function that each of the six reductions repeats.
 FOLDS: Mapping[str, str] = MappingProxyType(
     {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 )
 
 
 def unit(fn: str, dtype: DType) -> Number:
-    """What a reduction of nothing gives."""
+    """Return the identity of a reduction: its result over no elements."""
     match fn:
         case "sum" | "any":
             return 0
@@ -159,7 +160,7 @@ def unit(fn: str, dtype: DType) -> Number:
 
 
 def function(name: str) -> Function:
-    """The row of `name`; KeyError lists what there is."""
+    """Return the row of `name`; KeyError lists the known names."""
     try:
         return FUNCTIONS[name]
     except KeyError:

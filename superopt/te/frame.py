@@ -1,7 +1,7 @@
-"""Steps run as numpy operations, over all of their axes or over ranges of some.
+"""Run array operations with numpy, over all of their axes or over ranges of some.
 
-A reduction over too much at a time is taken in pieces: a frame within the frame has ranges for
-some axes, and what does not depend on those is computed once, outside of it.
+A reduction over too many elements is computed in pieces: a nested frame restricts some axes to
+ranges; an operation that does not depend on those is computed once, by the parent frame.
 """
 
 from __future__ import annotations
@@ -37,29 +37,30 @@ from superopt.te.steps import (
 )
 from superopt.te.strided import part, strided
 
-ELEMENT_BYTES = 8  # of most, as float64 and int64
+ELEMENT_BYTES = 8  # of the largest element types, float64 and int64
 MEASURED_ELEMENTS = guard.MEASURED_BYTES // ELEMENT_BYTES
-MOST_BYTES = 96 << 20  # of the elements that a reduction is over, at a time
-FEW_TERMS = 16  # a reduction of so many terms, or so many places of a window, is computed ...
+MOST_BYTES = 96 << 20  # of the elements that a reduction reads at a time
+FEW_TERMS = 16  # a reduction of at most so many terms, or window positions, is unrolled into ...
 MOST_LOOPS = 256
-MANY_ELEMENTS = 1 << 11  # ... term by term, if each is of so many elements
+MANY_ELEMENTS = 1 << 11  # ... elementwise operations, if each has at least so many elements
 
 
 class Sources(Protocol):
-    """Where the elements of tensors come from."""
+    """Provides the elements of tensors."""
 
     @property
     def domain(self) -> Domain:
-        """What elements are."""
+        """Return the domain of the elements."""
 
     def tensor(self, t: Tensor) -> np.ndarray:
-        """The elements of a tensor."""
+        """Return the elements of a tensor."""
 
     def raw(self, t: Tensor) -> np.ndarray:
-        """The same, but an input as it was given, perhaps not converted to the domain yet."""
+        """Return the elements of a tensor, but an input as given, perhaps not yet converted to the
+        domain."""
 
     def padding(self, view: View, fill: np.ndarray) -> np.ndarray:
-        """The source of a padded view, from `first` to `last` on each dimension."""
+        """Return the source of a padded view, from `first` to `last` on each dimension."""
 
 
 def extent(a: Axis) -> int:
@@ -69,7 +70,8 @@ def extent(a: Axis) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Steps with some axes restricted to ranges; what does not depend on those is the parent's."""
+    """An evaluation with some axes restricted to ranges; the parent computes what does not depend
+    on them."""
 
     source: Sources
     shared: frozenset[Plan]
@@ -133,7 +135,7 @@ class Frame:
                 return _converted(domain, out, wide, dtype)
 
     def admit(self, step: Plan) -> None:
-        """Raises OverMemory or OutOfTime for a step whose elements are too many."""
+        """Raise OverMemory or OutOfTime for an operation with too many elements."""
         count = 1
         for q in step.axes:
             low, high = self.range(q, step.scope)
@@ -155,7 +157,7 @@ class Frame:
         return out
 
     def check(self, bad: np.ndarray, masks: tuple[Mask, ...], message: str) -> None:
-        """Raise IndexError where an element that counts is bad."""
+        """Raise IndexError where an element that the masks select is out of range."""
         for m in masks:
             guard = self.run(m.guard)
             bad = bad & (guard if m.holds else ~guard)
@@ -169,7 +171,8 @@ class Frame:
         scope: tuple[Axis, ...],
         axes: list[int],
     ) -> np.ndarray:
-        """A view of `source`, whose last dimensions are at `forms`, over the positions `axes`."""
+        """Return a view of `source`, whose last dimensions are indexed by `forms`, over the
+        positions `axes`."""
         lead = source.ndim - len(forms)
         steps = dict.fromkeys(axes, 0)
         start: list[slice] = []
@@ -216,7 +219,7 @@ class Frame:
             self.check(outside, edge.masks, f"a load of {name} is out of its shape {shape}")
 
     def pick(self, step: Pick) -> np.ndarray:
-        source = self.source.raw(step.tensor)  # converted after what counts is picked
+        source = self.source.raw(step.tensor)  # converted after the needed elements are gathered
         shape = step.tensor.shape
         lead = source.ndim - len(shape)
         axes = sorted({q for _, f in step.forms for q, _ in f.terms})
@@ -232,7 +235,7 @@ class Frame:
                 self.check(bad, step.masks, message)
                 i = np.clip(i, 0, max(n - 1, 0))
             indices.append(i.reshape([i.shape[q] for q in chosen]))
-        if 0 in shape:  # nothing to load, and nothing that counts
+        if 0 in shape:  # nothing to load, and no element counts
             full = [
                 high - low for q in sorted(step.axes) for low, high in (self.range(q, step.scope),)
             ]
@@ -263,7 +266,7 @@ class Frame:
         scope: tuple[Axis, ...],
         axes: list[int],
     ) -> np.ndarray:
-        """`source` with its dimensions from `lead` on at `forms`."""
+        """Return `source` with its dimensions from `first_dim` on indexed by `forms`."""
         if all(
             f.base == 0 and f.terms == ((q, 1),) and self.range(q, scope) == (0, n)
             for f, q, n in zip(forms, axes, source.shape[lead:], strict=False)
@@ -280,7 +283,8 @@ class Frame:
         return _converted(domain, out, wide, step.dtype)
 
     def folded(self, step: Fold, wide: DType, left: list[int]) -> np.ndarray:
-        """The reduction over this frame's ranges, in `wide`; the axes `left` may be taken apart."""
+        """Return the reduction over this frame's ranges, in `wide`; axes in `splittable` may be
+        unrolled."""
         domain, scope = self.source.domain, step.body.scope
         outer = len(step.scope)
         length = {q: high - low for q in range(len(scope)) for low, high in (self.range(q, scope),)}
@@ -306,14 +310,15 @@ class Frame:
         return domain.reduce(step.fn, x, over, wide)
 
     def free(self, step: Fold, wide: DType) -> bool:
-        """Is the body a view that numpy reduces as it is?"""
+        """True if the body is a view that numpy reduces without a copy."""
         plain = isinstance(step.body, View) and wide == step.dtype
         return plain and not self.source.domain.lead(wide)
 
     def one_by_one(
         self, step: Fold, wide: DType, position: int, width: int, left: list[int]
     ) -> np.ndarray:
-        """`folded` in pieces of `width` on an axis, combined or (an outer axis) put together."""
+        """Return `reduce_ranges` in pieces of `width` along an axis, combined or (on a kept axis)
+        concatenated."""
         domain = self.source.domain
         low, high = self.range(position, step.body.scope)
         total: np.ndarray | None = None
@@ -337,7 +342,7 @@ def _converted(domain: Domain, x: np.ndarray, kind: DType, dtype: DType) -> np.n
 
 
 def _integers(fn: str, values: list[np.ndarray]) -> np.ndarray:
-    """Index arithmetic on int64 arrays."""
+    """Return index arithmetic on int64 arrays."""
     if fn == "floordiv":
         return np.asarray(values[0] // values[1])
     operation = function(fn).ints

@@ -1,8 +1,8 @@
 """Index arithmetic in normal form: integer polynomials over axes, sizes and opaque atoms.
 
-`add`, `sub`, `mul` and `neg` are multiplied out, so that equal polynomials are equal expressions;
+`add`, `sub`, `mul` and `neg` are multiplied out, so that equal polynomials are equal expressions.
 `//` and `%` are simplified where the ranges of axes (0 <= axis < extent) and sizes (>= 1) decide
-them, and are atoms otherwise. A polynomial is printed back as sums of products in a fixed order.
+them, and are atoms otherwise. A polynomial is rebuilt as a sum of products in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Poly = dict[Monomial, int]
 
 
 def as_index(value: Dim | Expr) -> Expr:
-    """An int or index expression as an index expression."""
+    """Return an int or index expression as an index expression."""
     if isinstance(value, Expr):
         if value.dtype != INDEX:
-            raise TypeError(f"{value} is {value.dtype}, not an index: use gather")
+            raise TypeError(f"{value} is {value.dtype}, not an index; convert it with gather")
         return value
     return Const(int(value), INDEX)
 
 
 def dim(value: Dim | Number) -> Dim:
-    """The simplest form of a size: an int where it is one."""
+    """Return the simplest form of a size: an int where it is one."""
     if isinstance(value, Const):
         return int(value.value)
     return value if isinstance(value, Expr) else int(value)
@@ -58,7 +58,7 @@ def _poly(e: Expr) -> tuple[tuple[Monomial, int], ...]:
 
 
 def polynomial(e: Expr) -> Poly:
-    """`e` as {product of atoms: coefficient}."""
+    """Return `e` as {product of atoms: coefficient}."""
     return dict(_poly(e))
 
 
@@ -68,7 +68,7 @@ def _key(e: Expr) -> tuple[int, str]:
 
 
 def from_polynomial(p: Poly) -> Expr:
-    """The normal form of a polynomial."""
+    """Return the normal form of a polynomial."""
     terms: list[Expr] = []
     for atoms, c in sorted(
         ((m, c) for m, c in p.items() if c), key=lambda t: (-len(t[0]), [_key(a) for a in t[0]])
@@ -102,7 +102,7 @@ def _mul(a: Poly, b: Poly) -> Poly:
 
 
 def bounds(e: Expr) -> tuple[int | None, int | None]:
-    """The least and greatest value of `e`, None where unknown."""
+    """Return the least and greatest value of `e`; None where unknown."""
     low: int | None = 0
     high: int | None = 0
     for atoms, c in _poly(e):
@@ -161,11 +161,11 @@ def _atom_bounds(a: Expr) -> tuple[int | None, int | None]:
 
 
 def _below(e: Expr, n: Expr) -> bool:
-    """Is 0 <= e < n for all values, as far as the ranges say?"""
+    """True if the ranges imply 0 <= e < n for all values."""
     lo, _ = bounds(e)
     if lo is None or lo < 0:
         return False
-    # raise every axis to its last value: extent - 1; then n - 1 - e must be >= 0
+    # set every axis to its last value, extent - 1; then n - 1 - e must be >= 0
     top = polynomial(as_index(Const(-1, INDEX)))
     top = _add(top, polynomial(n))
     for atoms, c in polynomial(e).items():
@@ -189,7 +189,8 @@ def _below(e: Expr, n: Expr) -> bool:
 
 
 def _divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
-    """(quotient, rest): the terms of `p` that the monomial `q` divides, divided, and the others."""
+    """Return (quotient, remainder): the terms of `p` that the monomial `q` divides, divided, and
+    the others."""
     if len(q) != 1:
         return ({(): 1}, {}) if p == q else ({}, p)
     ((qm, qc),) = q.items()
@@ -211,7 +212,7 @@ def _divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
 
 
 def floordiv(a: Expr, b: Expr) -> Expr:
-    """a // b for b >= 1, rounding down."""
+    """Return a // b for b >= 1, rounded down."""
     q = polynomial(b)
     if not q:
         raise ZeroDivisionError(f"{a} // 0")
@@ -223,7 +224,7 @@ def floordiv(a: Expr, b: Expr) -> Expr:
     r = from_polynomial(rest)
     if _below(r, b):
         return from_polynomial(quotient)
-    if isinstance(r, Const) and isinstance(b, Const):  # -1 // 2 of (2 n - 1) // 2
+    if isinstance(r, Const) and isinstance(b, Const):  # e.g. -1 // 2 of (2 n - 1) // 2
         return from_polynomial(_add(quotient, {(): int(r.value) // int(b.value)}))
     if isinstance(b, Const) and not quotient:
         inner = _nested(r, int(b.value))
@@ -241,7 +242,7 @@ def _nested(a: Expr, n: int) -> Expr | None:
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    """a % b for b >= 1, with the sign of b."""
+    """Return a % b for b >= 1."""
     q = polynomial(b)
     if not q:
         raise ZeroDivisionError(f"{a} % 0")
@@ -260,7 +261,7 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 @lru_cache(maxsize=1 << 16)
 def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
-    """`fn` of index expressions, in normal form."""
+    """Return `fn` of index expressions in normal form."""
     match fn, args:
         case "add", (a, b):
             return from_polynomial(_add(polynomial(a), polynomial(b)))
@@ -290,7 +291,7 @@ def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
 
 
 def _decide(fn: str, lo: int | None, hi: int | None) -> bool | None:
-    """Does `a fn b` hold, given lo <= b - a <= hi?"""
+    """Return whether `a fn b` holds, given lo <= b - a <= hi; None where undecided."""
     match fn:
         case "lt":
             return (
@@ -308,7 +309,7 @@ def _decide(fn: str, lo: int | None, hi: int | None) -> bool | None:
 
 
 def substitute(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
-    """`e` with sizes and axes replaced, in normal form again."""
+    """Return `e` with sizes and axes replaced, in normal form."""
     if e in env:
         return env[e]
     match e:
@@ -325,7 +326,8 @@ def substitute(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
 
 
 def evaluate(value: Dim, sizes: dict[str, int]) -> int:
-    """The number that a size is, given the symbols' values; KeyError names a missing one."""
+    """Return the integer value of a size, given the values of its symbols; KeyError names a missing
+    one."""
     if isinstance(value, int):
         return value
     match value:
@@ -352,7 +354,7 @@ def evaluate(value: Dim, sizes: dict[str, int]) -> int:
 
 
 def symbols(value: Dim) -> frozenset[str]:
-    """The names of the sizes that `value` depends on."""
+    """Return the names of the sizes that `value` depends on."""
     match value:
         case Size(name):
             return frozenset((name,))

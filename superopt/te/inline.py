@@ -1,4 +1,4 @@
-"""Expressions with other expressions in them: a tensor's body for loads of it."""
+"""Substitution in expressions: the bodies of tensors for loads of them, and indices for axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from superopt.te.walk import axes_of
 
 @dataclass(slots=True)
 class Inlining:
-    """Expressions with the bodies of some tensors for the loads of these."""
+    """Replaces loads of some tensors by the definitions of these."""
 
     bodies: Mapping[Tensor, Tensor]
     memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class Inlining:
 
 
 def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
-    """`e` with other indices for its axes."""
-    memo: dict[int, tuple[Expr, Expr]] = {}  # with what it is of, so that an id stays its own
+    """Return `e` with `env` substituted for its axes; bound axes are renamed to avoid capture."""
+    memo: dict[int, tuple[Expr, Expr]] = {}  # keeps the expression, so that its id stays unique
     names = {a.name for i in env.values() for a in axes_of(i)} | {a.name for a in env}
 
     def go(e: Expr) -> Expr:
@@ -65,7 +65,7 @@ def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
                 return rebuild(fn, tuple(map(go, args)), dtype)
             case Reduce(fn, axes, body, dtype):
                 taken = [a for a in axes if a.name in names]
-                if taken:  # a name stands for one axis
+                if taken:  # rename a bound axis whose name is in use
                     new = {a: Axis(_other(a.name, names), a.extent) for a in taken}
                     inner = placed(body, {**new})
                     return go(Reduce(fn, tuple(new.get(a, a) for a in axes), inner, dtype))
@@ -85,7 +85,7 @@ def _other(name: str, taken: Collection[str]) -> str:
 
 
 def indexed(element: Expr, bound: Expr) -> Expr:
-    """An element as an index; a number is one at once."""
+    """Return an element as an index; a constant becomes a constant index."""
     if isinstance(element, Const) and isinstance(bound, Const):
         i = int(element.value)
         return ix.as_index(i + int(bound.value) if i < 0 else i)

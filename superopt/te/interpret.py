@@ -1,4 +1,4 @@
-"""The values of a tensor in a domain, box by box."""
+"""Evaluate tensors in a domain, box by box."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from superopt.te.strided import part, strided
 def evaluate(
     tensor: Tensor, inputs: Mapping[str, np.ndarray], domain: Domain | None = None
 ) -> np.ndarray:
-    """The value of `tensor`, whose sizes are numbers (see `bind`), from its inputs by name.
+    """Return the value of `tensor`, whose sizes are integers (see `bind`), from its inputs by name.
 
     The result may share memory with an input. Raises IndexError where an unguarded load is out of
     range, KeyError for a missing input, ValueError for an input of another shape.
@@ -34,7 +34,7 @@ def evaluate(
 def evaluate_all(
     tensors: Sequence[Tensor], inputs: Mapping[str, np.ndarray], domain: Domain | None = None
 ) -> list[np.ndarray]:
-    """The values of several tensors; what they share is computed once. See `evaluate`."""
+    """Return the values of several tensors; shared parts are computed once. See `evaluate`."""
     with np.errstate(all="ignore"):
         run = _Run(inputs, domain or Reals(), {}, {})
         return [run.tensor(t) for t in tensors]
@@ -42,7 +42,7 @@ def evaluate_all(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Tensors computed so far, and sources that were padded."""
+    """Results computed so far, and padded sources."""
 
     inputs: Mapping[str, np.ndarray]
     domain: Domain
@@ -59,7 +59,7 @@ class _Run:
         try:
             array = self.inputs[t.name]
         except KeyError:
-            raise KeyError(f"no input {t.name}; given: {', '.join(self.inputs)}") from None
+            raise KeyError(f"missing input {t.name}; given: {', '.join(self.inputs)}") from None
         out = self.domain.load(array, t.type)
         shape = (*self.domain.lead(t.dtype), *t.shape)
         if out.shape != shape:
@@ -91,7 +91,7 @@ class _Run:
         return out
 
     def padding(self, view: View, fill: np.ndarray) -> np.ndarray:
-        """The source of a padded view, from `first` to `last` on each dimension."""
+        """Return the source of a padded view, from `first` to `last` on each dimension."""
         found = self.padded.get(view)
         if found is not None:
             return found
@@ -117,7 +117,7 @@ class _Run:
 
 
 def _window(out: np.ndarray, place: tuple[Affine, ...], axes: tuple[Axis, ...]) -> np.ndarray:
-    """The elements of `out` that a box covers, over the box's axes."""
+    """Return the elements of `out` that a box covers, over the axes of the box."""
     lead = out.ndim - len(place)
     start = part(out, lead, [slice(f.base, None) for f in place])
     steps = [

@@ -10,15 +10,15 @@ import numpy as np
 
 @lru_cache(maxsize=1 << 14)
 def key(seed: int, what: str) -> int:
-    """64 bits for each seed and name."""
+    """Return 64 bits for each seed and name."""
     digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """A bijection of unsigned 64-bit numbers that spreads every bit (the finalizer of
+    """Return a bijection of unsigned 64-bit integers that diffuses every bit (the finalizer of
     splitmix64)."""
-    if not x.ndim:  # numpy warns of single numbers that wrap around
+    if not x.ndim:  # numpy warns of overflow in scalars
         return np.asarray(mix(np.atleast_1d(x))[0])
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

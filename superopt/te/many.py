@@ -1,4 +1,4 @@
-"""Several evaluations at once: an axis in front of every array counts them."""
+"""Evaluate many inputs at once along a leading batch axis."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from superopt.te.node import Number
 
 @dataclass(frozen=True, slots=True)
 class Many(Reals):
-    """`Reals` for `count` inputs: arrays of floats and bools are (count, *shape). Integers are not:
-    they may be indices, of which there is one for all."""
+    """`Reals` for `count` inputs: float and bool arrays have shape (count, *shape). Integer arrays
+    have no batch axis, because they may be indices, which are shared."""
 
     count: int = 1
 

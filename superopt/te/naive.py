@@ -1,7 +1,7 @@
-"""A tensor element by element, exactly as its expression is written: the oracle of the fast reader.
+"""A scalar interpreter of tensor expressions: the oracle of the array evaluator.
 
 Elements are Python ints, floats, fractions, or symbolic sizes (index expressions as values of
-integer tensors, which is how an importer propagates the shapes that a model computes).
+integer tensors, by which the importer propagates shapes that a model computes).
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ Reader = Callable[[tuple[int, ...]], Scalar]
 
 
 class Undecided(SuperoptError):
-    """A value depends on a symbolic size in a way that cannot be said, or decided."""
+    """A value depends on a symbolic size in a way that cannot be expressed or decided."""
 
 
 class Algebra(Protocol):
-    """What elements are; index arithmetic is always on integers and sizes."""
+    """The arithmetic of elements; index arithmetic is always on integers and sizes."""
 
     def const(self, value: Number, dtype: DType) -> Scalar:
-        """A constant."""
+        """Return a constant."""
 
     def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
-        """A scalar function; never select."""
+        """Return a scalar function; never called for select."""
 
     def truth(self, value: Scalar) -> bool:
-        """A bool element as a bool; raises Undecided."""
+        """Return a bool element as a bool; raises Undecided."""
 
 
 def elements(
     tensor: Tensor, inputs: Mapping[str, Reader], algebra: Algebra | None = None
 ) -> np.ndarray:
-    """All elements of `tensor`, as an array of objects.
+    """Return all elements of `tensor` as an array of objects.
 
-    `inputs` gives each input tensor's element at an index. Raises Undecided where a symbolic size
-    stands in the way, IndexError where a load that is reached is out of range.
+    `inputs` maps each input's name to a function from an index to an element. Raises Undecided
+    where a symbolic size blocks evaluation, IndexError where a load that is reached is out of
+    range.
     """
     return _Reading(inputs, algebra or Numbers(), {}).tensor(tensor)
 
@@ -101,7 +102,7 @@ class _Reading:
                 return i % n
             case Reduce(fn, axes, body, dtype):
                 return self.reduce(fn, axes, body, dtype, at)
-        raise TypeError(f"no value of {e}")
+        raise TypeError(f"cannot evaluate {e}")
 
     def load(self, t: Tensor, index: tuple[int, ...]) -> Scalar:
         for i, d in zip(index, t.shape, strict=True):
@@ -137,7 +138,7 @@ def _known(value: Scalar, what: str) -> int:
 
 
 def _index(fn: str, args: list[Scalar], dtype: DType, algebra: Algebra) -> Scalar:
-    """Index arithmetic, on integers and sizes."""
+    """Return index arithmetic on integers and sizes."""
     if fn == "cast":
         (x,) = args
         if isinstance(x, (int, float)):
@@ -155,10 +156,8 @@ def _index(fn: str, args: list[Scalar], dtype: DType, algebra: Algebra) -> Scala
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Python's numbers with the semantics of the element types, and symbolic sizes among integers.
-
-    Floats are computed in float64, whatever their type.
-    """
+    """Python numbers with the semantics of the element types, and symbolic sizes among integers.
+    Floats are computed in float64, whatever their type."""
 
     def const(self, value: Number, dtype: DType) -> Scalar:
         return _number(value, dtype)
@@ -190,7 +189,7 @@ class Numbers:
 
 
 def _number(value: Number, dtype: DType) -> Number:
-    """A number as an element of `dtype`: integers truncated and wrapped."""
+    """Return a number as an element of `dtype`; integers are truncated and wrapped."""
     if dtype == BOOL:
         return int(value != 0)
     if dtype.is_int:
@@ -199,9 +198,10 @@ def _number(value: Number, dtype: DType) -> Number:
 
 
 def _symbolic(fn: str, args: list[Scalar], kind: DType, dtype: DType) -> Scalar:
-    """A function of integers of which some are symbolic sizes: polynomials, floor division, order.
+    """Return a function of integers of which some are symbolic sizes: polynomials, floor division,
+    order.
 
-    A float that is a whole number counts as one, so that Cast, Mul, Floor, Cast chains go through.
+    An integral float counts as an integer, so that Cast, Mul, Floor, Cast chains can be evaluated.
     """
     whole: list[Expr] = []
     for a in args:
@@ -211,7 +211,7 @@ def _symbolic(fn: str, args: list[Scalar], kind: DType, dtype: DType) -> Scalar:
             whole.append(Const(int(a), INDEX))
         else:
             raise Undecided(
-                f"cannot compute {fn}({', '.join(map(str, args))})", f"{a} is no integer"
+                f"cannot compute {fn}({', '.join(map(str, args))})", f"{a} is not an integer"
             )
     match fn:
         case "cast" if dtype.is_number:
@@ -235,7 +235,8 @@ _ORDER = ("lt", "le", "eq", "ne")
 
 
 def _divided(fn: str, a: Expr, b: Expr, kind: DType) -> Scalar:
-    """a / b and a mod b. Floor division is truncating division where neither is negative."""
+    """Return a / b or a mod b. Floor division equals truncating division for non-negative
+    operands."""
     exact = _at_least(b, 1) and isinstance(ix.mod(a, b), Const) and ix.mod(a, b) == Const(0, INDEX)
     if exact:
         return _simple(ix.floordiv(a, b)) if fn == "div" else 0
@@ -254,7 +255,7 @@ def _simple(e: Expr) -> Scalar:
 
 
 def _beyond(fn: str, values: list[Number]) -> Number:
-    """What IEEE arithmetic gives where Python's raises."""
+    """Return the IEEE result where Python raises an exception."""
     with np.errstate(all="ignore"):
         x = [np.float64(v) for v in values]
         out = _IEEE[fn](*x) if fn in _IEEE else math.nan

@@ -12,14 +12,14 @@ from superopt.te.dtype import INDEX, DType
 if TYPE_CHECKING:
     from superopt.te.expr import Tensor
 
-Number = int | Fraction | float  # a float only where no fraction can say it: inf and nan
+Number = int | Fraction | float  # a float only for inf and nan, which no fraction represents
 
 
 class Expr:
     """An expression: one of Const, Size, Axis, Apply, Load, Reduce, Index.
 
-    `apply` and `compare` are expr.py's functions, set there: the operators below need them, and
-    they need the classes below.
+    `apply` and `compare` are functions of expr/tensor.py, which sets them: the operators below need
+    them, and they need the classes below.
     """
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class Const(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Size(Expr):
-    """A symbolic size, an integer that is at least 1 unless said otherwise."""
+    """A symbolic size, an integer that is at least 1 unless stated otherwise."""
 
     name: str
     dtype: DType = INDEX
@@ -120,7 +120,7 @@ class Axis(Expr):
 
     @property
     def size(self) -> int:
-        """The extent, where it is known that it is a number."""
+        """Return the extent, which must be an integer."""
         assert isinstance(self.extent, int)
         return self.extent
 
@@ -133,12 +133,12 @@ class Axis(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Apply(Expr):
-    """A scalar function (a row of `fn.py`) of expressions, with the result's dtype."""
+    """A scalar function (a row of `functions.py`) of expressions, with the dtype of the result."""
 
     fn: str
     args: tuple[Expr, ...]
     dtype: DType
-    _hash: int = field(default=0, init=False, compare=False)  # found once: trees of them are deep
+    _hash: int = field(default=0, init=False, compare=False)  # cached: expression trees are deep
 
     def __hash__(self) -> int:
         if not self._hash:
@@ -146,7 +146,7 @@ class Apply(Expr):
         return self._hash
 
     def __reduce__(self) -> tuple[type[Apply], tuple[object, ...]]:
-        return Apply, (self.fn, self.args, self.dtype)  # a hash is of one process
+        return Apply, (self.fn, self.args, self.dtype)  # a hash is valid in one process only
 
     def __str__(self) -> str:
         infix = _INFIX.get(self.fn)
@@ -184,7 +184,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Index(Expr):
-    """An integer element as an index in [-bound, bound); a negative one counts from the end."""
+    """An integer element as an index in [-bound, bound); a negative element counts from the end."""
 
     element: Expr
     bound: Expr

@@ -1,4 +1,4 @@
-"""What to compute for a tensor: its boxes as trees of array operations, in no domain yet."""
+"""Plan a tensor as trees of array operations, one for each box, independent of the domain."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from superopt.te.steps import (
     Wrap,
 )
 
-WIDEST = 4  # times a tensor's size is the most that it is padded to, for loads under a guard
+WIDEST = 4  # bound on the size of a padded source relative to the tensor, for guarded loads
 
 
 @lru_cache(maxsize=1 << 13)
 def program(tensor: Tensor) -> Program:
-    """How to compute a tensor with a body. Raises TypeError where a size is symbolic."""
+    """Return the program of a tensor with a body. Raises TypeError for a symbolic size."""
     shape = extents(tensor.shape, tensor.name)
     assert tensor.body is not None
     if 0 in shape:
@@ -58,7 +58,7 @@ def _places(box: Box) -> tuple[Affine, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _When:
-    """A guard that holds, or does not, inside of those before it: a branch of a select."""
+    """A guard that holds (or not) inside of the enclosing guards: a branch of a select."""
 
     guard: Expr
     holds: bool
@@ -70,7 +70,7 @@ _Branch = tuple[_When, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """The steps made so far, by expression, scope and branch; and how often each is used."""
+    """Memo of operations by expression, scope and branch, and the number of uses of each."""
 
     done: dict[tuple[int, tuple[Axis, ...], _Branch], tuple[Expr, Plan]]
     uses: dict[Plan, int]
@@ -103,7 +103,7 @@ class _Planner:
             case Apply(fn, args, dtype):
                 return self.call(fn, [self.step(a, scope, branch) for a in args], args, dtype)
             case _:
-                raise TypeError(f"{e} has no value")
+                raise TypeError(f"{e} cannot be evaluated")
 
     def call(self, fn: str, steps: list[Plan], args: tuple[Expr, ...], dtype: DType) -> Plan:
         axes = NOWHERE.union(*(s.axes for s in steps))
@@ -178,7 +178,7 @@ class _Planner:
                 forms[d] = _form(f, scope)
             else:
                 steps[d] = self.step(i, scope, branch)
-        while True:  # an axis that both read is read by index arrays alone
+        while True:  # an axis that indices and forms both use is read by index arrays only
             taken = NOWHERE.union(*(s.axes for s in steps.values()))
             both = [d for d, f in forms.items() if taken & _axes((f,))]
             if not both:
@@ -208,7 +208,7 @@ class _Planner:
     def product(
         self, body: Expr, dtype: DType, inner: tuple[Axis, ...], outer: int, branch: _Branch
     ) -> Plan:
-        """A sum of products: factors that the sum is not over come out of it."""
+        """Plan a sum of products; factors that do not depend on the reduced axes are hoisted."""
         factors, sign = _factors(body)
         steps = [self.step(f, inner, branch) for f in factors]
         inside = [n for n, s in enumerate(steps) if any(p >= outer for p in s.axes)]
@@ -241,7 +241,7 @@ class _Planner:
 
 
 def _factors(e: Expr) -> tuple[list[Expr], int]:
-    """The factors of a product and its sign."""
+    """Return the factors of a product and its sign."""
     match e:
         case Apply("mul", (a, b), _):
             (left, s), (right, t) = _factors(a), _factors(b)
@@ -273,7 +273,7 @@ def _fold(scope: tuple[Axis, ...], fn: str, body: Plan, dtype: DType) -> Fold:
 
 
 def _views(plan: Plan) -> list[View]:
-    """The views that a step reads, elementwise."""
+    """Return the views that an operation reads elementwise."""
     out: list[View] = []
     stack, seen = [plan], set[Plan]()
     while stack:

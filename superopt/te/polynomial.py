@@ -1,9 +1,9 @@
-"""Elements that are rational functions with exact coefficients: equal only where they are the same.
+"""Elements that are rational functions with exact coefficients; equal elements are equal functions.
 
-A polynomial is a sum of monomials in atoms: elements of inputs, and what functions give of which
-nothing is known but that they are functions. Powers may be negative: a quotient by one monomial is
-exact, one by a sum has an atom. Two that are equal as rational functions may be unequal here (a
-quotient by a sum is not cancelled); two that are equal here are equal wherever both are defined.
+A polynomial is a sum of monomials in atoms. An atom is an element of an input or the result of an
+uninterpreted function. Powers may be negative: a quotient by one monomial is exact, one by a sum
+has an atom. Two equal rational functions may be unequal here (a quotient by a sum is not
+cancelled); two that are equal here are equal wherever both are defined.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from superopt.te.expr import TensorType
 from superopt.te.fn import unit
 from superopt.te.node import Number
 
-Monomial = tuple[tuple[int, int], ...]  # atoms and their powers, by number of the atom
+Monomial = tuple[tuple[int, int], ...]  # (atom number, power) pairs
 MOST = 1 << 14  # monomials of one polynomial
 _WHOLE_POWER = 8
-_SIMPLE = 4096  # denominators at most, of fractions that a float is read as
+_SIMPLE = 4096  # denominators of fractions that a float is rounded to
 _INTEGERS = Reals(F64)
 
 
 class NoPolynomial(Exception):
-    """Something that no polynomial says, or one of too many monomials."""
+    """Not representable by a polynomial, or too many monomials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """A coefficient for each monomial, none of which is 0."""
+    """A nonzero coefficient for each monomial."""
 
     terms: dict[Monomial, Fraction]
     key: frozenset[tuple[Monomial, Fraction]] = field(init=False, compare=True)
@@ -65,14 +65,14 @@ class Polynomial:
 
     @property
     def number(self) -> Fraction | None:
-        """The number that it is, if it is one."""
+        """Return the number that a constant polynomial is, else None."""
         if not self.terms:
             return Fraction(0)
         return self.terms.get(()) if len(self.terms) == 1 else None
 
 
 def total(some: Iterable[Polynomial]) -> Polynomial:
-    """The sum of any number of them."""
+    """Return the sum of polynomials."""
     out: dict[Monomial, Fraction] = {}
     for p in some:
         for m, c in p.terms.items():
@@ -101,8 +101,8 @@ def number(value: int | Fraction) -> Polynomial:
 
 @dataclass(frozen=True, slots=True)
 class Polynomials:
-    """The domain; the atoms that were met, each with its number. A float that is the nearest one to
-    a simple fraction is that fraction, and is noted in `read`."""
+    """The domain, with the number of each atom. A float that is the nearest one to a simple
+    fraction is read as that fraction, which is recorded in `rationalized`."""
 
     atoms: dict[object, int] = field(default_factory=dict)
     read: set[Fraction] = field(default_factory=set)
@@ -120,11 +120,11 @@ class Polynomials:
         return _each(lambda v: number(self.exact(float(v))), array)
 
     def atom(self, what: object) -> Polynomial:
-        """The polynomial that is one atom."""
+        """Return the polynomial that is one atom."""
         return Polynomial({((self.atoms.setdefault(what, len(self.atoms)), 1),): Fraction(1)})
 
     def exact(self, value: float | Fraction) -> Fraction:
-        """The number that a float stands for."""
+        """Return the number that a float stands for."""
         if value - value != 0:
             raise NoPolynomial(f"the number {value}")
         near = Fraction(value).limit_denominator(_SIMPLE)
@@ -134,7 +134,7 @@ class Polynomials:
         return near
 
     def input(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """An input, each of whose elements is an atom."""
+        """Return an input each of whose elements is an atom."""
         out = np.empty(shape, object)
         for at in np.ndindex(*shape):
             out[at] = self.atom((name, at))
@@ -153,7 +153,7 @@ class Polynomials:
         if not dtype.is_float and not any(k.is_float for k in kinds):
             return _INTEGERS.apply(fn, args, kinds, dtype)
         if not dtype.is_float:
-            raise NoPolynomial(f"{fn} of floats, whose value is no float")
+            raise NoPolynomial(f"{fn} of floats with a result that is not a float")
         if fn == "cast":
             if not kinds[0].is_float:
                 return _each(lambda v: number(int(v)), args[0])
@@ -237,7 +237,7 @@ class Polynomials:
         return out
 
     def _extreme(self, fn: str, args: Sequence[Polynomial]) -> Polynomial:
-        """One atom for the greatest of any, in whatever order they are compared."""
+        """Return one atom for an n-ary max or min, independent of the order of its operands."""
         known = {k: what for what, k in self.atoms.items()}
         every: set[object] = set()
         for a in args:

@@ -1,5 +1,4 @@
-"""Real numbers of which casts make infinities and zeros, where the type has no number as large, or
-as small."""
+"""Real arithmetic in which casts overflow to infinity and underflow to zero."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from superopt.te.dtype import F64, DType, to_numpy
 
 @dataclass(frozen=True, slots=True)
 class Ranged(Reals):
-    """Every float type in float64, in its own range behind a cast."""
+    """Every float type in float64, restricted to its own range by casts."""
 
     floats: DType | None = F64
 
@@ -30,12 +29,12 @@ class Ranged(Reals):
 
 
 def largest(dtype: DType) -> float:
-    """The greatest number of a float type."""
+    """Return the largest finite number of a float type."""
     return float(_limits(dtype).max)
 
 
 def smallest(dtype: DType) -> float:
-    """The least number of a float type that is above 0."""
+    """Return the smallest positive number of a float type."""
     return float(_limits(dtype).smallest_subnormal)
 
 

@@ -1,7 +1,7 @@
 """Exact arithmetic on pairs of residues: int64 arrays (2, ...), modulo p and modulo q.
 
-p = 2 q + 1 and q are primes, so that the squares modulo p are a group of order q: exponents of its
-elements count modulo q. Both are below 2^31, so that products fit in 64 bits.
+p = 2 q + 1 and q are primes, so that the squares modulo p are a group of order q and exponents of
+its elements count modulo q. Both are below 2^31, so that products fit in 64 bits.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ P = 2147483579
 Q = 1073741789
 MODULI = (P, Q)
 _LIMB = 16  # bits of the lower part of a residue in a matrix product
-_SMALL = 1 << 15  # products of matrices with fewer multiplications need no BLAS
-_DEPTH = 1 << 18  # so many products of limbs sum up exactly in float64
-_FEW = 256  # so many different inverses are faster one by one
+_SMALL = 1 << 15  # matrix products with fewer multiplications do not use BLAS
+_DEPTH = 1 << 18  # so many limb products sum exactly in float64
+_FEW = 256  # fewer distinct inverses are faster one by one
 _DIGITS = 15  # bits of an exponent's digit
 
 
 def modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """`x`, of integers not below 0, reduced; of the first components only, too."""
+    """Return `x`, non-negative integers, reduced by the moduli; `x` may have the first component
+    only."""
     out = np.empty_like(x) if out is None else out
     for n, m in enumerate(MODULI):
         given = x[n : n + 1]
-        # numpy divides by a number that it knows far faster than it takes remainders
+        # numpy divides by a scalar far faster than it takes remainders
         np.subtract(given, np.floor_divide(given, m) * m, out=out[n : n + 1])
     return out
 
@@ -42,20 +43,20 @@ def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def negate(a: np.ndarray) -> np.ndarray:
-    """-a; the negative of 0 is 0; of the first components only, too."""
+    """Return -a, in [0, m); `a` may have the first component only."""
     moduli = np.array(MODULI[: len(a)], np.int64).reshape(-1, *(1,) * (a.ndim - 1))
     return modulo(moduli - a)
 
 
 def of(value: int | Fraction) -> np.ndarray:
-    """A number as a pair of residues."""
+    """Return a number as a pair of residues."""
     exact = Fraction(value)
     pair = [exact.numerator * pow(exact.denominator, -1, m) % m for m in MODULI]
     return np.array(pair, np.int64)
 
 
 def of_integers(x: np.ndarray) -> np.ndarray:
-    """An array of integers (or bools) as pairs."""
+    """Return an array of integers (or bools) as pairs."""
     if x.dtype == np.uint64:
         parts = [(x % np.uint64(m)).astype(np.int64) for m in MODULI]
     else:
@@ -72,7 +73,7 @@ def _powers_of_two() -> tuple[int, np.ndarray]:
 
 
 def of_floats(x: np.ndarray) -> np.ndarray:
-    """An array of finite floats as the fractions that they are."""
+    """Return an array of finite floats as the fractions that they are."""
     fraction, exponent = np.frexp(x.astype(np.float64))
     digits = of_integers((fraction * 2.0**53).astype(np.int64))
     low, powers = _powers_of_two()
@@ -80,7 +81,7 @@ def of_floats(x: np.ndarray) -> np.ndarray:
 
 
 def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
-    """x ** e with an exponent of at least 0 for each of the two components."""
+    """Return x ** e with a non-negative exponent for each of the two components."""
     out = np.ones_like(x)
     square = x
     left = list(exponents)
@@ -96,7 +97,7 @@ def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
 
 
 def inverse(x: np.ndarray) -> np.ndarray:
-    """1 / x; of 0 it is 0."""
+    """Return 1 / x; 0 for x = 0."""
     rows = [np.unique(part, return_inverse=True) for part in x.reshape(2, -1)]
     if sum(len(values) for values, _ in rows) > _FEW:
         return power(x, [m - 2 for m in MODULI])
@@ -109,28 +110,28 @@ def inverse(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _exponential_table(base: int) -> np.ndarray:
-    """base ** d and base ** (d << 15) modulo p, for all digits d."""
+    """Return base ** d and base ** (d << 15) modulo p for all digits d."""
     table = np.ones((2, 1 << _DIGITS), np.int64)
     for row, step in zip(table, (base, pow(base, 1 << _DIGITS, P)), strict=True):
-        for n in range(_DIGITS):  # twice as many
+        for n in range(_DIGITS):  # doubles the table
             row[1 << n : 2 << n] = row[: 1 << n] * pow(step, 1 << n, P) % P
     return table
 
 
 def exponential(base: int, exponent: np.ndarray) -> np.ndarray:
-    """base ** exponent modulo p, for exponents in [0, q); an array without components."""
+    """Return base ** exponent modulo p for exponents in [0, q), an array without components."""
     low, high = _exponential_table(base)
     product = low[exponent & ((1 << _DIGITS) - 1)] * high[exponent >> _DIGITS]
     return np.asarray(product % P)
 
 
 def total(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Sums over `axes` (negative numbers), which stay with length 1; up to 2^32 terms."""
+    """Return sums over `axes` (negative), which keep length 1; up to 2^32 terms."""
     return modulo(np.add.reduce(x, axis=axes, keepdims=True))
 
 
 def product(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Products over `axes` (negative numbers), which stay with length 1."""
+    """Return products over `axes` (negative), which keep length 1."""
     for axis in axes:
         x = np.moveaxis(x, axis, 1)
         while x.shape[1] > 1:
@@ -144,7 +145,7 @@ def product(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Products of the matrices in the last two axes, the ones between broadcast."""
+    """Return products of the matrices in the last two axes, broadcast over the axes between."""
     depth = a.shape[-1]
     if depth > _DEPTH:
         half = depth // 2
@@ -158,14 +159,14 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _small_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
-    """Two integer products: of the lower and of the upper bits of `a`."""
+    """Return the product by two integer products: of the lower and of the upper bits of `a`."""
     low = np.matmul(a & ((1 << _LIMB) - 1), b) % m
     high = np.matmul(a >> _LIMB, b) % m
     return np.asarray(((high << _LIMB) + low) % m)
 
 
 def _blas_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
-    """Three products in float64 (Karatsuba's), each of integers below 2^53."""
+    """Return the product by three float64 products (Karatsuba), each of integers below 2^53."""
     a1, a0 = ((a >> _LIMB).astype(np.float64), (a & ((1 << _LIMB) - 1)).astype(np.float64))
     b1, b0 = ((b >> _LIMB).astype(np.float64), (b & ((1 << _LIMB) - 1)).astype(np.float64))
     high, low = np.matmul(a1, b1), np.matmul(a0, b0)

@@ -1,18 +1,18 @@
-"""Elements that know by which float operations they came about, at three degrees of exactness.
+"""Elements that record the float operations that produced them, at three degrees of exactness.
 
-    same       equal only where the same operations round the same numbers; what never rounds
-               (signs, a factor of one, a zero that is added, the order of two operands) is left out
-    reordered  sums are bags of addends, products bags of factors; nothing is multiplied out
-    rational   rational functions of the inputs, and of what other functions give: exp, sqrt, ...
+same       equal only if the same operations round the same numbers; operations that never round
+           (signs, a factor of one, the addition of zero, the order of two operands) are ignored
+reordered  sums are multisets of addends, products of factors; nothing is multiplied out
+rational   rational functions of the inputs and of the results of other functions: exp, sqrt, ...
 
-`same` is a hash of the expression. The others are its value at random numbers over the reals, where
-a law that is not meant does not hold: in `reordered` each sum that is multiplied, and each product
-that is added, goes through an odd function of no other law; in `rational` functions that overflow,
-or are not defined everywhere, are replaced by such ones. Beside them goes the real value, which
-decides where the sides branch: max, min, abs and comparisons. That rounding may turn what is asked
-of sums, and of functions of more than one rounding, so that there a number without a law decides.
+`same` is a hash of the expression. The others are its value at random real inputs, built so that
+unintended laws fail: in `reordered`, each sum that is multiplied and each product that is added
+passes through an odd function without other laws; in `rational`, functions that overflow or are
+partial are replaced by such functions. The real value is kept as well; it decides branches: max,
+min, abs and comparisons. Rounding may change the outcome for sums and for functions of more than
+one rounding; there a pseudorandom number decides.
 
-An element is a column of 64-bit integers, in which floats stand with their bits.
+An element is a column of 64-bit integers; floats are stored as their bits.
 """
 
 from __future__ import annotations
@@ -68,29 +68,28 @@ from superopt.te.node import Number
 
 DEGREES = ("same", "reordered", "rational")
 _CORRECT = frozenset(("sqrt", "floor", "round", "mod", "fmod"))  # rounded once, or not at all
-# What overflows, or is no number for some arguments: a law of these is one of exceptions, too.
+# Functions that overflow or are NaN for some arguments: a law of these also concerns exceptions.
 _EXCEPTIONAL = frozenset(
     ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
 )
 _EXACT = frozenset(("floor", "round"))
-MANTISSA = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers of less bits are what they are
+MANTISSA = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers with fewer bits are exact
 _RANGES = {
     "exp": (0, np.inf), "sqrt": (0, np.inf), "cosh": (1, np.inf), "acosh": (0, np.inf),
     "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
     "acos": (0, 4),
 }  # fmt: skip
-_SIGNED = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # as their argument
+_SIGNED = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # the sign of the argument
 _WHOLE_POWER = 64
 _REALS = Reals(F64)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """The domain. site: the operator that computes, with its attributes and its operands' types:
-    a sum is the same where the same operator computes the same element of its result. fused: the
-    name of an operator that rounds more than once, and may do so in other ways than those it could
-    be written with. unsure: what was asked whose answer may turn when it is rounded otherwise.
-    """
+    """The domain. site: the operator that computes, with its attributes and operand types; sums are
+    the same if the same operator computes the same element of its result. fused: the name of an
+    operator that rounds more than once, perhaps differently from its decomposition. undecided: the
+    identity hashes of elements whose comparisons may change under other rounding."""
 
     seed: int = 0
     site: str = ""
@@ -98,7 +97,7 @@ class Rounding:
     unsure: set[int] = field(default_factory=set)
 
     def at(self, site: str, fused: str) -> Rounding:
-        """The same, in another operator."""
+        """Return the domain for another operator."""
         return replace(self, site=site, fused=fused)
 
     def store(self, dtype: DType) -> np.dtype:
@@ -108,7 +107,7 @@ class Rounding:
         return (ROWS,) if dtype.is_float else ()
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
-        """Elements as they are; real numbers as constants."""
+        """Return elements unchanged, real numbers as constants."""
         assert type.dtype is not None
         if not type.dtype.is_float:
             return _REALS.load(array, type)
@@ -117,7 +116,7 @@ class Rounding:
         return constants(array.astype(np.float64), type.dtype)
 
     def leaves(self, array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
-        """The elements of an input that has these real values."""
+        """Return the elements of an input with these real values."""
         x = array.astype(np.float64)
         place = np.arange(x.size, dtype=np.int64).reshape(x.shape)
         out = elements(x, dtype, const=0)
@@ -146,7 +145,7 @@ class Rounding:
                 return _REALS.apply(fn, [sign, np.zeros_like(sign)], (F64, F64), dtype)
             case "sign":
                 return constants(self._sign(args[0]), dtype)
-        if fn == "isinf":  # what overflows is not known
+        if fn == "isinf":  # overflow is not known
             asked = self._asked(args[0], 1) & (mixed(args[0][SAME]) & 1 == 1)
             return np.asarray(asked | np.isinf(reals[0]))
         if not dtype.is_float:
@@ -224,7 +223,7 @@ class Rounding:
         return np.where(equals(a, 0), b, np.where(equals(b, 0), a, out))
 
     def _sum_of(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        """The same for both orders; of the opposites it is the opposite."""
+        """Return a hash that is symmetric in its operands and odd under negation of both."""
         total = a + b
         sign = np.sign(total)
         hashed = self._hash("add", [total * sign, np.square(a - b)], dtype) & POSITIVE
@@ -241,7 +240,7 @@ class Rounding:
         out[SAME] = (self._hash("mul", [x + y, x * y], dtype) & POSITIVE) * sign
         out = as_addend(out)
         for one, other in ((a, b), (b, a)):
-            if (two := equals(one, 2)).any():  # x * 2 is x + x to the bit
+            if (two := equals(one, 2)).any():  # x * 2 equals x + x bit for bit
                 twice = self._sum_of(other[SAME], other[SAME], dtype)
                 out[SAME] = np.where(two, twice, out[SAME])
         out = ordered(out)
@@ -281,7 +280,7 @@ class Rounding:
         return np.where(fixed & (n == 1), x, out)
 
     def _called(self, fn: str, args: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
-        """A function of one rounding, or more."""
+        """Return a function that rounds once or more."""
         reals = [floats(a, REAL) for a in args]
         own = function(fn).floats if fn != "bitcast" else None
         out = elements(own(*reals) if own is not None else reals[0], dtype, *args)
@@ -301,7 +300,7 @@ class Rounding:
         return ordered(as_factor(out))
 
     def _folded(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
-        """A sum or product over the last axis, which is not empty."""
+        """Return a sum or product over the last axis, which is not empty."""
         fold = np.add.reduce if fn == "sum" else np.multiply.reduce
         out = elements(fold(floats(flat, REAL), axis=-1), dtype, *np.moveaxis(flat, -1, 0))
         out[ROUNDED] = 2
@@ -330,7 +329,7 @@ class Rounding:
         if not kind.is_float:
             return self._from_integers(x, kind, dtype)
         target = held(dtype)
-        rounded = x.copy()  # the reals do not round
+        rounded = x.copy()  # the real value is not rounded
         hashed = self._hash(f"round to {dtype}", [np.abs(x[SAME])], None) & POSITIVE
         rounded[SAME] = hashed * np.sign(x[SAME])
         rounded[HELD] = target
@@ -351,19 +350,20 @@ class Rounding:
         return ordered(as_factor(out))
 
     def _asked(self, x: np.ndarray, least: int) -> np.ndarray:
-        """Which elements were rounded at least so often, so that no answer about them is sure."""
+        """Return the elements that were rounded at least `min_roundings` times, and record them as
+        undecided."""
         unsure = np.asarray((x[ROUNDED] >= least) & (x[CONST] == 0) & (x[SAME] != 0))
         self.unsure.update(np.unique(np.abs(x[SAME][unsure])).tolist())
         return unsure
 
     def _sign(self, x: np.ndarray) -> np.ndarray:
-        """Of what is rounded once it is known. Else it has no law, and two of eight are 0: where a
-        difference is rounded, or its terms were, they may be equal."""
+        """Return the sign, which is known for elements rounded at most once. Otherwise it is
+        pseudorandom, and 0 for two of eight elements: rounded differences may be equal."""
         equal = self._asked(x, 2) & (mixed(np.abs(x[SAME])) & 7 < 2)
         return np.where(equal, 0.0, np.sign(floats(x, ORDER)))
 
     def _whole(self, x: np.ndarray) -> np.ndarray:
-        """An integer: one without a law where rounding may lead to the next one."""
+        """Return the integer part: pseudorandom where rounding may reach the next integer."""
         other = mixed(x[SAME]) % 8
         return np.where(self._asked(x, 1), other, np.trunc(floats(x, REAL)))
 
@@ -376,7 +376,7 @@ class Rounding:
 
 
 def _bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Between what the results of a function are, rounded as it may be."""
+    """Return the bounds of a function's results, including rounding."""
     low, high = floats(args[0], LOW), floats(args[0], HIGH)
     if fn in _EXACT:
         own = np.floor if fn == "floor" else np.rint
@@ -388,7 +388,7 @@ def _bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray
 
 
 def agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:
-    """Are elements equal to this degree? Integers and truths are what they are."""
+    """True if elements are equal to this degree. Integers and bools compare exactly."""
     if not dtype.is_float:
         return bool((a == b).all())
     if degree == 0:

@@ -1,11 +1,11 @@
-"""Rewriting an element until its loads are affine: the boxes of a tensor, each with its own body.
+"""Rewrite an element until its loads are affine: split a tensor into boxes with a body each.
 
-    select(i < 3, a[i], b[i - 3])   i in [0, 3): a[i]      i in [3, 8): b[i - 3]       split
-    x[i // 4, i % 4]                i = 4 p + q: x[p, q]                               radix
-    x[(h + p - k) // 2]             a box, or a term of the sum, for each value        unroll
+select(i < 3, a[i], b[i - 3])   i in [0, 3): a[i]      i in [3, 8): b[i - 3]       split
+x[i // 4, i % 4]                i = 4 p + q: x[p, q]                               radix
+x[(h + p - k) // 2]             a box, or a term of the sum, for each value        unroll
 
-An axis of the tensor gives boxes; an axis of a reduction gives several reductions, combined.
-What cannot be settled is left as it is: the planner then uses index arrays and masks.
+Splitting an axis of the tensor gives boxes; splitting a reduction axis gives several reductions,
+which are combined. A load that stays non-affine is planned with index arrays and masks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
 MOST_BOXES = 4096
-MOST_TERMS = 256  # of one reduction
-UNROLLED = 64  # the longest axis that is taken apart value by value
+MOST_TERMS = 256  # of one expression
+UNROLLED = 64  # the longest axis that is unrolled
 _FRESH = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of a tensor: index n of it is `place[n]`, affine in `axes`; its element is `body`."""
+    """A part of a tensor: its index in dimension n is `position[n]`, affine in `axes`; its element
+    is `body`."""
 
     axes: tuple[Axis, ...]
     place: tuple[Expr, ...]
@@ -39,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Below `at`, and from there on."""
+    """Split an axis into [0, threshold) and the rest."""
 
     axis: Axis
     at: int
@@ -47,7 +48,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Radix:
-    """axis = digits * step + digit."""
+    """Write an axis as digits * step + digit."""
 
     axis: Axis
     step: int
@@ -55,7 +56,7 @@ class Radix:
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """Each value by itself."""
+    """Unroll an axis into its values."""
 
     axis: Axis
 
@@ -64,7 +65,7 @@ Action = Split | Radix | Unroll
 
 
 def settle(axes: tuple[Axis, ...], body: Expr) -> list[Box]:
-    """The boxes that make up a tensor with these axes (none of extent 0) and this element."""
+    """Return the boxes of a tensor with these axes (none of extent 0) and this element."""
     single: dict[Expr, Expr] = {a: Const(0, INDEX) for a in axes if a.extent == 1}
     kept = tuple(a for a in axes if a not in single)
     place = tuple(single.get(a, a) for a in axes)
@@ -87,7 +88,7 @@ def settle(axes: tuple[Axis, ...], body: Expr) -> list[Box]:
 
 
 def _parts(action: Action) -> list[tuple[tuple[Axis, ...], Expr]]:
-    """The axes that replace an axis, and its value in terms of them, for each part of it."""
+    """Return, for each part of an axis, the axes that replace it and its value in terms of them."""
     n = action.axis.extent
     assert isinstance(n, int)
     match action:
@@ -127,7 +128,7 @@ def _boxes(box: Box, action: Action) -> list[Box]:
 
 
 def _rebuilt(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """`e` with `change` applied to what it is made of; `e` itself where nothing changes."""
+    """Return `e` with `change` applied to its operands; `e` itself if nothing changes."""
     match e:
         case Apply(fn, args, dtype) if dtype != INDEX:
             parts = tuple(change(a) for a in args)
@@ -141,7 +142,7 @@ def _rebuilt(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def simplified(e: Expr) -> Expr:
-    """`e` without reductions over nothing, of nothing, or over an axis of extent 1."""
+    """Return `e` without reductions over no elements, over no axes, or over an axis of extent 1."""
     done: dict[int, tuple[Expr, Expr]] = {}
 
     def change(x: Expr) -> Expr:
@@ -166,14 +167,14 @@ def simplified(e: Expr) -> Expr:
 
 
 def _idempotent(fn: str, body: Expr) -> bool:
-    """Is a reduction of this constant the constant?"""
+    """True if a reduction of this constant is the constant."""
     if not isinstance(body, Const):
         return False
     return fn in ("max", "min", "any", "all") or body.value == unit(fn, body.dtype)
 
 
 def _in_reduce(e: Expr, action: Action) -> Expr:
-    """`e` with the reductions over the action's axis taken apart; `e` where that is too much."""
+    """Return `e` with reductions over the action's axis split; `e` if there are too many."""
     done: dict[int, tuple[Expr, Expr]] = {}
 
     def change(x: Expr) -> Expr:
@@ -209,7 +210,7 @@ def _in_reduce(e: Expr, action: Action) -> Expr:
 
 
 def _terms(e: Expr) -> int:
-    """How many reductions there are in `e`."""
+    """Return the number of reductions in `e`."""
     count = 0
     stack, seen = [e], set[int]()
     while stack:
@@ -229,7 +230,7 @@ def _terms(e: Expr) -> int:
 
 
 def obstacle(e: Expr) -> Action | None:
-    """What to do first so that more of `e` becomes affine, None when nothing is left."""
+    """Return the next action that makes more of `e` affine; None when there is none."""
     stack, seen = [e], set[int]()
     while stack:
         x = stack.pop()
@@ -264,7 +265,7 @@ def obstacle(e: Expr) -> Action | None:
 
 
 def _of_guard(guard: Expr) -> Action | None:
-    """The threshold of a comparison that depends on one axis."""
+    """Return the action for a comparison that depends on one axis."""
     match guard:
         case Apply("and" | "or", _, _) | Apply("not", _, _):
             for term in guard.args if isinstance(guard, Apply) else ():
@@ -279,7 +280,7 @@ def _of_guard(guard: Expr) -> Action | None:
             if len(form.terms) == 1:
                 ((axis, c),) = form.terms
                 if fn in ("eq", "ne"):
-                    at = -form.base // c  # the interval says that there is a solution
+                    at = -form.base // c  # the interval shows that there is a solution
                     return Split(axis, at or 1)
                 return _split(axis, _crossing(c, form.base - (1 if fn == "lt" else 0)))
         case _:
@@ -288,7 +289,7 @@ def _of_guard(guard: Expr) -> Action | None:
 
 
 def _crossing(c: int, base: int) -> int:
-    """The first value of i >= 1 at which c i + base >= 0 changes."""
+    """Return the first i >= 1 at which c i + base >= 0 changes."""
     return -(base // c) if c > 0 else base // -c + 1
 
 
@@ -298,7 +299,7 @@ def _split(axis: Axis, at: int) -> Action | None:
 
 
 def _of_index(e: Expr) -> Action | None:
-    """What makes the quotients, remainders, minima and maxima in an index expression affine."""
+    """Return the action that makes a quotient, remainder, minimum or maximum in an index affine."""
     for atom in atoms_of(e):
         match atom:
             case Apply("floordiv" | "mod", (x, Const(m)), _):
@@ -322,7 +323,8 @@ def _of_index(e: Expr) -> Action | None:
 
 
 def _digits(form: Affine, m: int) -> Action | None:
-    """What makes form // m affine; the form is reduced: every coefficient is in (-m/2, m/2]."""
+    """Return the action that makes form // m affine; every coefficient of the form is in (-m/2,
+    m/2]."""
     for axis, c in form.terms:
         n, step = axis.extent, m // math.gcd(c, m)
         assert isinstance(n, int)

@@ -1,4 +1,4 @@
-"""The error function on arrays, to the last bits of float64, without scipy."""
+"""The error function on float64 arrays to full precision, without scipy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import lru_cache
 
 import numpy as np
 
-_STEP = 1 / 64  # distance of the points of expansion
+_STEP = 1 / 64  # distance between expansion points
 _END = 6.0  # erf(6) is 1 in float64
-_TERMS = 9  # (1/128)^9 / 9! and derivatives below 2^6: far under half an ulp
-_BLOCK = 1 << 14  # elements at a time, so that the working set stays in the cache
+_TERMS = 9  # (1/128)^9 / 9! and derivatives below 2^6: far below half a ulp
+_BLOCK = 1 << 14  # elements at a time, so that the working set stays in cache
 
 
 @lru_cache(maxsize=1)
 def _table() -> np.ndarray:
-    """Taylor coefficients of erf at 0, 1/64, ..., 6: row n holds those of d^n.
+    """Return the Taylor coefficients of erf at 0, 1/64, ..., 6: row n holds those of d^n.
 
     erf' = 2/sqrt(pi) exp(-x^2), and y = erf' satisfies y' = -2 x y, so the coefficients c_n of y
     obey (n + 1) c_{n+1} = -2 (x c_n + c_{n-1}).
@@ -33,7 +33,8 @@ def _table() -> np.ndarray:
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """erf of every element, in the dtype of `x` (a real float type); error below 1e-15."""
+    """Return erf of every element, in the dtype of `x` (a real float type); the error is below
+    1e-15."""
     table = _table()
     x = np.asarray(x)
     flat = np.ascontiguousarray(x).reshape(-1)

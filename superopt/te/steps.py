@@ -1,8 +1,8 @@
-"""The array operations that a tensor is computed by: data, made by `plan.py`, run by `frame.py`.
+"""The array operations that compute a tensor: data, made by `array_plan.py`, run by `frame.py`.
 
-Inside a box every array has one dimension for each axis in scope, of length 1 where it does not
-depend on it, so that numpy's broadcasting is all the alignment there is. An axis is known by its
-position in the scope; a reduction puts its axes behind those outside of it.
+Inside a box every array has one dimension for each axis in scope, of length 1 if it does not depend
+on the axis, so that numpy's broadcasting aligns all arrays. An axis is identified by its position
+in the scope; a reduction appends its axes to the outer ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ramp(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
-    """Where `guard` is `holds`, elements count; elsewhere loads may be out of range."""
+    """Elements count where `guard` equals `holds`; elsewhere loads may be out of range."""
 
     guard: Plan
     holds: bool
@@ -61,7 +61,7 @@ class Mask:
 class Margin:
     """`fill` around the elements low..high of the source; indices span first..last.
 
-    With `masks`, what is outside must not be where they all hold.
+    With `masks`, elements outside must not occur where all masks hold.
     """
 
     low: tuple[int, ...]
@@ -86,7 +86,7 @@ class View(Step):
 class Pick(Step):
     """Elements at computed indices on some dimensions, a view on the others.
 
-    The axes of the indices are not those of the forms.
+    The indices and the forms use different axes.
     """
 
     tensor: Tensor
@@ -97,7 +97,7 @@ class Pick(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wrap(Step):
-    """An integer element as an index in [-bound, bound); a negative one counts from the end."""
+    """An integer element as an index in [-bound, bound); a negative element counts from the end."""
 
     element: Plan
     bound: int
@@ -106,7 +106,7 @@ class Wrap(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Step):
-    """A scalar function."""
+    """A scalar function, elementwise."""
 
     fn: str
     args: tuple[Plan, ...]
@@ -127,7 +127,8 @@ class Choose(Step):
 class Fold(Step):
     """`fn` of `body` over the last axes of its scope, which `scope` lacks.
 
-    The `sliding` ones among these move a window: they are added to other axes.
+    `window_axes` are the reduced axes that are added to other axes in an index (they slide a
+    window).
     """
 
     fn: str
@@ -138,9 +139,9 @@ class Fold(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contract(Step):
-    """The sum of the product of `factors`, over the axes of `inner` that `scope` lacks.
+    """The sum of the product of `factors` over the axes of `inner` that `scope` lacks.
 
-    An axis that no factor depends on is not summed over.
+    An axis that no factor depends on is not reduced.
     """
 
     inner: tuple[Axis, ...]
@@ -153,7 +154,7 @@ Plan = Fixed | Ramp | View | Pick | Wrap | Call | Choose | Fold | Contract
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A box of a tensor: where it is, and its elements over the box's axes."""
+    """A box of a tensor: its position, and its elements over the box's axes."""
 
     axes: tuple[Axis, ...]
     place: tuple[Affine, ...]
@@ -162,7 +163,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The parts of a tensor; `shared` steps are used more than once."""
+    """The boxes of a tensor; `shared` operations are used more than once."""
 
     shape: tuple[int, ...]
     parts: tuple[Part, ...]

@@ -12,19 +12,20 @@ from numpy.lib.stride_tricks import as_strided
 def strided(
     start: np.ndarray, shape: Sequence[int], strides: Sequence[int], writeable: bool = False
 ) -> np.ndarray:
-    """The view of this shape and these strides in bytes whose first element is that of `start`."""
+    """Return the view of this shape and these strides (bytes) whose first element is that of
+    `start`."""
     shape, strides = tuple(shape), tuple(strides)
     if not writeable and (start.shape, start.strides) == (shape, strides):
-        return _read_only(np.asarray(start).view())  # numpy cuts what has no axes to a scalar
+        return _read_only(np.asarray(start).view())  # numpy turns arrays without axes into scalars
     if start.dtype.isbuiltin == 1:
         plain = start.flags.c_contiguous and not writeable and not start.dtype.hasobject
         if plain and 0 not in shape and min(strides, default=0) >= 0:
             last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-            if last < start.nbytes:  # else it goes on in front of the first element
-                # a tenth of the time of the general way, which most of small evaluations went to
+            if last < start.nbytes:  # else it extends in front of the first element
+                # 10 times as fast as the general case, which dominated small evaluations
                 return _read_only(np.ndarray(shape, start.dtype, start, 0, strides))
         return as_strided(start, shape, strides, writeable=writeable)
-    # numpy makes a view by way of the dtype's name, and some types beside its own lack one
+    # numpy makes a view by the dtype's name, which some ml_dtypes types lack
     raw = start.view(f"u{start.itemsize}")
     return as_strided(raw, shape, strides, writeable=writeable).view(start.dtype)
 
@@ -35,8 +36,8 @@ def _read_only(view: np.ndarray) -> np.ndarray:
 
 
 def part(x: np.ndarray, lead: int, ranges: Sequence[slice]) -> np.ndarray:
-    """`x` with the dimensions from `lead` on cut to ranges."""
+    """Return `x` with the dimensions from `first_dim` on sliced."""
     where: list[Any] = [slice(None)] * lead
     where.extend(ranges)
-    where.append(...)  # without it, what has no axes is a scalar
+    where.append(...)  # without it, an array without axes becomes a scalar
     return np.asarray(x[tuple(where)])

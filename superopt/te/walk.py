@@ -1,4 +1,4 @@
-"""What an expression reads, and which axes it hangs on."""
+"""Traversals of expressions: loads, subexpressions, reductions, axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 
 
 def stages(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that are computed, each behind those that it reads."""
+    """Return the computed tensors in topological order, producers first."""
     done: dict[Tensor, None] = {}
 
     def visit(t: Tensor) -> None:
@@ -26,7 +26,7 @@ def stages(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def loads(e: Expr) -> Iterator[Load]:
-    """Every load in `e`, those within indices, too."""
+    """Yield every load in `e`, including those within indices."""
     match e:
         case Load(_, at):
             yield e
@@ -43,7 +43,7 @@ def loads(e: Expr) -> Iterator[Load]:
 
 
 def parts(e: Expr) -> Iterator[Expr]:
-    """`e` and all expressions in it, each once."""
+    """Yield `e` and every subexpression once."""
     stack, seen = [e], set[int]()
     while stack:
         e = stack.pop()
@@ -55,7 +55,7 @@ def parts(e: Expr) -> Iterator[Expr]:
 
 
 def reductions(e: Expr | None) -> list[Reduce]:
-    """Every reduction in `e` once, the outer ones first."""
+    """Return every reduction in `e` once, the outer ones first."""
     match e:
         case Reduce(_, _, body):
             return [e, *reductions(body)]
@@ -66,13 +66,14 @@ def reductions(e: Expr | None) -> list[Reduce]:
 
 
 def slides(own: Collection[Axis], over: Collection[Axis], e: Load) -> bool:
-    """Do a window's own place and a place in it say together what is read?"""
+    """True if an index of the load combines an axis of the result and a reduced axis (a sliding
+    window)."""
     each = [axes_of(i) for i in e.index]
     return any(axes & set(own) and axes & set(over) for axes in each)
 
 
 def axes_of(e: Expr) -> set[Axis]:
-    """The axes that an index hangs on."""
+    """Return the axes that an index depends on."""
     match e:
         case Axis():
             return {e}
@@ -84,8 +85,8 @@ def axes_of(e: Expr) -> set[Axis]:
 
 
 def operands(e: Expr) -> tuple[Expr, ...]:
-    """What an expression is made of at once."""
-    if type(e) is Apply:  # asked very often: faster than `match`
+    """Return the direct operands of an expression."""
+    if type(e) is Apply:  # a hot path: faster than `match`
         return e.args
     if type(e) is Load:
         return e.index
@@ -97,7 +98,7 @@ def operands(e: Expr) -> tuple[Expr, ...]:
 
 
 def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
-    """`e` of other operands, as many as it has, with no further thought."""
+    """Return `e` with these operands, not simplified."""
     match e:
         case Apply(fn, args, dtype):
             return e if all(map(is_, some, args)) else Apply(fn, tuple(some), dtype)
@@ -112,7 +113,7 @@ def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
 
 
 def head(e: Expr) -> object:
-    """What an expression is beside its operands."""
+    """Return what identifies an expression beside its operands."""
     match e:
         case Apply(fn, args, dtype):
             return fn, len(args), dtype
@@ -126,9 +127,9 @@ def head(e: Expr) -> object:
 
 
 def once(some: Sequence[Expr]) -> list[Expr]:
-    """The same expressions, in which those that are equal are the same object."""
+    """Return the expressions with equal subexpressions shared as one object (hash consing)."""
     made: dict[object, Expr] = {}
-    done: dict[int, tuple[Expr, Expr]] = {}  # by ids, of what is held
+    done: dict[int, tuple[Expr, Expr]] = {}  # by id; holds the expression
 
     def go(e: Expr) -> Expr:
         found = done.get(id(e))

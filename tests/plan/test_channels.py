@@ -262,7 +262,7 @@ def test_what_onnxruntime_does_faster_runs_there() -> None:
     feeds = feeds_of({"x": (900, 3), "u": (8, 2)})
     exe = superopt.compile(m)
     ((_, why),) = exe.fallen({})
-    assert why == "a kernel would compare each place with all indices"
+    assert why == "a kernel would compare each element with all indices"
     near(exe.run(feeds), reference(m, feeds))
     for count in (1, 8):  # where it is next to nothing
         one = build(nodes, {"x": (9, 3), "u": (count, 2)}, {"i": indices[:count]})

@@ -86,7 +86,7 @@ def test_nothing_is_loaded_for_a_tensor_of_no_elements() -> None:
 
 def test_inputs_must_be_there_and_fit() -> None:
     t = compute((4,), lambda i: X[i, 0])
-    with pytest.raises(KeyError, match="no input x; given: y"):
+    with pytest.raises(KeyError, match="missing input x; given: y"):
         evaluate(t, {"y": VALUES})
     with pytest.raises(ValueError, match=r"input x is \(4, 4\), expected \(4, 5\)"):
         evaluate(t, {"x": VALUES[:, :4]})
