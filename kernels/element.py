@@ -86,9 +86,7 @@ def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
         inside = set().union(*map(axes_of, place)) if place else set()
         loops = [a for a in nest.order if a in inside]
         if len(loops) < len(inside):
-            raise IllegalSchedule(
-                f"{t.name} is packed, but read within a reduction without loops"
-            )
+            raise IllegalSchedule(f"{t.name} is packed, but read within a reduction without loops")
         same = _same(place)
         axes = tuple(same[a].axis if a in same else a for a in loops)
         buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
