@@ -192,7 +192,7 @@ ILLEGAL = {
     "beside a sum": (
         chain,
         {"p": "compute_at(q, k0)", "y": "cache_read(r, i0)"},
-        "compute_at(q, k0): it is inside a sum, and read outside of it, too",
+        "compute_at(q, k0): it is inside a reduction, but also read outside of it",
     ),
     "a read that is gone": (chain, {"q": "inline()", "r": "cache_read(q, i0)"}, "r reads p, b"),
     "inside an instruction": (
@@ -201,7 +201,7 @@ ILLEGAL = {
             "q": "compute_at(r, k0.i)",
             "r": "split(k0, 4); reorder(i0, i1, k0.o, k0.i); tensorize(k0.i, dot4)",
         },
-        "compute_at(r, k0.i): k0.i is said to be tensorize",
+        "compute_at(r, k0.i): k0.i is marked tensorize",
     ),
 }
 
