@@ -94,7 +94,7 @@ def contraction(
     in_a, in_b = _hangs(a, vector), _hangs(b, vector)
     # batch axes are not window positions: attention heads may be adjacent
     slid = [slides(set(t.axes) - (in_a & in_b), found.axes, e) for e in (a, b)]
-    if slid[0] != slid[1] and alike:  # windows go over a
+    if slid[0] != slid[1] and alike:  # windows slide over a
         turned = slid[1]
     else:
         turned = alike and _lane(t, a) and not _lane(t, b)

@@ -31,7 +31,7 @@ from superopt.kernels.calls import Ref as Ref
 # Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
 # is in one line, and the tickets come last.
 NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
-LINE = 8  # words
+LINE = 8
 PARTS = 64  # of a kernel's chunks
 STATE_BYTES = 8 * (TICKETS + LINE * PARTS)
 CLOCK_BYTES = 16

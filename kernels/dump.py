@@ -9,9 +9,9 @@ from superopt.kernels.tile import Kernel
 def passes(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, str]]:
     """Return (pass name, text) in order. text: the kernel's LLVM text.
 
-    expressions, schedule, stages, loops   see lower.py
-    tile                                   the kernel in the tile-level form
-    ll, optimized.ll                       LLVM text before and after optimization
+    expressions, schedule, stages, loops   see loops/lower.py tile
+    the kernel in the tile-level form ll, optimized.ll                       LLVM text before and
+    after optimization
     """
     made = [(name, str(given)) for name, given in kernel.passes]
     return [*made, ("tile", str(kernel)), ("ll", text), ("optimized.ll", optimized(text, machine))]

@@ -45,7 +45,7 @@ SOME = (
 SHORT = 512  # keys up to which a 16-bit block has many of them
 
 
-PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the keys
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of key parts
 TRIED = 4  # for each block
 # Lower bound of a step, ns: two products and a softmax that depend on each other. 96 blocks of four
 # steps take 5.8 us.
@@ -117,7 +117,7 @@ def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int)
     steps = -(-length // (keys * parts))
     one = Steps(steps, read / BYTES, STEP, near, rows * width)
     blocks = parts * _blocks(a, rows)
-    each = count(a.t) // (a.rows * width)  # that read keys of their own
+    each = count(a.t) // (a.rows * width)  # batches and heads, each with keys of its own
     time = START + max(one.all(blocks), each * length * read / keys / MEMORY)
     if parts == 1:
         return time

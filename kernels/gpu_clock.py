@@ -14,7 +14,7 @@ from superopt.kernels.gpu_device import wait
 from superopt.kernels.gpu_program import Running
 
 TIMES = 10  # of the timed program in a graph
-WARM = 0.05  # seconds
+WARM = 0.05
 
 
 def event_ms(

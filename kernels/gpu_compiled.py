@@ -1,5 +1,5 @@
-"""Kernels compiled by Triton and launched by the driver (gpu_driver.py). Triton's own launcher is a
-C module, built for each signature, which needs a C compiler."""
+"""Kernels compiled by Triton and launched by the driver (cuda/driver.py). Triton's own launcher is
+a C module, built for each signature, which needs a C compiler."""
 
 from __future__ import annotations
 

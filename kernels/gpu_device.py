@@ -21,7 +21,7 @@ SIDE, COPIED = 4096, 1 << 28  # of square matrices; bytes
 ROW = 4  # runs of each
 AS_IT_IS = nullcontext()
 ON_GPU = 2  # kDLCUDA of dlpack.h
-# dtypes of kernels: those of gpu_functions.TRITON_TYPES, which a loaded program does not import
+# dtypes of kernels: those of triton.functions.TRITON_TYPES, which a loaded program does not import
 KINDS = frozenset((
     "bool", "float16", "bfloat16", "float32", "float64",
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),

@@ -200,7 +200,7 @@ def _torch() -> Any:
 @dataclass(slots=True, eq=False)
 class Cuda:
     """A device's context and launch stream, with the part of torch.cuda's interface that
-    gpu_launch.launch_on_streams needs."""
+    launch.launch_on_streams needs."""
 
     driver: Driver
     gpu: Gpu

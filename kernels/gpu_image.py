@@ -17,7 +17,7 @@ Port = tuple[int, tuple[int, ...], str]  # bytes into the arena, shape, and the 
 class Function:
     """name: in its code, which is bytes `begin` to `end` of all code (machine code; Triton text in
     the interpreter). For a vendor call: the call (Kernel.library), without code. shared: bytes of a
-    block's shared memory; threads: of a block; alike: see gpu_launch.prefers_shared_memory."""
+    block's shared memory; threads: of a block; alike: see launch.prefers_shared_memory."""
 
     name: str
     begin: int

@@ -1,4 +1,4 @@
-"""Export a GPU program as a module image, which gpu_resident.py runs again."""
+"""Export a GPU program as a module image, which loaded_image.py runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches on several streams: torch's, or the driver's (gpu_driver.py)."""
+"""Launches on several streams: torch's, or the driver's (driver.py)."""
 
 from __future__ import annotations
 

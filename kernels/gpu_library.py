@@ -1,5 +1,5 @@
 """Matrix products by cuBLAS as candidates beside generated kernels, as convolutions are
-(gpu_cudnn.py).
+(vendor_convolution.py).
 
 The epilogue, if any, is a kernel of its own. Sums are in float32, and rounded to a 16-bit result
 once more than in generated kernels.

@@ -28,7 +28,7 @@ class Library:
 
     @property
     def multiplies(self) -> bool:
-        """True if it is a matrix product, which takes `gpu_cublas.allocate_workspace` on a GPU."""
+        """True if it is a matrix product, which takes `cublas.allocate_workspace` on a GPU."""
         return self.what.split()[0] == gpu_cublas.NAME
 
     def __getitem__(self, grid: object) -> Callable[..., None]:

@@ -1,5 +1,5 @@
 """Matrix products on a GPU: blocks of the result and of the sum, and split-K if a result has too
-few blocks for all multiprocessors. gpu_ranking.py ranks the blocks."""
+few blocks for all multiprocessors. gemm_cost_model.py ranks the blocks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
     if c is None or found is None or not c.of_a or not c.of_b:
         return None
     read = set[Axis]().union(*map(axes_of, c.a.index))
-    if read & set(c.of_b):  # each group of columns reads rows of its own (gpu_groups.py)
+    if read & set(c.of_b):  # each group of columns reads rows of its own (grouped_gemm.py)
         return None
     order = side_by_side(p)
     # rows in groups that each read their own matrix (heads that share keys) are not fused with

@@ -246,8 +246,8 @@ def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, boo
 
 def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
     """Return launches with fewer pipeline stages where the device lacks resources (block sizes are
-    tuned for one GPU), with other warps where machine code is not sound (gpu_machine_code.py); and
-    the compiled functions, by name.
+    tuned for one GPU), with other warps where machine code is not sound
+    (triton/machine_code_check.py); and the compiled functions, by name.
 
     Raises TritonCompileError if a kernel does not fit at one stage, or is not sound with either.
     """

@@ -1,4 +1,4 @@
-"""A cost model of GEMM blocks on a GPU, which ranks the options of gpu_products.py."""
+"""A cost model of GEMM blocks on a GPU, which ranks the options of gemm.py."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def varied(o: Option, stages: int, more: int) -> Option:
 
 def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
     """Yield (estimated ns, option) of block shapes. gates: products of the same rows, with a block
-    each (gpu_gates.py)."""
+    each (gated_gemm.py)."""
     for b in _blocks(m, gates):
         yield _whole(m, b, _steps(m, b, b.warps).all(_count(m, b))), b.option()
 
@@ -220,7 +220,7 @@ def _steps(m: Matrix, b: Block, warps: int) -> Steps:
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
     room = ROOM[b.stages == STAGES] // (h * wide)
     near = max(1, min(SHARED // _shared(m, b), WARPS // b.warps, room, MOST))
-    groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
+    groups = h >= WGMMA and warps >= 4  # warp groups multiply together
     products = PRODUCTS[groups] * 2 / size
     read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
     step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)

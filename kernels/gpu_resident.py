@@ -1,4 +1,4 @@
-"""Run a module image (gpu_image.py): on the device through the CUDA driver, as one CUDA graph; or
+"""Run a module image (cuda/image.py): on the device through the CUDA driver, as one CUDA graph; or
 in Triton's interpreter. torch is imported only if needed: for vendor calls, in the interpreter, and
 for torch tensors as inputs."""
 
@@ -241,7 +241,7 @@ def _launch(image: Image, s: Step, made: Any, base: int) -> Launch:
 @dataclass(frozen=True, slots=True, eq=False)
 class Vendors:
     """A vendor call through torch, which is imported for it, with arena slices as arguments.
-    operation, dot_precision: see gpu_module.VendorFunction."""
+    operation, dot_precision: see module.VendorFunction."""
 
     cuda: Cuda
     arena: Owned

@@ -85,7 +85,7 @@ def torch_type(dtype: DType) -> Any:
 
 def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool = False) -> Loaded:
     """Load a kernel for tensors on `device`: "cuda", or "cpu" in the interpreter. dot_precision: of
-    fp32 products, by Triton's name: ieee or tf32. dependent_launch: see gpu_text.triton_text.
+    fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text.
 
     Raises NotImplementedError if Triton text cannot express it, ImportError without the extra.
     """

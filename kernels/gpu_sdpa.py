@@ -80,7 +80,7 @@ class Sdpa:
 @contextmanager
 def by_kernels() -> Iterator[None]:
     """A context that excludes torch's unfused attention by cuBLAS, whose workspace no graph may
-    keep (gpu_cublas). The setting is global: threads exclude each other."""
+    keep (vendor/cublas.py). The setting is global: threads exclude each other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")

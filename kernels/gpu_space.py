@@ -4,15 +4,15 @@ of reductions, one after the other.
     dot      a matrix product by blocks of both operands (tl.dot); windows are loops around it
     split    the same with split-K: several parts of the sum at a time, added by another kernel,
              if the result has too few blocks for all multiprocessors
-    library  a matrix product or convolution by the vendor's library (gpu_library.py,
-             gpu_cudnn.py), with its epilogue; attention (gpu_flash.py)
-    gated, apart  products of one operand, combined into one result (gpu_gates.py)
-    tile     reductions over windows, by tiles of pixels and channels (gpu_windows.py)
+    library  a matrix product or convolution by the vendor's library (vendor_gemm.py,
+             vendor_convolution.py), with its epilogue; attention (vendor_attention.py)
+    gated, apart  products of one operand, combined into one result (gated_gemm.py)
+    tile     reductions over windows, by tiles of pixels and channels (window_tiles.py)
     across   reductions along contiguous terms: a block of terms for several rows at a time
     each     all else: a block of elements of the result, reductions term by term
     turn     transposes, in tiles of both orders
     rows     row kernels (plan/rows.py), a row at a time
-    online   attention, by blocks of keys (online.py), also in parts
+    online   attention, by blocks of keys (online_attention.py), also in parts
 
 Result axes are fused in memory order, so that a block is contiguous. Knobs are those of a schedule;
 warps and stages go to Triton's compiler.

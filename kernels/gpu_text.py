@@ -3,7 +3,7 @@ launched.
 
     parallel loops around it   the programs, numbered along one dimension of the grid
     other loops                `for`; unrolled ones over tl.static_range
-    a tile                     blocks over its axes (`gpu_values.py`)
+    a tile                     blocks over its axes (`values.py`)
     a register                 a variable; also a local buffer that is only used in whole tiles
     another local buffer       memory, of each program if only one launch uses it
     a product summed           tl.dot, if its three axes have blocks of at least 16 and it is of

@@ -59,7 +59,7 @@ def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
 
 
 def _summed(s: For) -> bool:
-    """True if it is a block of a sum, whose terms are taken together (gpu_text.py)."""
+    """True if it is a block of a sum, whose terms are taken together (codegen.py)."""
     return s.axis.size >= DOT and len(s.body) == 1 and isinstance(s.body[0], Update)
 
 

@@ -53,9 +53,9 @@ class Writer:
 
     registers: buffers that are variables; zeroed: those that only hold loads, which are 0 beyond
     extents. read_and_stored: buffers that a program stores to and reads. dot_precision,
-    interpreted: see gpu_text.triton_text. known_loads: of a tile in this loop, since memory or
-    their index was written; hoisted: loads before the first loop, by address; stored: buffers that
-    the kernel writes.
+    interpreted: see codegen.triton_text. known_loads: of a tile in this loop, since memory or their
+    index was written; hoisted: loads before the first loop, by address; stored: buffers that the
+    kernel writes.
     """
 
     registers: frozenset[Tensor]
@@ -191,7 +191,7 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             ]
             return _applied("select", [where, *some], dtype, dtype)
         case Apply("tf32", (Load(buffer, at),)) if buffer in w.registers:
-            # no bitwise operation first: ptxas drops such products (gpu_machine_code.py)
+            # no bitwise operation first: ptxas drops such products (machine_code_check.py)
             total = read(w, buffer, at, guard)  # begins with +0, so it is never -0
             return _applied("tf32", [replace(total, text=f"{total.text} + 0.0")], F32, F32)
         case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):

@@ -3,10 +3,10 @@
     expressions  tensors, each an element of others
     schedule     the schedule of each
     stages       the tensors that have loops (staging.py)
-    loops        the loops of each tensor, and the loops of others around them (place.py)
-    tile         the kernel (nest.py, element.py)
+    loops        the loops of each tensor, and the loops of others around them (compute_at.py)
+    tile         the kernel (loop_nest.py, element.py)
 
-The passes of a target follow (dump.py).
+The passes of a target follow (runtime/dump.py).
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def _updated(w: _Work, found: Reduce, total: Tensor) -> tuple[Stmt, ...]:
 
 
 def _within(found: Reduce, env: Mapping[Expr, Expr]) -> Expr:
-    """Return the term of the reduction, the identity beyond its axes (transform.cover)."""
+    """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
     places = [(ix.as_index(env[a]), a.size) for a in found.axes]
     inside = both(*(compare("lt", i, n) for i, n in places if not _below(i, n)))
     if not isinstance(inside, Expr):

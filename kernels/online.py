@@ -11,7 +11,7 @@ new): Milakov and Gimelshein, arXiv:1805.02867, algorithm 3; Dao et al., FlashAt
 arXiv:2205.14135, section 3.1. This is the rule `attention-step`, proved for all sizes.
 
 For few rows and many keys, parts of the keys go to different programs, and another kernel combines
-their results: the rule `attention-in-parts`. The kernels are in online_kernel.py.
+their results: the rule `attention-in-parts`. The kernels are in online_attention_kernel.py.
 """
 
 from __future__ import annotations

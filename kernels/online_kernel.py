@@ -1,4 +1,4 @@
-"""Online attention (online.py) as kernels in the tile-level form, built directly.
+"""Online attention (online_attention.py) as kernels in the tile-level form, built directly.
 
 With key parts, for few rows and many keys: each part p stores its maximum score m[p] and its sums
 relative to that; another kernel combines them.

@@ -25,7 +25,7 @@ class Problem:
     else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
     also enlarges constants. multiply_bytes: bytes of a vector multiplied at a time, if the
     processor splits vectors; 0: all. allow_dilated_winograd: likewise. registers: of vectors.
-    stores_half: floats are stored as fp16 or bf16 on request (gpu_short.py)."""
+    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -79,7 +79,7 @@ class Choice:
     reading order. derived_constants: constants computed from others. producers: tensors computed by
     kernels before, with the buffers they are read from. direct: functions that build kernels
     without a schedule, from inputs and layouts. in_place: row stages may be stored in the result
-    (settled.py). programs: see Kernel.
+    (in_place_stages.py). programs: see Kernel.
     """
 
     option: Option

@@ -1,8 +1,9 @@
-"""Reductions that are no contractions: windows, depthwise convolutions, rows.
+"""Schedules of reductions that are no contractions: windows, depthwise convolutions, rows.
 
-along   vectors of neighbouring results, each lane with a reduction of its own; several vectors at a
-time, to hide latency across  vectors of terms, whose lanes are combined at the end: for contiguous
-terms, such as softmax rows
+along   vectors of neighbouring results, each lane with a reduction of its own; several
+        vectors at a time, to hide latency
+across  vectors of terms, whose lanes are combined at the end: for contiguous terms, such as
+        the rows of a softmax
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def block(t: Tensor, lead: int) -> int:
     room = ROOM // (kept * row) if rows * row <= STAYS else BURST // row
     size = t.axes[lead - 1].size
     most = max(1, min(ROWS, room, rows // CHUNKS, size))
-    # a divisor recomputes no rows, and allows in-place stages (settled.py)
+    # a divisor recomputes no rows, and allows in-place stages (in_place_stages.py)
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)
 
 

@@ -4,9 +4,9 @@ which prints as text that parses back:
     split(i0, 6); split(i1, 64); reorder(i1.o, i0.o, k0, i0.i, i1.i); unroll(i0.i); vectorize(i1.i)
 
 Axes are named as in the tensor's expression: i0, i1, ... of its elements, k0, ... of its reduction.
-The function of a primitive's name documents it: `transform.py` has those that change loops,
-`marks.py` those that say how a loop runs, `staging.py` and `place.py` those that say where a tensor
-is computed.
+The function of a primitive's name documents it: `loop_transforms.py` has those that change loops,
+`loop_annotations.py` those that say how a loop runs, `staging.py` and `compute_at.py` those that
+say where a tensor is computed.
 """
 
 from __future__ import annotations

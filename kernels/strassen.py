@@ -8,7 +8,7 @@ products of quarters. For quarters (r, s) of a, (s, c) of b and (r, c) of y:
     s[x, i, n]    = sum(p[i, x, k] * q[x, k, n] for k)
     y[i, r, c, n] = sum(C[r, c, x] * s[x, i, n] for x)
 
-Errors of a sum of rows are relative to the largest of these, so rows are scaled (`scales.py`).
+Errors of a sum of rows are relative to the largest of these, so rows are scaled (`row_scaling.py`).
 
 If the number of rows is odd, the second half begins one row earlier and computes that row again.
 """

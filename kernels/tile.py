@@ -108,7 +108,7 @@ class Kernel:
 
     tables: small buffers of compile-time constants. packs: parameters that are packed constants.
     library: a vendor call in place of the body: "mm ROWS TERMS COLUMNS", a matrix product, or the
-    texts of gpu_convolution.py and gpu_sdpa.py. programs: on a GPU, the number of persistent
+    texts of vendor/cudnn.py and vendor/sdpa.py. programs: on a GPU, the number of persistent
     programs that share the iterations of parallel loops; 0: one for each. passes: the input of each
     lowering pass, by name, for printing.
     """

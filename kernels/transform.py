@@ -133,7 +133,7 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
 
 
 def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
-    """Split a reduction loop in two, with masked last steps beyond its extent (nest.py).
+    """Split a reduction loop in two, with masked last steps beyond its extent (loop_nest.py).
 
     for k < 10          for k.o < 3
                   =>      for k.i < 4
