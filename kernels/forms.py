@@ -63,7 +63,7 @@ def in_tiles(p: Problem, c: co.Contraction, option: Option) -> Choice:
     tiles."""
     picture = pictured(p, c)
     if picture is None or option["m"] not in picture.fitting():
-        raise ValueError(f"{option}: {p.tensor.name} is no convolution with such Winograd tiles")
+        raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
     m, apart, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = wi.Plan(m, bool(apart), *rest)
@@ -102,7 +102,7 @@ def in_parts(p: Problem, c: co.Contraction, option: Option) -> Choice:
     found = square(p, c)
     levels, apart, *rest = (option[k] for k in _CUT)
     if found is None or levels > p.levels or not st.fits(found, levels, p.lanes):
-        raise ValueError(f"{option}: {p.tensor.name} is no matrix product that Strassen splits so")
+        raise ValueError(f"{option}: {p.tensor.name} has no matrix product that Strassen splits so")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = st.Plan(levels, bool(apart), *rest)
     made = st.cut(p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)

@@ -61,7 +61,7 @@ def parsed(text: str) -> Convolution:
     """Parse a convolution. Raises ValueError for other text."""
     name, *words = text.split()
     if name != NAME or len(words) != len(fields(Convolution)):
-        raise ValueError(f"{text!r} is no convolution, such as {NAME} 1x8x9 4x7 3 1 0 1 1 0")
+        raise ValueError(f"{text!r} is not a convolution, such as {NAME} 1x8x9 4x7 3 1 0 1 1 0")
     *sizes, groups, tried = words
     given, made, window, step, pad, dilation = (tuple(map(int, x.split("x"))) for x in sizes)
     return Convolution(given, made, window, step, pad, dilation, int(groups), tried == "1")

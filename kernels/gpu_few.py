@@ -58,7 +58,7 @@ def columns_of(p: Problem, o: Option) -> Schedule:
     """Return the schedule of such an option. Raises ValueError if the problem has none."""
     sides, found = shared(p), reduction(p.tensor)
     if sides is None or found is None:
-        raise ValueError(f"{o} is no way to compute {p.tensor.name}")
+        raise ValueError(f"{o} is not an option of {p.tensor.name}")
     rows, columns = sides
     (k,) = found.axes
     rest = [a for a in side_by_side(p) if a not in (*rows, *columns)]

@@ -93,7 +93,7 @@ def parsed(text: str) -> Sdpa:
     """Parse an attention. Raises ValueError for other text."""
     name, *words = text.split()
     if name != NAME or len(words) != 7:
-        raise ValueError(f"{text!r} is no attention, such as {NAME} 1x2x8x8x16 0:...")
+        raise ValueError(f"{text!r} is not an attention, such as {NAME} 1x2x8x8x16 0:...")
     sizes, *given, made, scale, causal = words
     batch, heads, groups, queries, keys, width = map(int, sizes.split("x"))
     some = [x.split(":") for x in given]

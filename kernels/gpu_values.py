@@ -359,7 +359,7 @@ def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
     if place.axes != set(w.tile):
         raise NotImplementedError(
             f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
-            f"{', '.join(a.name for a in w.tile)}: the index must hang on all of them"
+            f"{', '.join(a.name for a in w.tile)}: the index must depend on all of them"
         )
     mask = within(w, place.axes)
     rest = f", mask={mask.text}" if mask else ""

@@ -44,12 +44,12 @@ def matched(s: Scheduled, n: int, name: str) -> None:
     meant, found = INTRINSICS[name], reduction(s.tensor)
     assert isinstance(meant.body, Reduce)
     if found is None or found.fn != meant.body.fn:
-        raise IllegalSchedule(f"{what}: {s.tensor.name} is no {meant.body.fn}")
+        raise IllegalSchedule(f"{what}: {s.tensor.name} is not a {meant.body.fn}")
     loops = [(x.axis.name, x.extent, x.reduced) for x in s.loops[n:]]
     wanted = [(a.name, a.extent, False) for a in meant.axes]
     wanted += [(a.name, a.extent, True) for a in meant.body.axes]
     if [x[1:] for x in loops] != [x[1:] for x in wanted]:
-        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, and not {_words(wanted)}")
+        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, not {_words(wanted)}")
     inner = dict(zip((x.axis for x in s.loops[n:]), (*meant.axes, *meant.body.axes), strict=True))
     if not _same(found.body, meant.body.body, s.env, inner):
         raise IllegalSchedule(f"{what}: {found.body} is not {meant.body.body} in these loops")

@@ -85,7 +85,7 @@ def parsed(text: str) -> Layout:
     for word in text.split():
         m = _PART.fullmatch(word)
         if m is None:
-            raise ValueError(f"{word} is no part of a layout, such as i1//16")
+            raise ValueError(f"{word} is not a layout part, such as i1//16")
         axis, border, how, block = m.groups()
         parts.append(Part(int(axis), int(block or 1), how == "%", int(border or 0)))
     checked(parts)

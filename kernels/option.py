@@ -34,6 +34,6 @@ class Option:
         for word in rest:
             name, sign, n = word.partition("=")
             if not sign:
-                raise ValueError(f"{word} is no knob, such as rows=6")
+                raise ValueError(f"{word} is not a knob, such as rows=6")
             knobs.append((name, int(n)))
         return cls(algorithm, tuple(knobs))

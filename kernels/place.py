@@ -131,7 +131,7 @@ def _target(
     if found is None:
         reader = next(o.name for o in all if _reads(o, t))
         raise IllegalSchedule(
-            f"{said}: {reader} reads {t.name}, and is not inside loops of {said.tensor}"
+            f"{said}: {reader} reads {t.name}, but is not inside loops of {said.tensor}"
         )
     return found
 

@@ -169,7 +169,7 @@ def _primitive(part: str) -> Primitive:
                     return PRIMITIVES[word](*given)
     except SyntaxError:
         pass
-    raise IllegalSchedule(f"{part} is no primitive, such as split(i0, 8)")
+    raise IllegalSchedule(f"{part} is not a primitive, such as split(i0, 8)")
 
 
 def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
@@ -199,4 +199,4 @@ def _name(e: ast.expr) -> str:
             return n
         case ast.Attribute(of, n):
             return f"{_name(of)}.{n}"
-    raise IllegalSchedule(f"{ast.unparse(e)} is no axis")
+    raise IllegalSchedule(f"{ast.unparse(e)} is not an axis")

@@ -278,7 +278,7 @@ def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
 def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     found = _product(p)
     if found is None:
-        raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
+        raise ValueError(f"{option}: {p.tensor.name} is not a contraction")
     return found
 
 
@@ -304,7 +304,7 @@ def _several(p: Problem, each: Groups) -> bool:
 def _in_groups(p: Problem, option: Option) -> Choice:
     each = _groups(p)
     if each is None:
-        raise ValueError(f"{option}: {p.tensor.name} is no product in groups")
+        raise ValueError(f"{option}: {p.tensor.name} is not a grouped product")
     knobs = option["rows"], option["vectors"], 0
     how = co.scheduled(each.root, each.c, p.layouts, each.frame, *knobs)
     packed = (each.c.b.tensor,) if each.c.b.tensor in p.constants else ()

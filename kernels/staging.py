@@ -95,7 +95,7 @@ def cached(t: Tensor, body: Expr, p: CacheRead, known: Collection[Tensor]) -> tu
         raise IllegalSchedule(f"{p}: {t.name} reads {names}; {len(found)} of these are {p.source}")
     (source,) = found
     if source in known:
-        raise IllegalSchedule(f"{p}: {p.source} is a table of numbers, which are in the code")
+        raise IllegalSchedule(f"{p}: {p.source} is a table of compile-time constants")
     copy = compute(source.shape, lambda *i: source[i], name=f"{source.name}.local")
     return Inlining({source: _as(source, copy)}).expr(body), copy
 
@@ -110,7 +110,7 @@ def _checked(reader: Tensor, bodies: Mapping[Tensor, Tensor]) -> None:
     for t in _guarded(reader.body, False):
         if t in bodies and reductions(bodies[t].body):
             raise IllegalSchedule(
-                f"inline(): {t.name} is a sum, and {reader.name} reads it under a guard"
+                f"inline(): {t.name} is a reduction, and {reader.name} reads it under a guard"
             )
 
 

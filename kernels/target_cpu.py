@@ -49,7 +49,7 @@ def requested_level() -> str | None:
     if name != "native" and name not in LEVELS:
         raise UsageError(
             f"{VARIABLE} is {name!r}",
-            "this is no level of x86-64",
+            "it is not a level of x86-64",
             f"set it to one of {', '.join(LEVELS)}, or native",
         )
     return None if name == "native" else name

@@ -157,7 +157,7 @@ ILLEGAL = {
     "reorder(i0, i0)": "an axis is repeated",
     "vectorize(i0)": "k0 is inside it",
     "parallel(i1)": "i1 is parallel, but inside i0",
-    "compute_at(y)": "compute_at(y) is no primitive",
+    "compute_at(y)": "compute_at(y) is not a primitive",
     "reorder(k0, i0); parallel(k0)": "it is a reduction axis",
     "tile(i0, i1, 0, 4)": "split(i0, 0): the factor is below 1",
     "tile(i0, i0, 2, 2)": "there is no loop i0; there are i0.o, i0.i, i1, k0",
@@ -178,16 +178,16 @@ ILLEGAL = {
     "pipeline(k0)": "pipeline(k0, 2): nothing is computed there by cache_read or compute_at",
     "cache_read(a0, i0); pipeline(i0); unroll(i0)": "i0 is already marked pipeline",
     "tensorize(k0, dot5)": "the intrinsics are dot4, mma4x4x4, mma16x16x16",
-    "tensorize(k0, dot4)": "the loops are k0 < 6 reduced, and not k0 < 4 reduced",
+    "tensorize(k0, dot4)": "the loops are k0 < 6 reduced, not k0 < 4 reduced",
     "unroll(k0); tensorize(k0, dot4)": "k0 is already marked unroll",
     "inline()": "t is a result of the kernel",
     "inline(); split(i0, 2)": "t then has no loops for split(i0, 2)",
     "compute_at(t, i0)": "t is a result of the kernel",
-    "pipeline(k0, 2, 3)": "pipeline(k0, 2, 3) is no primitive",
-    "split(i0, True)": "split(i0, True) is no primitive",
-    "split(i0)": "split(i0) is no primitive",
-    "split(i0, 2": "is no primitive",
-    "split(f(i0), 2)": "f(i0) is no axis",
+    "pipeline(k0, 2, 3)": "pipeline(k0, 2, 3) is not a primitive",
+    "split(i0, True)": "split(i0, True) is not a primitive",
+    "split(i0)": "split(i0) is not a primitive",
+    "split(i0, 2": "is not a primitive",
+    "split(f(i0), 2)": "f(i0) is not an axis",
 }
 
 
@@ -204,8 +204,8 @@ ILLEGAL_OF = {
             "e(i0.i", "e(i1.i"
         ): "is not (a[i0, k0]",
     },
-    "pool": {"tensorize(k1, dot4)": "tensorize(k1, dot4): max is no sum"},
-    "add": {"tensorize(i1, dot4)": "tensorize(i1, dot4): t is no sum"},
+    "pool": {"tensorize(k1, dot4)": "tensorize(k1, dot4): max is not a sum"},
+    "add": {"tensorize(i1, dot4)": "tensorize(i1, dot4): t is not a sum"},
     "window": {"tensorize(k0, dot4)": "is not (a[k0] * b[k0]) in these loops"},
 }
 
@@ -235,5 +235,5 @@ def test_a_sum_of_nothing_copies_nothing() -> None:
 def test_a_table_is_not_copied() -> None:
     a, t = Tensor("a", I32, (4,)), Tensor("t", I32, (4,))
     y = compute((4,), lambda i: a[i] * t[i], name="y")
-    with pytest.raises(IllegalSchedule, match="t is a table of numbers"):
+    with pytest.raises(IllegalSchedule, match="t is a table of compile-time constants"):
         lowered("k", [a], [y], {y: parsed("cache_read(t, i0)")}, tables={t: np.arange(4)})

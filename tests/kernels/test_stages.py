@@ -163,11 +163,15 @@ def test_before_and_after(golden: Callable[[str, str], None]) -> None:
 
 
 ILLEGAL = {
-    "a sum under a guard": (product, {"s": "inline()"}, "s is a sum, and y reads it under a guard"),
+    "a sum under a guard": (
+        product,
+        {"s": "inline()"},
+        "s is a reduction, and y reads it under a guard",
+    ),
     "no reader": (
         chain,
         {"p": "compute_at(b, i0)"},
-        "compute_at(b, i0): q reads p, and is not inside loops of b",
+        "compute_at(b, i0): q reads p, but is not inside loops of b",
     ),
     "no such loop": (chain, {"q": "compute_at(r, k1)"}, "r has the loops i0, k0, i1"),
     "another reader": (chain, {"p": "compute_at(q, i0)"}, "y reads p outside of that loop"),
