@@ -52,7 +52,7 @@ def written(shape: Sequence[int], borders: Sequence[int]) -> int:
 
 
 def _run(buffer: Tensor, at: Expr, count: int, name: str) -> list[Stmt]:
-    """Return stores of `count` zeros from offset `at` on."""
+    """Return stores of `count` zeros from `offset` on."""
     out: list[Stmt] = []
     zero = Const(0, buffer.dtype)
     full, rest = divmod(count, TILE)

@@ -72,7 +72,7 @@ def elements_of(t: Tensor) -> int:
 
 
 def each(p: Problem, elements: int) -> Schedule:
-    """Return the schedule of `elements` elements of the result at a time, with reductions term by
+    """Return the schedule of `elements_at_once` elements of the result, with reductions term by
     term."""
     order = side_by_side(p)
     found = reduction(p.tensor)

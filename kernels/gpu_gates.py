@@ -300,7 +300,7 @@ def _one(
     gates: Sequence[Built], last: Built, held: Sequence[Tensor], given: Sequence[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
 ) -> Kernel:  # fmt: skip
-    """Merge kernels into one with inputs `given`. held: the tensors through which the last one
+    """Merge kernels into one of `inputs`. gate_buffers: the tensors through which the last one
     reads the gates."""
     every = (*gates, last)
     buffers = dict(zip(last.reads, last.kernel.params, strict=False))

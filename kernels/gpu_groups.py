@@ -160,7 +160,7 @@ def _changed(e: Expr, found: Reduce, change: Mapping[Load, Load], over: tuple[Ax
 
 
 def _order(lies: Layout, at: int) -> Layout:
-    """Return the layout with the axis at `at` split in two."""
+    """Return the layout with `axis` split in two."""
     out: list[Part] = []
     for x in lies.parts:
         n = x.axis + (x.axis > at)

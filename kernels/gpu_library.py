@@ -119,8 +119,8 @@ def behind(
     option: Option,
 ) -> Choice:  # fmt: skip
     """Return the choice of a vendor call followed by a kernel of the epilogue, if there is one.
-    axes: of the call's result, in memory order; found: the sum in the problem; body: the same sum
-    over the call's operands."""
+    axes: of the call's result, in memory order; reduction_expr: the sum in the problem; body: the
+    same sum over the call's operands."""
     t, lies, kind = p.tensor, p.layouts.get(p.tensor), body.dtype
     if _alone(p, axes, found, kind):
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)

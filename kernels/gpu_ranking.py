@@ -254,7 +254,7 @@ def _whole(m: Matrix, b: Block, time: float) -> float:
 
 
 def _programs(m: Matrix, b: Block, near: int) -> int:
-    """Return the number of persistent programs; 0 for none. near: concurrent blocks of a
+    """Return the number of persistent programs; 0 for none. blocks_per_sm: concurrent blocks of a
     multiprocessor."""
     size = 2 if m.half else 4
     # stores go through shared memory while the next block is loaded there

@@ -130,7 +130,7 @@ class OnDevice:
 
     def run(self, given: Sequence[Any], there: bool) -> list[Any]:
         """Return the outputs for inputs in order: arrays, or tensors on the device, of the image's
-        dtypes. there: return tensors, which the program owns."""
+        dtypes. as_tensors: return tensors, which the program owns."""
         d, base = self.cuda.driver, self.arena.handle
         held: list[Any] = []  # alive until they are copied
         assert self.graph is not None

@@ -222,8 +222,8 @@ def _function(
     how: tuple[str, bool, bool], turns: tuple[int, int] | None = None,
 ) -> str:  # fmt: skip
     """Return a function's text. private: scratch that each program has for itself. constants:
-    prefetched early. how: see `triton_text`. persistent: the number of programs, and of blocks they
-    share."""
+    prefetched early. settings: see `triton_text`. persistent: the number of programs, and of blocks
+    they share."""
     dots, interpreted, early = how
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}

@@ -299,7 +299,7 @@ def _called(template: str, some: Sequence[Block]) -> Block:
 def read(
     w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = ""
 ) -> Block:
-    """Emit a load; where the guard fails, the value is `other`, or arbitrary."""
+    """Emit a load; where the guard fails, the value is `fallback`, or arbitrary."""
     if buffer in w.registers:
         return _held(w, buffer, at)
     place = index(w, flat_index(buffer, at), guard)

@@ -233,7 +233,7 @@ def _registers(w: _Work, found: Reduce) -> Tensor:
 
 
 def put_for(e: Expr, found: Reduce, total: Tensor, place: tuple[Axis, ...]) -> Expr:
-    """Return `e` with the reduction `found` replaced by the accumulated total."""
+    """Return `e` with the reduction replaced by the accumulated total."""
     if e == found:
         return cast(total[place], found.dtype)
     if isinstance(e, Apply):

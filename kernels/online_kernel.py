@@ -61,7 +61,7 @@ def kernel(
     a: Online, given: Sequence[Tensor], layouts: Lying, rows: int, keys: int,
     parts: Tensor | None = None,
 ) -> Kernel:  # fmt: skip
-    """Return the kernel with blocks of `rows` by `keys`. given: inputs, in order. parts: the tensor
+    """Return the kernel with blocks of `rows` by `keys`. inputs: in order. parts: the tensor
     of partial results to write instead of the result (see `partial_results`)."""
     stored = {x: buffer(x.name, x, layouts.get(x)) for x in given}
     count, length = a.rows, a.j.size
@@ -205,7 +205,7 @@ def parted(a: Online, parts: int) -> Tensor:
 
 
 def added(a: Online, held: Tensor) -> Tensor:
-    """Return the result as a function of `buffer_`, which holds `partial_results`. Its body, that
+    """Return the result as a function of `buffer`, which holds `partial_results`. Its body, that
     of one part, records what is read."""
     rest = [ix.as_index(0) if x.extent == 1 else x for x in a.t.axes if x is not a.d]
     width = ix.as_index(a.d.size)
