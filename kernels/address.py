@@ -1,4 +1,5 @@
-"""Where elements lie in a buffer, as seen from a tile: what hangs on loops, what on the place."""
+"""Element addresses in a buffer, split into the part that depends on loops and the part that
+depends on the position in a tile."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Moving = tuple[tuple[tuple[Expr, ...], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a tile: the tile axes' values (of the last that of lane 0), and the lanes; `guard`
-    says which of these may be read."""
+    """A position in a tile: the value of each tile axis (that of `lane_axis` is lane 0's), and the
+    number of lanes. `guard` is the mask of the lanes that may be read."""
 
     at: Mapping[Axis, int] = field(default_factory=dict)
     lane: Axis | None = None
@@ -29,7 +30,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The part that hangs on loops, the constant, and the step from a lane to the next."""
+    """The terms that depend on loops, the constant offset, and the stride from one lane to the
+    next, in elements."""
 
     moving: Moving
     constant: int
@@ -37,7 +39,8 @@ class Address:
 
 
 def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
-    """An element's place; None where it is no sum of a tile's axes and of what hangs on loops."""
+    """Return an element's address; None if it is not a sum of tile axes and loop-dependent
+    terms."""
     place: dict[tuple[Expr, ...], int] = {}
     stride = 1
     for i, n in zip(reversed(index), reversed(buffer.shape), strict=True):
@@ -59,7 +62,7 @@ def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
                 within = set(p.at) & set().union(*map(axes_of, atoms))
                 if p.lane in within or (within and any(True for a in atoms for _ in loads(a))):
                     return None
-                if within:  # as in min(.., ..): known where a tile is written out
+                if within:  # for example min(.., ..): known once the tile is unrolled
                     known: dict[Expr, Expr] = {a: ix.as_index(p.at[a]) for a in within}
                     told = [ix.substitute(i, known) for i in index]
                     return None if told == list(index) else address(buffer, told, p)
@@ -68,6 +71,7 @@ def address(buffer: Tensor, index: Sequence[Expr], p: Place) -> Address | None:
 
 
 def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
+    """Return the row-major offset of an element."""
     flat = ix.as_index(0)
     for i, n in zip(index, buffer.shape, strict=True):
         flat = ix.as_index(flat * n + i)
@@ -75,19 +79,19 @@ def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
 
 
 def rejoined(flat: Expr) -> Expr | None:
-    """x // n * n + x % n as x, wherever that is in a place; None where it is not."""
+    """Return `flat` with x // n * n + x % n replaced by x; None if there is no such pair."""
     place = dict(ix.polynomial(flat))
     return ix.from_polynomial(place) if _rejoin(place) else None
 
 
 def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
-    """Write x for x // n * n + x % n; was there any?"""
+    """Replace x // n * n + x % n by x in place. True if there was any."""
     found = False
     while True:
         for rest, each in place.items():
             match rest:
                 case (Apply("mod", (x, Const(n) as by)),):
-                    atoms = (ix.floordiv(x, by),)  # of (y // m) % n it is y // (m n)
+                    atoms = (ix.floordiv(x, by),)  # the quotient of (y // m) % n is y // (m n)
                     if each and place.get(atoms, 0) == each * int(n):
                         break
         else:
@@ -98,31 +102,31 @@ def _rejoin(place: dict[tuple[Expr, ...], int]) -> bool:
             place[more] = place.get(more, 0) + each * k
 
 
-VECTORS = 4  # that elements are picked from: of pictures with channels last
+VECTORS = 4  # vectors that a shuffle may read from, for instance in channels-last images
 
 
 def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...], int] | None:
-    """A place, how far from it each lane's element is, and how many elements there are from it on;
-    None where that is not known, or VECTORS vectors do not have them.
+    """Return a base offset, each lane's distance from it, and the number of elements to read from
+    it on; None if these are unknown or exceed MAX_SHUFFLED_VECTORS vectors.
 
-    Where loops go in steps of some elements, the place is at such a step: what else is read of the
-    same ones is in the same vector.
+    If loops advance in steps of several elements, the base is a multiple of that step, so that
+    other reads of the same elements reuse the same vector.
     """
     assert p.lane is not None
     if next(loads(flat), None) is not None:
-        return None  # an element says where
+        return None  # the index depends on data
     env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in p.at.items()}
     some = []
     for k in range(p.lanes):
         at = ix.substitute(flat, {**env, p.lane: ix.as_index(p.at[p.lane] + k)})
         if axes_of(at) & env.keys():
-            return None  # what is computed from elements' numbers
+            return None  # the index is computed from data
         some.append(dict(ix.polynomial(at)))
     fixed = [at.pop((), 0) for at in some]
     if any(at != some[0] for at in some):
         return None
     size = prod(n for n in buffer.shape if isinstance(n, int))
-    part = gcd(size, *some[0].values())  # so that no more is read than the buffer has
+    part = gcd(size, *some[0].values())  # so that no read passes the end of the buffer
     low = min(fixed)
     if low - low % part + VECTORS * p.lanes <= max(fixed):
         part = 1
@@ -135,7 +139,7 @@ def spread(flat: Expr, buffer: Tensor, p: Place) -> tuple[Expr, tuple[int, ...],
 
 
 def runs(flat: Expr, p: Place) -> list[tuple[int, Expr, int]]:
-    """The lanes as runs of neighbours in memory: (first lane, its place, how many)."""
+    """Return the lanes as runs of contiguous elements: (first lane, its offset, length)."""
     assert p.lane is not None
     out: list[tuple[int, Expr, int]] = []
     last: tuple[int, dict[tuple[Expr, ...], int]] | None = None
@@ -154,5 +158,5 @@ def runs(flat: Expr, p: Place) -> list[tuple[int, Expr, int]]:
 
 
 def looked_up(e: Expr) -> bool:
-    """True if an index is an element of a tensor, so that lanes read from anywhere."""
+    """True if an index contains an element of a tensor, so that lanes read arbitrary addresses."""
     return any(isinstance(a, Index) for atoms in ix.polynomial(e) for a in atoms)

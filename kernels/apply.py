@@ -1,4 +1,4 @@
-"""A schedule's primitives, applied to a tensor's loops one after the other."""
+"""Apply a schedule's primitives to a tensor's loops, one after the other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from superopt.kernels.transform import Scheduled
 
 
 def transformed(s: Scheduled, schedule: Schedule) -> Scheduled:
-    """All of a schedule. Raises IllegalSchedule."""
+    """Apply every primitive of a schedule. Raises IllegalSchedule."""
     for primitive in schedule:
         s = applied(s, primitive)
     return s
 
 
 def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
+    """Apply one primitive. Raises IllegalSchedule."""
     match primitive:
         case sc.Split(axis, factor):
             return transform.split(s, axis, factor)
@@ -47,4 +48,4 @@ def applied(s: Scheduled, primitive: Primitive) -> Scheduled:
             transform.at(s, axis)  # the copy is a tensor of its own: staging.py
             return s
         case sc.ComputeAt() | sc.Inline():
-            return s  # said of this tensor to those that read it: place.py, staging.py
+            return s  # they concern the readers of this tensor: compute_at.py, staging.py

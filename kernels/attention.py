@@ -1,12 +1,12 @@
-"""Rows that are multiplied with a matrix: attention, a block of rows at a time.
+"""Attention on the CPU, one block of rows at a time.
 
     s[i, j] = sum(q[i, c] * k[c, j] for c)
-    p[i, j]                                   of the row s[i], as a softmax
+    p[i, j]                                   of the row s[i], for instance a softmax
     y[i, d] = sum(p[i, j] * v[j, d] for j)
 
-What is between the products stays in the second cache. As in Dao et al., FlashAttention,
-arXiv:2205.14135, section 3.1, but with whole rows: no sum is scaled again, and rounding is that of
-the parts by themselves.
+The scores and probabilities of a block stay in the L2 cache. Like Dao et al., FlashAttention,
+arXiv:2205.14135, section 3.1, but rows are complete: no sum is rescaled, and the rounding is that
+of the separate operators.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis
 from superopt.te.walk import loads, stages
 
-ROOM = 400_000  # bytes of a block's scores and rows, of a core's second cache
-BLOCKS = (16, 32, 24, 48, 8, 4)  # rows of a block, the best number first
-PARTS, MOST = 8, 100  # of the rows, at most; and rows of such a part
-POWER = 25  # what a vector of a softmax takes, in products
-OTHER = 1.03  # of the time, for which another number is better than the first of the blocks
-HEADS = 12  # below which parts are not large, so that threads share them
-TERMS = 512  # of a sum, at most, when tiles are weighed: longer ones are as far in that cache
-LONG = 1024  # elements of a row from which on the matrices come from beyond that cache: 32 rows
+ROOM = 400_000  # of a block's scores and probabilities, in a core's L2 cache
+BLOCKS = (16, 32, 24, 48, 8, 4)  # candidates, best first
+PARTS, MOST = 8, 100  # further candidates: rows / n for n up to the first; at most the second
+POWER = 25  # cost of an exponential of a vector, in vector FMAs
+OTHER = 1.03  # relative time by which another block must beat the first candidate
+HEADS = 12  # with fewer heads parts stay small, so that threads share them
+TERMS = 512  # longer sums cost the same per term when tiles are ranked
+LONG = 1024  # from here on K and V come from beyond the L2 cache: 32 rows
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The product `t`, whose operand is computed by rows; these, and the product that they are of
-    (None: they are of what is in memory). frame, before: how both are tiled."""
+    """The product `tensor`, whose first operand is computed by rows (`probabilities`), from the
+    product `scores` (None if from memory). tiling, scores_tiling: the register tiles of both
+    products."""
 
     t: Tensor
     c: co.Contraction
@@ -68,7 +69,7 @@ def attention(
     lanes: int,
     registers: int = co.REGISTERS,
 ) -> Attention | None:
-    """What `t` is, if it is such a product."""
+    """Match a product whose operand is computed by rows; None if `t` is none."""
     c = co.contraction(t, constants)
     if c is None or c.a.tensor.body is None or not c.of_b:
         return None
@@ -91,8 +92,8 @@ def attention(
 
 
 def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
-    """(rows of a block; rows and vectors of the product's tiles; those of the scores'), the best
-    one first."""
+    """Yield (rows of a block; rows and vectors of the product's register tile; the same of the
+    scores' tile), best first."""
     height, length = a.m.size, a.row.axes[-1].size
     each = (2 if a.scores is not None else 1) * length * 4
     heads = prod(x.size for x in a.t.axes) // (height * a.frame.n.size)
@@ -113,7 +114,8 @@ def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _time(a: Attention, block: int) -> float:
-    """What all blocks should take: the last one is as high as the others."""
+    """Return the estimated time of all blocks, in vector FMAs. The last block is as high as the
+    others."""
     height, length = a.m.size, a.row.axes[-1].size
     time = min(_tiles(block, a.frame))[0] * a.frame.terms
     if a.before is not None:
@@ -123,12 +125,13 @@ def _time(a: Attention, block: int) -> float:
 
 
 def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:
+    """Yield the register tiles of a block with their estimated times."""
     terms = min(f.terms, TERMS)
     return co.tiles(block, f.n.size, f.lanes, 8, f.each, f.registers, terms)
 
 
 def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
-    """By one of the options. lanes: elements of a row at a time."""
+    """Return the schedules of one option. lanes: elements of a row at a time."""
     block, high, wide, r, v = option
     t, m, n = a.t, a.m, a.frame.n
     found = reduction(t)
@@ -171,6 +174,6 @@ def _product(s: Tensor, frame: co.Frame, high: int, wide: int) -> Iterator[Primi
 
 
 def operands(a: Attention) -> list[Tensor]:
-    """The matrices that it multiplies with, and what the scores are of."""
+    """Return the operands in memory: V, and those of the scores."""
     bodies = [s.body for s in (a.t, a.scores) if s is not None and s.body is not None]
     return [x.tensor for b in bodies for x in loads(b) if x.tensor.body is None]

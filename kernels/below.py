@@ -1,4 +1,5 @@
-"""What cannot be above zero: a number less the largest of those among which it is."""
+"""Analysis of expressions that are never positive: a value minus the maximum of a set it belongs
+to."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from superopt.te.walk import axes_of, loads
 
 
 def below_zero(e: Expr) -> bool:
-    """As the exponents of a softmax are: x[j] - max(x[k] for k); or -|x|; or no number."""
+    """True if `e` is at most 0 or NaN: x[j] - max(x[k] for k), as in a softmax, or -|x|."""
     match e:
         case Apply("neg", (Apply("abs"),)):
             return True

@@ -1,8 +1,9 @@
-"""Conversions of bfloat16, the upper half of a float32, by operations on integers.
+"""Conversions between bfloat16 and float32 by integer operations. A bfloat16 is the upper half of a
+float32.
 
-LLVM has instructions for them, but only processors with AVX512-BF16 do. For the others it calls
-functions of a compiler's library, which this process need not have; and it moves what rounds to
-integers (floor) from float32 to bfloat16, where each element would be converted back.
+LLVM has instructions for them, but only processors with AVX512-BF16 do. For others it calls
+compiler-rt, which this process may lack; and it moves a rounding to integers (floor) from float32
+to bfloat16, which converts each element back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from superopt.te.dtype import BF16, BOOL, F32, I16, I32
 
 
 def bfloat16_to_float32(t: Text, x: Value) -> Value:
-    """The float32 of a bfloat16."""
+    """Convert bfloat16 to float32."""
     n = x.lanes
     short = t.make(f"bitcast {x} to {Value('', I16, n).type}", I16, n)
     whole = t.make(f"zext {short} to {Value('', I32, n).type}", I32, n)
@@ -21,7 +22,7 @@ def bfloat16_to_float32(t: Text, x: Value) -> Value:
 
 
 def float32_to_bfloat16(t: Text, x: Value) -> Value:
-    """The bfloat16 that is nearest to a float32, of two the even one; NaN stays NaN."""
+    """Convert float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
     n = x.lanes
 
     def op(text: str) -> Value:

@@ -1,4 +1,5 @@
-"""Zeros around a picture, written anew: where its memory has been another buffer's."""
+"""A kernel that writes the zero border of an image again, after its memory was reused by another
+buffer."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Const, Expr
 
-TILE = 64  # elements that are written at once
+TILE = 64  # elements of one store
 
 
 def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
-    """A kernel of one buffer of this shape, with so many zeros on both sides of each dimension.
+    """Return a kernel of one buffer of this shape that zeroes `borders[d]` elements on both sides
+    of each dimension d.
 
-    Dimensions that lead to the first with a border are one parallel loop."""
+    The dimensions before the first one with a border form one parallel loop.
+    """
     size = prod(shape)
     buffer = Tensor("picture", dtype, (size,))
     first = next(d for d, b in enumerate(borders) if b)
@@ -26,7 +29,7 @@ def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
     for d in range(first, len(shape)):
         if not borders[d]:
             continue
-        # dimensions on the way have their own zeros written already: what is between these is left
+        # borders of the dimensions between are zeroed already, so only their interior is visited
         loops = [Axis(f"i{d}.{k}", shape[k] - 2 * borders[k]) for k in range(first, d)]
         at: Expr = ix.as_index(whole * prod(shape[first:]))
         for k, axis in enumerate(loops, start=first):
@@ -44,12 +47,12 @@ def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
 
 
 def written(shape: Sequence[int], borders: Sequence[int]) -> int:
-    """The elements of the border."""
+    """Return the number of elements of the border."""
     return prod(shape) - prod(n - 2 * b for n, b in zip(shape, borders, strict=True))
 
 
 def _run(buffer: Tensor, at: Expr, count: int, name: str) -> list[Stmt]:
-    """Zeros from `at` on."""
+    """Return stores of `count` zeros from `offset` on."""
     out: list[Stmt] = []
     zero = Const(0, buffer.dtype)
     full, rest = divmod(count, TILE)

@@ -1,4 +1,4 @@
-"""What a loop copies some steps before it is used: double buffering, in the tile-level form."""
+"""Software pipelining of copies in the tile-level form (double buffering)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from superopt.te.node import Expr
 
 
 def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The loop's steps `body`, each of which uses what `copies` has put into its slot.
+    """Return the loop whose steps are `body`, with `copies` issued `stages` - 1 steps ahead.
 
-    Before the first step there are the copies of the first stages - 1 steps; each step makes that
-    of the one as far ahead, and past the end that of the last step once more.
+    A prologue copies the data of the first `stages` - 1 steps. Each step copies that of the step as
+    far ahead; past the end it copies the last step's once more.
     """
     last, early = loop.extent - 1, loop.stages - 1
     first = [k for k in range(early) if k <= last]
@@ -29,7 +29,7 @@ def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple
 
 
 def moved(body: tuple[Stmt, ...], env: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
-    """The statements where other indices are for some axes."""
+    """Return the statements with axes replaced as in `env`."""
     return tuple(_moved(s, env) for s in body)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of a choice."""
+"""Build the kernels of a Choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from superopt.te.walk import loads, stages
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel, named after what it does, and the tensors that its parameters are."""
+    """A kernel, named after its digest, and the tensors that its parameters stand for."""
 
     kernel: Kernel
     reads: tuple[Tensor, ...]
@@ -28,7 +28,7 @@ class Built:
 
 
 def built(p: Problem, how: Choice) -> list[Built]:
-    """In the order in which they run; the last one writes the problem's tensor."""
+    """Return the kernels in execution order; the last one writes the problem's tensor."""
     layout = dict(p.layouts)
     if how.lies is not None:
         layout[how.root] = how.lies
@@ -61,7 +61,7 @@ def _built(
 def _as_bytes(
     root: Tensor, load: Load, how: Choice, layout: dict[Tensor, Layout | Scatter], target: Tensor
 ) -> Built:
-    """A copy of truth values, which lie as bytes: no lane asks what they are."""
+    """Return a copy kernel of booleans as bytes, so that no lane is compared with 0."""
     given = Tensor(load.tensor.name, U8, load.tensor.shape)
     made = Tensor(root.name, U8, root.shape, root.axes, Load(given, load.index, U8))
     same = {load.tensor: given, root: made}
@@ -74,7 +74,8 @@ def _as_bytes(
 
 
 def buffers(made: Sequence[Built]) -> dict[Tensor, Tensor]:
-    """The buffer of each tensor of such kernels; packed constants are their own."""
+    """Return the buffer of each tensor of the kernels; packed constants have buffers of their
+    own."""
     out: dict[Tensor, Tensor] = {}
     for x in made:
         for buffer, t in zip(x.kernel.params, (*x.reads, x.writes), strict=True):
@@ -83,7 +84,7 @@ def buffers(made: Sequence[Built]) -> dict[Tensor, Tensor]:
 
 
 def operands(t: Tensor) -> list[Tensor]:
-    """The buffers that it reads, and what is computed on the way does."""
+    """Return the tensors in memory that `t` and its stages read."""
     bodies = [x.body for x in stages([t]) if x.body is not None]
     read = dict.fromkeys(x.tensor for b in bodies for x in loads(b))
     return [x for x in read if x.body is None]

@@ -1,8 +1,8 @@
-"""Object files on disk, and other things that were made, by the digest of what from.
+"""A disk cache of object files and other artefacts, keyed by the digest of their source.
 
-The folder is the user's own: one that others could write to is not used, for what is in it is run.
-A file begins with the digest of its key and contents, so that a torn one is not, nor one of another
-name. What cannot be read or written is compiled again, and no error.
+The folder must belong to the user: one that others can write to is not used, because its contents
+are executed. A file starts with a digest of its key and contents, so that truncated or renamed
+files are rejected. Read and write errors are ignored: the caller compiles again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGEST = 32
 
 
 def private(folder: Path) -> bool:
-    """Make the folder, and say whether nobody else may write to it."""
+    """Create the folder. True if only its owner may write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -32,8 +32,8 @@ def private(folder: Path) -> bool:
 
 
 def read(folder: Path | None, key: str, kind: str = "o") -> bytes | None:
-    """The object file (or another kind of file) of this key; None where there is none that is
-    whole."""
+    """Return the content stored under this key; None if it is missing or damaged. suffix: of the
+    file's name."""
     if folder is None or not private(folder):
         return None
     try:
@@ -45,13 +45,13 @@ def read(folder: Path | None, key: str, kind: str = "o") -> bytes | None:
 
 
 def write(folder: Path | None, key: str, code: bytes, kind: str = "o") -> None:
-    """Keep such a file; another process may do the same at once."""
+    """Store content under this key; safe against concurrent writers."""
     if folder is not None and private(folder):
         put(folder / f"{key}.{kind}", _digest(key, code), code)
 
 
 def put(path: Path, *parts: bytes | memoryview) -> None:
-    """A file of these bytes, whole or not at all."""
+    """Write a file atomically: it has all of these bytes or does not exist."""
 
     def write_parts(file: BinaryIO) -> None:
         for part in parts:
@@ -61,7 +61,7 @@ def put(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def put_with(path: Path, write_contents: Callable[[BinaryIO], None]) -> None:
-    """A file of what is written to it, whole or not at all."""
+    """Write a file atomically, with the contents that the function writes to it."""
     # As tempfile.mkstemp, which takes 8 ms to import.
     part = path.with_name(f"{os.urandom(8).hex()}.part")
     with contextlib.suppress(OSError):

@@ -1,14 +1,14 @@
-"""Calls of kernels within a program, loops of calls, and LLVM's text of each.
+"""Calls of kernels and loops of calls within a program, and their LLVM text.
 
 A program is a sequence of calls and loops. A call passes the addresses of its buffers to a kernel.
-A loop repeats a sequence of calls, for which the addresses move from iteration to iteration:
+A loop repeats a sequence of calls, whose addresses change with the iteration:
 
-    address(i) = base + min(stride * i, last) + toggle * (i % 2)    `first` in its place, if i = 0
+    address(i) = base + min(stride * i, max_offset) + toggle * (i % 2)    or `initial`, if i = 0
 
-So a slice of an input is read at a stride, a slice of an output is written at one (the last ones of
-slices that do not divide a tensor overlap), and a state that is carried alternates between two
-buffers. A loop has lanes: sequences of calls that do not depend on each other, of which each thread
-takes some; and threads take single steps of a loop whose steps do not depend on each other.
+A slice of an input or output is accessed at a stride (the last slices overlap if they do not divide
+the tensor), and a loop-carried state alternates between two buffers. The lanes of a loop are
+independent sequences of calls, which threads share; threads also share the iterations of a loop
+whose iterations are independent.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PARAMETERS = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
-Table = Mapping[int, int]  # numbers of constants in a table of pointers, by their places
+Table = Mapping[int, int]  # index in the pointer table of each constant, by its offset
 _BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The address of a buffer: number `at` of the arguments, or `at` bytes into memory or
-    constants; and `offset` bytes more. stride, toggle, last, first: how it moves within a loop;
-    a `last` of 0 is none."""
+    """The address of a buffer: argument number `position`, or `position` bytes into the region
+    "memory" or "constant", plus `offset` bytes. stride, toggle, max_offset, initial: see the
+    module's formula; a `max_offset` of 0 is no bound."""
 
     place: str
     at: int
@@ -38,7 +38,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel's function, with its buffers, for each of its chunks."""
+    """A call of a kernel's function with its buffers, once for each chunk."""
 
     function: str
     given: tuple[Ref, ...]
@@ -47,8 +47,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The calls of each lane, in order, `steps` times (1 at least). Lanes are independent.
-    parallel: so are steps."""
+    """The calls of each lane, in order, `steps` times (at least 1). Lanes are independent; if
+    `parallel`, so are iterations."""
 
     steps: int
     lanes: tuple[tuple[Call, ...], ...]
@@ -56,12 +56,12 @@ class Loop:
 
     @property
     def chunks(self) -> int:
-        """Parts that threads may run at once."""
+        """The number of parts that threads may run concurrently."""
         return len(self.lanes) * (self.steps if self.parallel else 1)
 
 
 def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
-    """All calls, those within loops once."""
+    """Yield all calls; those within loops once."""
     for c in calls:
         if isinstance(c, Call):
             yield c
@@ -70,7 +70,7 @@ def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
 
 
 def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
-    """All addresses that calls are given."""
+    """Yield all addresses that are passed to calls."""
     for c in kernel_calls(calls):
         for r in c.given:
             yield r
@@ -79,8 +79,8 @@ def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
 
 
 def chunk_text(name: str, call: Call | Loop, table: Table | None = None) -> Iterator[str]:
-    """LLVM's text of `void name(args, memory, constants, workspace, i64 chunk)`: one chunk of a
-    call, or one lane of a loop."""
+    """Yield the LLVM text of `void name(args, memory, constants, workspace, i64 chunk)`, which runs
+    one chunk of a call, or one lane of a loop."""
     if isinstance(call, Call):
         yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
         yield from _call(call, table)
@@ -107,7 +107,7 @@ def chunk_text(name: str, call: Call | Loop, table: Table | None = None) -> Iter
 
 
 def _step_functions(name: str, calls: Sequence[Call], table: Table | None) -> Iterator[str]:
-    """A function of a step of each call of a lane."""
+    """Yield a function for one iteration of each call of a lane."""
     for n, call in enumerate(calls):
         yield f"define private void @{name}.{n}({PARAMETERS}, i64 %step) {{\nentry:"
         yield "  %odd = and i64 %step, 1"
@@ -137,7 +137,7 @@ def _kernel_call(call: Call, chunk: str) -> str:
 
 
 def _addresses(given: Sequence[Ref], table: Table | None, *, inside: bool) -> Iterator[str]:
-    """%at0, %at1, ...; inside: of a loop, in iteration %step."""
+    """Yield the definitions of %at0, %at1, ...; in_loop: in iteration %step of a loop."""
     for j, r in enumerate(given):
         if not inside:
             yield from _base(f"at{j}", r, table)

@@ -1,9 +1,9 @@
-"""How many keys a query of an attention can see, where its mask compares their places.
+"""The number of keys that a query attends to under a mask that compares positions.
 
-A key that is left out by -inf takes no part in sums: its power is 0. By a finite number that is so
-only where scores cannot make up for it. Of keys that lie in memory as float16 none is above 65504,
-so that no score is larger than the sum of the query's numbers times that, which a kernel looks at.
-What is no number in a key or a value that is left out reaches no result, where it would reach all.
+A key masked by -inf contributes exp(-inf) = 0. A finite mask value does so only if no score can
+compensate it. Keys stored as float16 are at most 65504, so a score is at most the query's L1 norm
+times that; the kernel computes the norm. NaN in a masked key or value does not reach the result,
+where the unmasked formula would spread it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from superopt.te import index as ix
 from superopt.te.dtype import F16, INDEX
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
-POWER = 200.0  # below minus this a float32's power is 0
-ROUND = 1.01  # what a sum may be above its exact value
+POWER = 200.0  # exp(-x) is 0 in float32 for x above this
+ROUND = 1.01  # bound on a computed sum over its exact value
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Of keys j a query i needs those with j <= i + offset. norm: where the sum of its numbers'
-    sizes is no larger; None: whatever they are."""
+    """Query i needs only keys j <= i + offset: if its L1 norm is at most `max_query_norm`, or
+    always (None)."""
 
     offset: int
     norm: float | None
 
 
 def seen(x: Expr, i: Axis, j: Axis, held: Load | None, keys: object) -> Seen | None:
-    """What a mask in the scores `x` leaves, of the product `held` and of `keys` of that type; None
-    where it leaves out none, or where they cannot be told."""
+    """Return which keys the mask in the scores `x` leaves, with `product` the dot product and
+    key_dtype the keys' type in memory; None if it masks none or is not recognised."""
     found = _masked(x, i, j)
     if found is None:
         return None
@@ -49,9 +49,8 @@ def seen(x: Expr, i: Axis, j: Axis, held: Load | None, keys: object) -> Seen | N
 def scaled(
     x: Expr, i: Axis, j: Axis, held: Load, largest: float
 ) -> tuple[float, int | None] | None:
-    """The number with which the product `held`, of at most this size, is multiplied in the scores,
-    and the offset of a mask that no score makes up for, if there is one; None where there is more
-    in them."""
+    """Return the factor of `product` (at most max_product in size) in the scores, and the offset of
+    a mask that no score compensates (or None); None if the scores contain anything else."""
     found = _masked(x, i, j)
     offset, least, rest = (None, -inf, x) if found is None else found
     scale = _scale(rest, held)
@@ -61,7 +60,8 @@ def scaled(
 
 
 def _masked(x: Expr, i: Axis, j: Axis) -> tuple[int, float, Expr] | None:
-    """(offset, what those behind it become or get, what it is of): of one mask in `x`."""
+    """Match one mask in `x`: (offset, the value that masked keys get or have added, the unmasked
+    scores)."""
     match x:
         case Apply("select", (test, yes, no)):
             found = _side(test, i, j)
@@ -84,7 +84,8 @@ def _masked(x: Expr, i: Axis, j: Axis) -> tuple[int, float, Expr] | None:
 
 
 def _side(test: Expr, i: Axis, j: Axis) -> tuple[int, bool] | None:
-    """(offset, does the test hold for j <= i + offset, or for all others?)"""
+    """Match a comparison of positions: (offset, True if it holds for j <= i + offset, False if for
+    all others)."""
     match test:
         case Apply("not", (inner,)):
             found = _side(inner, i, j)
@@ -100,7 +101,7 @@ def _side(test: Expr, i: Axis, j: Axis) -> tuple[int, bool] | None:
 
 
 def _scale(e: Expr, held: Load | None) -> float | None:
-    """The number by which the product is multiplied in `e`; None where there is more in it."""
+    """Return the constant factor of the product in `e`; None if `e` contains anything else."""
     match e:
         case Load():
             return 1.0 if e == held else None

@@ -1,10 +1,10 @@
-"""Sums of products: which operand is which, and how their loops are tiled for registers.
+"""Contractions (sums of products): which operand is which, and their register tiles.
 
-    y[m, n] = sum(a[m, k] * b[k, n] for k)        a product of matrices, or a convolution
+    y[m, n] = sum(a[m, k] * b[k, n] for k)        a matrix product, or a convolution
 
-Along n go vectors of b; each element of a is one factor for all of a vector. What is in registers
-is a tile of some m times some vectors. b is a constant most often, and lies in the order in which
-it is read (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
+Vectors run along n; each element of a is broadcast over a vector. A register tile has some rows of
+m times some vectors of n. b is usually a constant, packed in the order in which it is read (Goto
+and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
 """
 
 from __future__ import annotations
@@ -32,41 +32,40 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load
 from superopt.te.walk import axes_of, loads, slides
 
 REGISTERS = 32
-OPERANDS = 4  # registers that are not for sums
-LATENCY = {32: 4, 16: 8}  # products until a sum can be added to again, by registers
-# Fitted to measurements of 115 kernels (scripts/bench_tuning.py's), in products of a vector each:
-NEAR_ROW = {32: 0.5, 16: 1.0}  # a number from the first cache, by registers: with 16 there is no
-# multiplication that reads one itself
-FAR = 1.5  # a vector from the second one
-# LATENCY, NEAR_ROW and FAR where vectors are multiplied in halves: meanwhile twice as much is read.
-# And the part that each further vector of a tile adds, whose results go to another place: fitted to
-# 60 kernels of five models.
+OPERANDS = 4  # vector registers that hold no accumulators
+LATENCY = {32: 4, 16: 8}  # FMAs until an accumulator can be used again, by number of registers
+# Fitted to 115 kernels (scripts/bench_tuning.py), in vector FMAs:
+NEAR_ROW = {32: 0.5, 16: 1.0}  # a broadcast from L1; with 16 registers FMAs have no memory operand
+FAR = 1.5  # a vector from L2
+# FMA_LATENCY, L1_BROADCAST_COST and L2_VECTOR_COST on processors that execute a vector in two
+# halves: meanwhile twice as much is read. And the relative cost of each further vector of a tile
+# whose results go to another address. Fitted to 60 kernels of five models.
 HALVES, WIDER = (8, 0.0, 0.5), 0.005
-FEWER = 16  # registers, and caches that are smaller: what it takes there, by the panel's bytes
+FEWER = 16  # registers of processors with smaller caches; an L2 vector's cost by panel bytes
 FARTHER = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))
-BESIDE = 0.2  # part of what is not the bottleneck that shows
-STRIDED = 8  # rows of a matrix at a time: more may fall on the same places of the first cache
-NEAR = 16  # elements between neighbouring rows that are no such case
-NARROW = 3  # vectors, below which a result's width is taken as it is
-ROWS = 4  # that read a matrix, from which on it is worth another order
-VECTOR = 16  # elements of one, at most
-DEEP = 768  # terms of a sum that b's panel holds, so that it stays in the second cache
-# Of pictures' channels, with 16 registers: terms of a block of the sum, so that its panel of two
-# vectors stays in the first cache, and the blocks of channels that are read at a time are as few as
-# the processor foresees; from how many terms on; and what a vector of b takes then. 55 convolutions
-# from 144 to 1280 channels took 9 % less so where a comes from the last cache, those of 1024 with
-# 40 x 40 pixels a third; where it comes from the second one, as much as before.
+BESIDE = 0.2  # share of the time of what is not the bottleneck that is not hidden
+STRIDED = 8  # rows of a tile at a large stride: more conflict in the L1 cache
+NEAR = 16  # elements between rows up to which there are no such conflicts
+NARROW = 3  # results narrower than so many vectors use their width as vector length
+ROWS = 4  # from so many rows on, packing b pays
+VECTOR = 16  # elements of the longest vector
+DEEP = 768  # K block: terms for which b's panel stays in L2
+# K blocks over channels, with 16 registers: terms for which a panel of two vectors stays in L1, and
+# few enough channel blocks are read at a time for the hardware prefetcher; minimum terms; and the
+# cost of a vector of b. On 55 convolutions of 144 to 1280 channels this took 9 % less time if a
+# comes from the last-level cache (a third less for 1024 channels of 40 x 40 pixels), and equal time
+# if it comes from L2.
 SHORT = range(64, 145)
 LONG = 384
 CLOSE = 0.5
-LATER = 0.5  # what sums wait longer where each row has a place of its own, as 19 of these showed
+LATER = 0.5  # added FMA latency if each row has its own address, fitted to 19 of these
 PAIR = 2  # registers of b at a time, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A sum of products a * b. own: the axes of the result that only a, and only b, hang on; both:
-    those of both (groups, batches)."""
+    """A sum of products a * b. a_axes, b_axes: axes of the result that only a, or only b, depends
+    on; batch_axes: those that both depend on (groups, batches)."""
 
     a: Load
     b: Load
@@ -78,8 +77,8 @@ class Contraction:
 def contraction(
     t: Tensor, constants: Collection[Tensor], vector: int = VECTOR
 ) -> Contraction | None:
-    """The sum of products that `t` is, or is made of. vector: neighbours in the result that read
-    one element of a together, where groups are multiples of it."""
+    """Match the sum of products that `t` is or contains; None if there is none. vector: number of
+    neighbours in the result that read the same element of a, where groups are multiples of it."""
     found = reduction(t)
     if found is None or found.fn != "sum" or not found.dtype.is_float:
         return None
@@ -93,9 +92,9 @@ def contraction(
     a, b = some[0][0], some[1][0]
     alike = (a.tensor in constants) == (b.tensor in constants)
     in_a, in_b = _hangs(a, vector), _hangs(b, vector)
-    # Of axes of both operands none is a window's place: heads that lie side by side.
+    # batch axes are not window positions: attention heads may be adjacent
     slid = [slides(set(t.axes) - (in_a & in_b), found.axes, e) for e in (a, b)]
-    if slid[0] != slid[1] and alike:  # windows go over a
+    if slid[0] != slid[1] and alike:  # windows slide over a
         turned = slid[1]
     else:
         turned = alike and _lane(t, a) and not _lane(t, b)
@@ -107,12 +106,13 @@ def contraction(
 
 
 def _hangs(e: Load, vector: int) -> set[Axis]:
+    """Return the axes that an operand's index depends on."""
     return set[Axis]().union(*(_moving(i, vector) for i in e.index))
 
 
 def _moving(e: Expr, vector: int) -> set[Axis]:
-    """The axes on which an index hangs; one does not count that only says in which block of at
-    least a vector an element is."""
+    """Return the axes that an index depends on. An axis that only selects a block of at least a
+    vector does not count."""
     match e:
         case Apply("floordiv", (Axis(), Const(n))) if int(n) % vector == 0:
             return set()
@@ -124,12 +124,12 @@ def _moving(e: Expr, vector: int) -> set[Axis]:
 
 
 def _lane(t: Tensor, e: Load) -> bool:
-    """Does the last axis of `t` go along the last dimension of what is read?"""
+    """True if the last axis of `t` runs along the last dimension of the operand."""
     return bool(e.index) and bool(t.axes) and t.axes[-1] in axes_of(e.index[-1])
 
 
 def _far(registers: int, panel: int) -> float:
-    """What a vector of b takes, of a panel of so many bytes."""
+    """Return the cost of a vector of b, for a panel of so many bytes."""
     if registers != FEWER:
         return FAR
     return next(far for most, far in FARTHER if panel <= most)
@@ -147,11 +147,12 @@ def tiles(
     places: bool = False,
     halves: bool = False,
 ) -> Iterator[tuple[float, int, int]]:
-    """Register tiles of `rows` times `vectors`: (cycles that all of them take, rows, vectors).
+    """Yield register tiles: (estimated cycles of all tiles, rows, vectors).
 
-    most: rows at most. each: registers that a vector is, of so many. terms: of a sum. Vectors of b
-    come from the second cache, a row's numbers from the first. short: in blocks of the sum that are
-    SHORT. places: has each row a place of its own? halves: are vectors multiplied in halves?
+    registers_per_vector: registers that hold a vector, out of `registers`. terms: of a sum. Vectors
+    of b come from L2, elements of a from L1. short_blocks: the sum is in blocks of L1_PANEL_TERMS.
+    separate_addresses: each row has its own address. split_vectors: the processor executes a vector
+    in two halves.
     """
     for vectors in range(1, 9):
         wide = vectors * each
@@ -176,10 +177,10 @@ def tiles(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a register tile is of: some rows of `m` (None: there is one) times vectors along `n`.
+    """The axes of a register tile: rows of `m` (None: one row) times vectors along `n`.
 
-    lanes: of a vector, which `each` registers hold, of so many. most: rows at most. places: has
-    each of them a place of its own, which no other one's says? halves: see `tiles`.
+    lanes: elements of a vector, in `registers_per_vector` registers. separate_addresses: no row's
+    address follows from another's. split_vectors: see `register_tiles`.
     """
 
     m: Axis | None
@@ -193,7 +194,7 @@ class Frame:
     halves: bool = False
 
     def tiles(self, short: bool = False) -> Iterator[tuple[float, int, int]]:
-        """See `tiles`. short: in blocks of the sum that are SHORT."""
+        """Yield register tiles; see `register_tiles`. short_blocks: blocks of L1_PANEL_TERMS."""
         height = 1 if self.m is None else self.m.size
         some = self.lanes, self.most, self.each, self.registers, self.terms
         return tiles(height, self.n.size, *some, short, self.places, self.halves)
@@ -207,10 +208,10 @@ def frame(
     registers: int = REGISTERS,
     halves: bool = False,
 ) -> Frame | None:
-    """The tile of a contraction whose b lies, or can be laid, along vectors. None: not so. halves:
-    see `tiles`."""
+    """Return the tile axes of a contraction whose b is, or can be packed, along vectors; None
+    otherwise. split_vectors: see `register_tiles`."""
     out, given = lying(layouts.get(t), t.rank), lanes
-    order = [t.axes[p.axis] for p in reversed(out.parts)]  # the axes, the innermost first
+    order = [t.axes[p.axis] for p in reversed(out.parts)]  # innermost first
     along = [x for x in order if x in c.of_b]
     across = list(dict.fromkeys(x for x in order if x in c.of_a))
     if not along or along[0] != order[0]:
@@ -223,7 +224,7 @@ def frame(
     if m is not None and m.size < 4:
         m = max(across, key=lambda a: a.size)
     if width < lanes or (width % lanes and width < NARROW * lanes):
-        lanes = width  # all of it, in vectors of which the last one is shorter
+        lanes = width  # the whole row, whose last vector is shorter
     most = STRIDED if m is not None and abs(_apart(c.a, m, layouts)) > NEAR else 14
     found = reduction(t)
     terms = 1 if found is None else prod(a.size for a in found.axes)
@@ -231,13 +232,13 @@ def frame(
 
 
 def _apart(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int:
-    """How many elements are between those of neighbouring rows."""
+    """Return the distance of neighbouring rows, in elements."""
     step = strides(in_memory(a, layouts), m)
     return NEAR if step is None else step
 
 
 def in_memory(e: Load, layouts: Mapping[Tensor, Layout | Scatter]) -> Load:
-    """The read with the place in the buffer for its index."""
+    """Return the load with its buffer's index."""
     layout = layouts.get(e.tensor)
     if not isinstance(layout, Layout):
         return e
@@ -257,9 +258,9 @@ def scheduled(
     block: int = 0,
     packing: bool = False,
 ) -> Schedule:
-    """In tiles of `rows` times `vectors`. deep: terms of a block of the sum, 0 where it is one.
-    block: tiles of rows for which all of b is read, then the next ones; 0: each of b's panels is
-    read for all rows. packing: it is copied before, to lie in the order in which it is."""
+    """Return the schedule with tiles of `rows` times `vectors`. block_terms: terms of a K block, 0
+    for one block. row_block: row tiles for which all of b is read before the next ones; 0: each
+    panel of b is read for all rows. pack_b: copy b's panels before use."""
     m, n = tile_of.m, tile_of.n
     steps: list[Primitive] = [Split(n.name, tile_of.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
@@ -301,20 +302,21 @@ def scheduled(
 
 
 def _by_rows(c: Contraction, rest: Sequence[str], f: Frame, vectors: int, t: Tensor) -> bool:
-    """Is less read anew where the rows of a picture are outermost, and b is read for each of them,
-    than where a is, for each panel of b?"""
+    """True if less is read again with image rows outermost (b once per row) than with panels of b
+    outermost (a once per panel)."""
     high = prod(x.size for x in t.axes if x.name in rest[1:])
     panels = -(-f.n.size // (f.lanes * vectors))
     return elements(c.b.tensor) * high < elements(c.a.tensor) * panels
 
 
 def elements(t: Tensor) -> int:
+    """Return the number of elements of a tensor."""
     return prod(n for n in t.shape if isinstance(n, int))
 
 
 def streamed(t: Tensor, c: Contraction, columns: int, terms: int, lanes: int) -> Schedule:
-    """One row times a matrix that lies row by row, of which each number is read once: some rows of
-    it at a time, as they come from memory, added to `columns` sums that wait in a cache."""
+    """Return the schedule of a vector-matrix product with a row-major matrix: a few matrix rows at
+    a time, added to `columns` accumulators that stay in a cache."""
     n, found = c.of_b[-1], reduction(t)
     assert found is not None
     rest = [x.name for x in t.axes if x != n]
@@ -331,8 +333,8 @@ def streamed(t: Tensor, c: Contraction, columns: int, terms: int, lanes: int) ->
 def blocks(
     t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | Scatter], registers: int
 ) -> list[int]:
-    """Terms that a block of the sum may have, where it is one long sum, or one of pictures'
-    channels; the best one first."""
+    """Return the candidate K block sizes of one long sum, or of a sum over blocked channels, best
+    first (0: no blocks)."""
     found = reduction(t)
     assert found is not None
     k, *window = found.axes
@@ -355,7 +357,8 @@ def _reduced(
     over: tuple[Axis, ...],
     layouts: Mapping[Tensor, Layout | Scatter],
 ) -> Iterator[str]:
-    """The loops of the sum: blocks of a's layout outside, what is within a block innermost."""
+    """Yield the loops of the sum: blocks of a's layout outside, positions within a block
+    innermost."""
     last = []
     for k in over:
         block = _block(c.a, k, layouts.get(c.a.tensor))
@@ -369,6 +372,7 @@ def _reduced(
 
 
 def _block(a: Load, k: Axis, layout: Layout | Scatter | None) -> int:
+    """Return the block size of the axis `k` in a's layout; 1 if it is not blocked."""
     if not isinstance(layout, Layout):
         return 1
     for p in layout.parts:
@@ -378,7 +382,7 @@ def _block(a: Load, k: Axis, layout: Layout | Scatter | None) -> int:
 
 
 def strides(e: Load, axis: Axis) -> int | None:
-    """How far apart in memory, row by row, neighbours along `axis` are; None where it varies."""
+    """Return the row-major distance of neighbours along `axis`, in elements; None if it varies."""
     step, size = 0, 1
     for i, n in zip(reversed(e.index), reversed(e.tensor.shape), strict=True):
         form = affine.affine(i)

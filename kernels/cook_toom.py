@@ -1,5 +1,5 @@
-"""The matrices of Cook and Toom, by which a convolution takes fewer products: Lavin and Gray,
-arXiv:1509.09308, section 4; Blahut, Fast algorithms for signal processing, chapter 5."""
+"""The Cook-Toom matrices of convolutions with fewer products: Lavin and Gray, arXiv:1509.09308,
+section 4; Blahut, Fast algorithms for signal processing, chapter 5."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-CHUNK = 4096  # kernels of two dimensions that are transformed at a time
-# Points of evaluation whose sums round least, by how many there are beside infinity.
+CHUNK = 4096  # 2-D filters that are transformed at a time
+# Interpolation points with the smallest rounding errors, by their number besides infinity.
 POINTS = {
     2: tuple(map(Fraction, ("0", "-1"))),
     3: tuple(map(Fraction, ("0", "1", "-1"))),
@@ -22,21 +22,21 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 
 def known(m: int, r: int, stride: int = 1) -> bool:
-    """Are there points for m outputs of a kernel of r, whose windows are a stride apart?"""
+    """True if there are points for m outputs of r taps at this stride."""
     return all(1 in (m, k) or m + k - 2 in POINTS for k in taps(r, stride)) and r >= stride
 
 
 def taps(r: int, stride: int) -> list[int]:
-    """Of a kernel of r, how many meet each phase: every stride-th element of what it goes over."""
+    """Return how many of r taps fall in each phase: every stride-th input element."""
     return [len(range(p, r, stride)) for p in range(stride)]
 
 
 @lru_cache
 def matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
-    """(A, G, B) of m outputs of a kernel of r: y = A ((G g) * (B d)), in exact fractions.
+    """Return (A, G, B) of F(m, r): y = A ((G g) * (B d)), in exact fractions.
 
-    At a stride each phase is a convolution by itself, of which the outputs are the sum: stride * m
-    + r - stride products, which are as many as the elements that are read.
+    At a stride each phase is a convolution of its own, and the output is their sum: stride * m + r
+    - stride products, as many as input elements.
     """
     a: list[tuple[Fraction, ...]] = [()] * m
     g, b = [], []
@@ -50,26 +50,28 @@ def matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
 
 @lru_cache
 def distinct(m: int, r: int, stride: int = 1) -> int:
-    """The rows of G, but for the last ones that are all alike: those of a phase of one element."""
+    """Return the number of rows of G without the equal ones at its end, which belong to a phase of
+    one tap."""
     g = matrices(m, r, stride)[1]
     return next(n for n in range(len(g), 0, -1) if n == 1 or g[n - 2] != g[-1])
 
 
 def work(m: int, r: int, stride: int = 1) -> tuple[int, int]:
-    """The products of a tile with B, and of all m outputs with A; ones and zeros count nothing."""
+    """Return the multiply-adds of B times an input tile, and of A times all m outputs; ones and
+    zeros are free."""
     some = [m + k - 1 for k in taps(r, stride) if k > 1]
     return sum(n * n for n in some), m * sum(some)
 
 
 def _every(stride: int, phase: int, row: Sequence[Fraction], size: int) -> tuple[Fraction, ...]:
-    """A row whose elements are a stride apart in one of this size."""
+    """Return a row of this size with the elements of `row` at every stride-th place."""
     out = [Fraction(0)] * size
     out[phase::stride] = row
     return tuple(out)
 
 
 def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Those of F(m, r) by Cook and Toom; where nothing is saved, of the products as they are."""
+    """Return the Cook-Toom matrices of F(m, r); trivial ones if m or r is 1."""
     if 1 in (m, r):
         unit = tuple(
             tuple(Fraction(int(i == j)) for j in range(m + r - 1)) for i in range(m + r - 1)
@@ -92,7 +94,7 @@ def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _roots(points: Sequence[Fraction]) -> list[Fraction]:
-    """The coefficients of the polynomial with these roots, the constant one first."""
+    """Return the coefficients of the polynomial with these roots, constant first."""
     out = [Fraction(1)]
     for p in points:
         shifted = [Fraction(0), *out]
@@ -101,20 +103,20 @@ def _roots(points: Sequence[Fraction]) -> list[Fraction]:
 
 
 def array(m: Matrix) -> np.ndarray:
+    """Return the matrix as float64."""
     return np.array([[float(x) for x in row] for row in m])
 
 
 def amplification(m: int, r: int, stride: int = 1) -> float:
-    """By what rounding grows, other than in the sum itself: the largest, over outputs, of the norm
-    of what each product adds to it, by the norms of the rows of G and B."""
+    """Return the error amplification besides that of the sum itself: the largest norm, over
+    outputs, of the products' contributions times the norms of the rows of G and B."""
     a, g, b = (array(x) ** 2 for x in matrices(m, r, stride))
     return float(np.sqrt((a @ (g.sum(1) * b.sum(1))).max()))
 
 
 def transformed_kernel(forms: Sequence[tuple[int, int, int]], w: np.ndarray) -> np.ndarray:
-    """u[x, z, k, c] of w[k, c, i, j], for tiles of these (side, kernel, stride): in float64,
-    rounded once. Of w[k, c, i] there is one column, and of w[k, c, d, i, j] it is
-    u[x, z, k, d, c]."""
+    """Return u[x, z, k, c] of w[k, c, i, j], for tiles of these (side, taps, stride), computed in
+    float64 and rounded once. w[k, c, i] has one column; w[k, c, d, i, j] gives u[x, z, k, d, c]."""
     if w.ndim == 3:
         return transformed_kernel(forms, w[..., None])
     if w.ndim == 5:

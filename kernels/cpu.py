@@ -1,4 +1,4 @@
-"""The CPU target: LLVM's text to machine code, in this process."""
+"""The CPU target: compile LLVM text to machine code in this process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from superopt.kernels.room import ask
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import to_numpy
 
-# Kernels are written as they are to run: tiles in registers, addresses in few instructions. What is
-# more of LLVM's middle end takes time and finds nothing.
+# Kernels come with tiles in registers and addresses in few instructions; more of LLVM's middle end
+# takes time and finds nothing.
 PASSES = ("sroa", "simplify_cfg", "instruction_combine")
 ALIGNED = 64
-# What every x86-64 processor has, what C compilers can ask one for (__builtin_cpu_supports), and
-# what comes with such.
+# Features of every x86-64 processor; those that C code can test (__builtin_cpu_supports); and those
+# that imply others.
 ALWAYS = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
 ASKED = (
     "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "bmi", "bmi2", "gfni",
@@ -39,13 +39,13 @@ BESIDES = {"f16c": "avx2"}
 
 
 def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
-    """An x86-64 machine, as `host` gives it, without the features that a C program cannot ask its
-    processor for; and those that it must ask for."""
+    """Return an x86-64 machine, as `host` gives it, reduced to features that C code can test at run
+    time, and the features to be tested."""
     there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
     needs = tuple(f for f in ASKED if f in there)
     kept = {*ALWAYS, *needs, *(f for f, other in BESIDES.items() if other in needs)} & there
     names = [f[1:] for f in machine.features.split(",")]
-    # Last what it is to be without: LLVM then leaves out what implies it, too.
+    # disabled features come last: LLVM then also disables what implies them
     features = [*(f"+{f}" for f in names if f in kept), *(f"-{f}" for f in names if f not in kept)]
     return Machine(machine.cpu, ",".join(features), machine.width), needs
 
@@ -53,15 +53,15 @@ def checkable(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
 def object_code(
     text: str, machine: Machine, folder: Path | None = None, shared: bool = False
 ) -> bytes:
-    """The object file of a module's text; from the folder where that has it, and kept there.
-    shared: for a shared object, not for this process."""
+    """Return the object file of a module's LLVM text, cached in `folder`. shared: for a shared
+    object instead of this process."""
     return _kept(text, lambda: text, machine, folder, shared)
 
 
 def kernel_code(
     kernel: Kernel, machine: Machine, folder: Path | None = None, shared: bool = False
 ) -> bytes:
-    """The object file of a kernel, likewise; its text is written only where there is none."""
+    """Return the object file of a kernel, cached likewise; its text is generated only on a miss."""
     about = f"{kernel.name} {identity(kernel)} {machine.width} {sources()}"
     return _kept(about, lambda: written(kernel, machine.width), machine, folder, shared)
 
@@ -81,14 +81,14 @@ def _kept(
 
 
 def optimized(text: str, machine: Machine) -> str:
-    """A module's text as machine code is made of it."""
+    """Return a module's LLVM text after the optimization passes."""
     return str(_module(text, machine)[0])
 
 
 def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any]:
     initialized()
     if "half" in text and not converts_float16(machine):
-        raise NoFloat16("this processor has no instructions for float16")
+        raise NoFloat16("this processor has no float16 conversions (F16C)")
     ask(len(text))
     module = llvm.parse_assembly(text)
     module.verify()
@@ -98,17 +98,17 @@ def _module(text: str, machine: Machine, shared: bool = False) -> tuple[Any, Any
 
 
 def converts_float16(machine: Machine) -> bool:
-    """False for x86 without F16C, which is where `features` names SSE2 but not that."""
+    """True unless the machine is x86 without F16C (`features` names SSE2 but not F16C)."""
     return "+sse2" not in machine.features or "+f16c" in machine.features
 
 
 class NoFloat16(NotImplementedError):
-    """A kernel of float16 for a processor that cannot convert it (x86 without F16C)."""
+    """A float16 kernel was requested for a processor without conversions (x86 without F16C)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Machine code of a kernel; `engine` owns it."""
+    """A kernel's machine code; `engine` owns it."""
 
     kernel: Kernel
     run: Callable[..., None]
@@ -116,9 +116,10 @@ class Loaded:
     engine: Any
 
     def __call__(self, *arrays: np.ndarray) -> None:
-        """Compute the last arrays from the first ones: contiguous, and of the parameters' types.
+        """Compute the result arrays (last) from the inputs: contiguous arrays of the parameters'
+        dtypes and shapes.
 
-        Raises TypeError or ValueError where they are not. Not to be called twice at a time.
+        Raises TypeError or ValueError if they are not. Not reentrant.
         """
         if len(arrays) != len(self.kernel.params):
             raise TypeError(f"{len(arrays)} arrays for {len(self.kernel.params)} parameters")
@@ -134,9 +135,10 @@ class Loaded:
 
 
 def loaded(kernel: Kernel, machine: Machine | None = None) -> Loaded:
-    """The kernel, compiled for this machine (or one that it can stand for).
+    """Compile and load the kernel for this machine (or for `machine`, if this processor can run
+    it).
 
-    Raises NotImplementedError where no kernel computes an element type.
+    Raises NotImplementedError for an unsupported element type.
     """
     machine = machine or host()
     engine = linked([object_code(written(kernel, machine.width), machine)], machine)

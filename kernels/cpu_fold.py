@@ -1,5 +1,4 @@
-"""Tiles as vectors, and sums over all of a tile: vectors are added to each other, and in the end
-their lanes."""
+"""Reductions over a whole tile: vectors are combined first, their lanes last."""
 
 from __future__ import annotations
 
@@ -22,12 +21,13 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads
 
-APART = 4  # totals, that need not wait for each other
-STEP = 16  # vectors that are written out: of more there is a loop
+APART = 4  # accumulators, which break the dependency chain
+STEP = 16  # vectors that are unrolled; more become a loop
 
 
 def places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iterator[Place]:
-    """Each vector of a tile of `buffer`, that is made of what is read."""
+    """Yield the position of each vector of a tile of `buffer`, computed from the expressions
+    `read`."""
     if not axes:
         yield Place()
         return
@@ -41,14 +41,14 @@ def places(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iter
 
 
 def _most(w: Writer, buffer: Tensor, *read: Expr) -> int:
-    """The lanes of a vector."""
+    """Return the number of lanes of a vector."""
     held = buffer in w.registers or any(x.tensor in w.registers for e in read for x in loads(e))
     bits = w.bits if held else max(buffer.dtype.bits, 8)
     return max(w.width * 8 // bits, 1)
 
 
 def folded(w: Writer, s: Update, axis: Axis) -> None:
-    """A sum over an axis of vectors."""
+    """Emit a reduction over one axis of vectors."""
     fn, extent, most = FOLDS[s.fn], axis.size, _most(w, s.buffer, s.value)
     steps = extent // (STEP * most)
     held = any(x.tensor in w.registers or x.tensor in w.tables for x in loads(s.value))
@@ -61,7 +61,7 @@ def folded(w: Writer, s: Update, axis: Axis) -> None:
     if rest and extent > most:
         rest[-1] = padded(w.t, rest[-1], unit(s.fn, s.buffer.dtype), most)
     if not totals:
-        # Whether one of them is no number is asked for two at a time, where they are in one total.
+        # max and min test two values at a time for NaN, which needs one accumulator
         apart = 1 if s.fn in ("max", "min") else APART
         totals, rest = rest[:apart], rest[apart:]
     totals = [joined(w.t, fn, rest[j :: len(totals)], x) for j, x in enumerate(totals)]
@@ -73,7 +73,8 @@ def folded(w: Writer, s: Update, axis: Axis) -> None:
 
 
 def _in_a_row(e: Expr) -> Expr:
-    """Where two loops are one, and what they read lies so: x[f // 56, f % 56] as x[0, f]."""
+    """Simplify the index of a fused loop over contiguous elements: x[f // 56, f % 56] becomes x[0,
+    f]."""
     match e:
         case Load(buffer, index, dtype) if len(index) > 1:
             flat = rejoined(flat_index(buffer, index))
@@ -86,7 +87,7 @@ def _in_a_row(e: Expr) -> Expr:
 
 
 def _looped(w: Writer, s: Update, axis: Axis, steps: int, most: int) -> list[Value]:
-    """Totals of the first vectors, in a loop of some at a time."""
+    """Emit a loop over the first vectors and return its accumulators."""
     size, kind = STEP * most, s.buffer.dtype
     outer, inner = Axis(w.t.fresh("step"), steps), Axis(w.t.fresh("lane"), size)
     term = placed(s.value, {axis: ix.as_index(outer * size + inner)})

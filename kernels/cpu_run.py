@@ -1,23 +1,22 @@
-"""Several kernels as one function, on one thread or on several.
+"""The LLVM text of a program: several kernels as one function, for one thread or several.
 
     void run(ptr args, ptr memory, ptr constants, ptr workspace, ptr state)
     void work(ptr state, ptr workspace)
 
-args is a table of pointers, to the inputs and outputs of a call; in memory and constants buffers
-lie at fixed places; a thread's workspace is its own. With `table`, constants is a table of
-pointers, to a program's constants in the order of their places, so that programs can share them.
+args: table of pointers to a call's inputs and outputs. Buffers lie at fixed offsets of memory and
+constants. Each thread has its own workspace. With `table`, constants is a table of pointers to a
+program's constants in the order of their offsets, so that programs can share them.
 
-The thread that calls `run` goes through the kernels. The chunks of a kernel are shared out: each
-thread has a part of them, the same in each call, so that what it reads and writes stays in its
-core's caches. A part has a word, its ticket: the kernel's number above, the next chunk below.
-Whoever adds one to it has taken a chunk: first of its own part, then of the others'. `work` is what
-the other threads do until they are told to stop: they look for a new number, take chunks, and count
-them as done. So nobody waits for a thread that has not taken anything, as when its processor is
-busy with something else; and a kernel of one chunk costs nothing. Threads that find nothing to do
-spin, and then sleep (a futex, on Linux) until there is something.
+The thread that calls `run` executes the kernels in order. The chunks of a kernel are partitioned:
+each thread has the same part in each call, so that its data stays in its core's caches. Each part
+has a ticket word: the kernel's number in the upper half, the next chunk in the lower. Incrementing
+it takes a chunk: first from the thread's own part, then from the others'. `work` is the loop of the
+other threads until they are stopped: they wait for a new number, take chunks, and count them as
+done. Nobody waits for a thread that has taken nothing, for instance because its processor is busy;
+and a kernel of one chunk has no synchronization. Idle threads spin, then sleep (a futex on Linux).
 
-Where calls are timed `run` has one more parameter, `ptr times`: it reads the clock when it begins
-and after each kernel (CLOCK_BYTES each: seconds and nanoseconds).
+With timing, `run` has another parameter, `ptr times`: it reads the clock at the start and after
+each kernel (CLOCK_BYTES each: seconds and nanoseconds).
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from superopt.kernels.calls import PARAMETERS, Loop, chunk_text, kernel_calls
 from superopt.kernels.calls import Call as Call
 from superopt.kernels.calls import Ref as Ref
 
-# Words of `state`, all 0 at first, each in a line of the cache of its own; the table of pointers is
-# in one, and tickets are the last ones.
+# Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
+# is in one line, and the tickets come last.
 NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
-LINE = 8  # words
-PARTS = 64  # of a kernel's chunks, at most
+LINE = 8
+PARTS = 64  # of a kernel's chunks
 STATE_BYTES = 8 * (TICKETS + LINE * PARTS)
 CLOCK_BYTES = 16
-SPINS = 4000  # looks for something to do, before a thread sleeps
-YIELDS = 20000  # looks for the last chunks, before the processor is given to others
+SPINS = 4000  # polls for work before a thread sleeps
+YIELDS = 20000  # polls for the last chunks before the processor is yielded
 
 
 def run_text(
@@ -47,10 +46,11 @@ def run_text(
     timed: bool = False,
     table: Mapping[int, int] | None = None,
 ) -> str:
-    """LLVM's text of the functions; without `work` where there is one thread.
+    """Return the LLVM text of the functions; without `work` for one thread.
 
-    table: the number of each constant in the table of pointers, by its place; None where constants
-    are one piece of memory."""
+    table: index in the pointer table of each constant, by its offset; None if constants are one
+    block of memory.
+    """
     kinds = {c.function: len(c.given) for c in kernel_calls(calls)}
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
@@ -65,7 +65,7 @@ def run_text(
 
 
 def _stamp() -> Iterator[str]:
-    """Reading number `n` of the clock."""
+    """Yield a function that stores the clock as entry `n` of times."""
     yield "declare i32 @clock_gettime(i32, ptr)"
     yield "define private void @stamp(ptr %times, i64 %n) {"
     yield f"  %at = getelementptr [{CLOCK_BYTES} x i8], ptr %times, i64 %n"
@@ -73,7 +73,7 @@ def _stamp() -> Iterator[str]:
     yield "  ret void\n}"
 
 
-_MONOTONIC = 6 if sys.platform == "darwin" else 1  # the clock's number
+_MONOTONIC = 6 if sys.platform == "darwin" else 1  # clock id
 
 
 def _begin(timed: bool) -> Iterator[str]:
@@ -107,11 +107,11 @@ def _alone(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
     yield "  ret void\n}"
 
 
-GROUPS = 16  # of chunks for each thread, so that few wait in the end and few ask for more
+GROUPS = 16  # few threads wait at the end, and few take tickets
 
 
 def _chunk_group_function(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
-    """The chunks of a kernel in groups: how many, and a function of one of these."""
+    """Return the number of chunk groups of a kernel, and a function that runs one."""
     size = max(1, call.chunks // (GROUPS * threads))
     count = -(-call.chunks // size)
     return count, [
@@ -150,7 +150,7 @@ def _together(
 
 
 def _chunk(calls: Sequence[Call | Loop]) -> Iterator[str]:
-    """Group number `chunk` of the chunks of kernel number `k`."""
+    """Yield the dispatcher: run chunk group `chunk` of kernel number `k`."""
     yield f"define private void @chunk(i64 %k, {PARAMETERS}, i64 %chunk) {{"
     yield "  switch i64 %k, label %none ["
     for k in range(len(calls)):
@@ -179,7 +179,7 @@ _PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
 
 
 def _take(n: int, parts: int) -> Iterator[str]:
-    """`drain`: take chunks of one's own part, and then of others', until there are none."""
+    """Yield `drain`: take chunks of the thread's own part, then of others', until none is left."""
     yield "define private i64 @free(i64 %word, i64 %part) {"
     yield "  %number = lshr i64 %word, 32"
     yield "  %next = and i64 %word, 4294967295"
@@ -297,7 +297,7 @@ def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) 
 
 
 def _futex(processor: str, rest: str) -> Iterator[str]:
-    """Linux's call of this name; elsewhere the processor is given to others."""
+    """Yield the futex call on Linux; elsewhere a yield of the processor."""
     if sys.platform != "linux":
         yield "  %none = call i32 @sched_yield()"
         return
@@ -334,8 +334,8 @@ def _work(processor: str) -> Iterator[str]:
     yield "spin:"
     yield "  br label %idle"
     yield "sleep:"
-    # Announced first, then looked again: what is announced in between sees the sleeper, and changes
-    # the word on which it would sleep.
+    # A sleeper registers first, then polls again: work announced in between sees the sleeper, and
+    # changes the word on which it would sleep.
     yield "  %word = load atomic i64, ptr %wake seq_cst, align 8"
     yield "  %low = trunc i64 %word to i32"
     yield "  %one.more = atomicrmw add ptr %sleepers, i64 1 seq_cst"

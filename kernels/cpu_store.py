@@ -1,4 +1,4 @@
-"""Stores of a tile's vectors as LLVM's text."""
+"""Emit the stores of a tile's vectors as LLVM text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from superopt.te.node import Expr
 
 
 def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) -> None:
-    """Store a vector, or a scalar where the place has no lanes."""
+    """Store a vector, or a scalar if the position has no lanes."""
     t = w.t
     if buffer in w.registers:
         slot, _ = register(w, buffer, index, p)
         t.line(f"store {new}, ptr {slot}")
         return
     for key in [k for k in w.known if isinstance(k, tuple) and k[0] is buffer]:
-        del w.known[key]  # what was read of it
+        del w.known[key]  # loads of this buffer
     found = address(buffer, index, p)
     size = max(buffer.dtype.bits // 8, 1)
     if found is not None and (not new.lanes or found.step == 1):
@@ -46,7 +46,7 @@ def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) 
 
 
 def _packed(t: Text, v: Value) -> str:
-    """A value as it is stored: a bool as a byte."""
+    """Return a value as it is stored: a bool as a byte."""
     if v.dtype != BOOL:
         return str(v)
     shape = f"<{v.lanes} x i8>" if v.lanes else "i8"

@@ -1,5 +1,5 @@
-"""The tile-level form as LLVM's text: a tile is vectors along its last axis, unrolled over others,
-and a register each where it is one of the kernel's own."""
+"""Translate the tile-level form to LLVM text. A tile is vectors along its last axis, unrolled over
+the others; tiles in scope "register" are allocas, which LLVM promotes to registers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from superopt.te.walk import loads
 
 
 def written(kernel: Kernel, width: int) -> str:
-    """A function `void NAME(ptr, ..., ptr workspace, i64 chunk)` of a pointer for each parameter,
-    and one to `workspace(kernel)` bytes, 64 of which are aligned. A kernel within parallel
-    loops is called for each of their steps (`chunks(kernel)`). width: bytes of a vector."""
+    """Return a function `void NAME(ptr, ..., ptr workspace, i64 chunk)`: a pointer for each
+    parameter, and one to `workspace_bytes(kernel)` bytes, aligned to 64. A kernel within parallel
+    loops is called once for each iteration (`chunk_count(kernel)`). width: bytes of a vector."""
     w = Writer(Text(scales=width == AVX512), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
@@ -52,18 +52,19 @@ def written(kernel: Kernel, width: int) -> str:
 
 
 def chunks(kernel: Kernel) -> int:
-    """How many calls make up the kernel, in any order and at once."""
+    """Return the number of calls that make up the kernel; they may run concurrently, in any
+    order."""
     return prod(x.size for x in _shared(kernel)[0])
 
 
-# How a processor does the steps of loops: of those around all of a kernel in calls, of those that
-# are written out as told, and of all others, a GPU's too, one after the other.
+# How loops run on a CPU: those around the whole kernel are calls, `unroll` loops are unrolled, all
+# others run serially, GPU kinds included.
 CHUNKED = ("parallel", "block")
 LOOPS = ("serial", "thread", *CHUNKED)
 
 
 def _shared(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
-    """The axes of the parallel loops that all of a kernel is in, and what is inside them."""
+    """Return the axes of the parallel loops around the whole kernel, and their body."""
     axes, body = [], kernel.body
     while True:
         match body:
@@ -75,13 +76,13 @@ def _shared(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
 
 
 def workspace(kernel: Kernel) -> int:
-    """The bytes of what is scratch in memory."""
+    """Return the bytes of local scratch buffers."""
     return _laid_out(kernel)[1]
 
 
 def _widest(kernel: Kernel, registers: Collection[Tensor]) -> int:
-    """The bits of the largest element that shares a tile with a register: all of these have as many
-    lanes, so that a register is one wherever it is read."""
+    """Return the bits of the largest element that shares a tile with a register buffer. It fixes
+    the number of lanes of all of these, so that a register is one vector wherever it is used."""
     found = [t.dtype.bits for t in registers]
     stack = list(kernel.body)
     while stack:
@@ -102,7 +103,7 @@ def _bytes(t: Tensor) -> int:
 
 
 def _laid_out(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
-    """Where each local buffer begins, and where the last one ends."""
+    """Return the offset of each local buffer, and their total size."""
     out: list[tuple[Tensor, int]] = []
     end = 0
     for t, scope in kernel.scratch:
@@ -138,7 +139,7 @@ def _loop(w: Writer, s: For) -> None:
         w.known.clear()
         return
     if s.kind not in LOOPS:
-        raise NotImplementedError(f"a processor has no {s.kind} loops, as {s.axis.name} is")
+        raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
     if not extent:
         return
     with t.steps(extent) as w.loops[s.axis]:
@@ -152,7 +153,7 @@ def _store(w: Writer, s: Store) -> None:
     for p in places(w, s.axes, s.buffer, s.value):
         put(w, s.buffer, s.index, w.t.splat(value(w, s.value, p), p.lanes), p)
     w.tile = {}
-    w.known.clear()  # of what was read before
+    w.known.clear()  # loads of this buffer
 
 
 def _update(w: Writer, s: Update) -> None:

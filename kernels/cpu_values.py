@@ -1,7 +1,7 @@
-"""Values of a tile as LLVM's text: expressions, indices and memory, a vector at a time.
+"""Emit the values of a tile as LLVM text: expressions, indices and loads, a vector at a time.
 
-An address is a pointer that hangs on loops, and a constant for each place of the tile; what hangs
-on neither lane nor place is computed once for all of the tile.
+An address is a loop-dependent pointer plus a constant for each position of the tile. Values that
+depend on neither lane nor position are computed once for the tile.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from superopt.te.expr import Tensor, const
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
-LEAST, LARGEST = 4, 16  # rows of a tile that is turned
+LEAST, LARGEST = 4, 16  # rows of a tile that is transposed in registers
 
 
 # --- values ---
 
 
 def value(w: Writer, e: Expr, p: Place) -> Value:
-    """The value of `e` there: a scalar where no lane differs."""
+    """Emit the value of `e` at a position: a scalar if all lanes are equal."""
     if e.dtype == INDEX:
         return index_value(w, e, p)
     match e:
@@ -69,7 +69,8 @@ def value(w: Writer, e: Expr, p: Place) -> Value:
 
 
 def _softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
-    """x and e^-|x| of max(x, 0) + log(1 + e^-|x|), that of no overflow (ops/activation.py)."""
+    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow (ops/activation.py): x and
+    e^-|x|."""
     match a, b:
         case (
             Apply("max", (x, Const(0)) | (Const(0), x), dtype),
@@ -86,7 +87,7 @@ def _both(w: Writer, a: Value, b: Value) -> Value:
 
 
 def _safe(e: Expr) -> bool:
-    """May all that it reads be read, whatever conditions say?"""
+    """True if all loads of `e` are in range, whatever its guards say."""
     for x in loads(e):
         for i, n in zip(x.index, x.tensor.shape, strict=True):
             where = affine.interval(i)
@@ -96,7 +97,7 @@ def _safe(e: Expr) -> bool:
 
 
 def _chosen(w: Writer, e: Expr, guard: Value, holds: bool, p: Place) -> Value:
-    """The value of `e`, of which something may be read only where the guard holds, or does not."""
+    """Emit `e`, which may be read only where the guard holds (or does not, if not `holds`)."""
     if _safe(e):
         return value(w, e, p)
     if not holds:
@@ -107,8 +108,8 @@ def _chosen(w: Writer, e: Expr, guard: Value, holds: bool, p: Place) -> Value:
 
 
 def _or_else(w: Writer, guard: Value, yes: Expr, no: Expr, p: Place) -> Value | None:
-    """A vector of memory, or where the guard of all its lanes does not hold, one of a constant: a
-    pointer is chosen, which needs no mask."""
+    """Emit a vector load, or a vector of a constant if a scalar guard fails, by selecting the
+    pointer; this needs no mask. None if that is impossible."""
     match yes, no:
         case Load(buffer, index), Const(_, kind) if kind != BOOL and buffer in w.pointers:
             if guard.lanes or p.guard is not None or not p.lanes:
@@ -128,7 +129,7 @@ def _or_else(w: Writer, guard: Value, yes: Expr, no: Expr, p: Place) -> Value | 
 
 
 def index_value(w: Writer, e: Expr, p: Place) -> Value:
-    """An index: a scalar where it does not hang on the lane."""
+    """Emit an index: a scalar if it does not depend on the lane."""
     total: Value | None = None
     for atoms, c in ix.polynomial(e).items():
         term = number(c, INDEX)
@@ -174,9 +175,10 @@ def _atom(w: Writer, a: Expr, p: Place) -> Value:
 
 
 def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
-    """An element as an index: negative ones from the end; what is out of range is at its end."""
+    """Emit an element used as an index: negative ones count from the end, out-of-range ones are
+    clamped."""
     if i.dtype == U32 and i.lanes and bound.text.isdecimal():
-        # In 32 bits, which is what an instruction takes that reads from many places.
+        # in 32 bits, which gather instructions take
         last = number(int(bound.text) - 1, U32, i.lanes)
         return cast(w.t, applied(w.t, "min", [i, last], U32), INDEX)
     i = cast(w.t, i, INDEX)
@@ -193,6 +195,7 @@ def _wrapped(w: Writer, i: Value, bound: Value) -> Value:
 
 
 def get(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value:
+    """Emit a load at a position: a vector, or a scalar if all lanes read the same element."""
     if buffer in w.registers:
         slot, lanes = register(w, buffer, index, p)
         out = Value("", buffer.dtype, lanes)
@@ -215,8 +218,8 @@ def _key(buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[object, ...]:
 
 
 def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
-    """Read all of a tile along another of its axes, if neighbours along that are neighbours in
-    memory, and turn it in registers; the vectors are known then."""
+    """Load a tile along another axis, if its elements are contiguous along that, and transpose it
+    in registers. True if done; the vectors are then in `w.known_values`."""
     if p.guard is not None or p.lane is None or p.lanes < 2 or buffer.dtype == BOOL:
         return False
     for m, size in w.tile.items():
@@ -237,7 +240,7 @@ def _turned(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> bool:
 
 
 def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
-    """Neighbours, or one element for all lanes."""
+    """Emit a load of contiguous elements, or of one element for all lanes."""
     t, kind, guard = w.t, buffer.dtype, p.guard
     memory, size = stored(kind), max(kind.bits // 8, 1)
     lanes = p.lanes if found.step else 0
@@ -259,8 +262,7 @@ def _near(w: Writer, buffer: Tensor, found: Address, p: Place) -> Value:
 
 
 def _prefetch(w: Writer, buffer: Tensor, found: Address) -> None:
-    """Ask for what will be read soon, into the second cache: the first one is full of what is read
-    now."""
+    """Emit a prefetch into L2: L1 is full of what is used now."""
     how = w.ahead[buffer]
     soon = asked(how, found.moving, found.constant, max(buffer.dtype.bits // 8, 1))
     if soon is None or not all(first <= w.unrolled[a] < last for a, first, last in how.fresh):
@@ -283,8 +285,8 @@ def _gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> Value
 
 
 def _masked_gather(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:
-    """The elements at these places, by one instruction where the processor has it: what is the same
-    for all lanes goes into the pointer."""
+    """Emit a gather, which is one instruction on processors that have it. The index part that is
+    equal in all lanes goes into the base pointer."""
     t, kind = w.t, buffer.dtype
     common, moving = index_value(w, const(0, INDEX), p), None
     for atoms, c in ix.polynomial(where).items():
@@ -312,15 +314,15 @@ def _masked_gather(w: Writer, buffer: Tensor, where: Expr, p: Place) -> Value:
 def _picked(
     w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], count: int, p: Place
 ) -> Value:
-    """Elements at these places from `begin` on, of one vector that has them all, or of some, the
-    last of which ends where what is there does."""
+    """Emit the elements at offsets `order` from `begin`, shuffled out of one or several vectors;
+    the last vector ends where the readable elements do."""
     t, lanes = w.t, p.lanes
     if max(order) == 0:
         return _vector(w, buffer, begin, 0, 0, p)
     out = _vector(w, buffer, begin, 0, min(count, lanes), p)
     if max(order) < lanes:
         return shuffled(t, out, out, order)
-    held: Sequence[int] = order  # where in `out` what comes before `at` is
+    held: Sequence[int] = order  # lanes of `out` that hold the elements before `at`
     for at in range(lanes, max(order) + 1, lanes):
         begins = min(at, count - lanes)
         more = _vector(w, buffer, begin, begins, lanes, p)
@@ -331,7 +333,7 @@ def _picked(
 
 
 def _vector(w: Writer, buffer: Tensor, begin: Expr, more: int, lanes: int, p: Place) -> Value:
-    """Neighbours, `more` elements behind a place; once, whatever is picked of them."""
+    """Emit a load of neighbours `offset` elements behind a base, once for all shuffles of it."""
     key = (buffer, "vector", begin, more, lanes)
     if key not in w.known:
         t, kind = w.t, buffer.dtype
@@ -345,7 +347,7 @@ def _vector(w: Writer, buffer: Tensor, begin: Expr, more: int, lanes: int, p: Pl
 
 
 def _at(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
-    """The elements at these places; where the guard does not hold, the first one instead."""
+    """Emit scalar loads at these offsets; where the guard fails, of element 0 instead."""
     t, kind = w.t, buffer.dtype
     if guard is not None:
         places, guard = even(w, [places, guard])
@@ -379,6 +381,7 @@ def _flat(w: Writer, moving: Moving, constant: int) -> Value:
 def pointer(
     w: Writer, buffer: Tensor, moving: Moving, constant: int, inbounds: str = " inbounds"
 ) -> str:
+    """Emit the address of a buffer's element: loop terms plus a constant, in elements."""
     memory, base = stored(buffer.dtype), w.pointers[buffer]
     if moving:
         key = ("pointer", buffer, moving)

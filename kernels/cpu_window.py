@@ -1,12 +1,12 @@
-"""The largest or smallest of windows, where steps of the loops over a window are written out.
+"""Max and min over sliding windows, for windows that are unrolled.
 
-Windows that lie side by side have columns in common: of each the largest is found once, for all
-windows that it is in, and is one term of these.
+Neighbouring windows overlap: the extremum of their common columns is computed once and is one term
+of each.
 
     y[0] = max(x[0], x[1], x[2], ...)       a = max(x[1], x[2])   of each row of the window
     y[1] = max(x[1], x[2], x[3], ...)   =>  y[0] = max(x[0], a), y[1] = max(a, x[3])
 
-Whether one of many is no number is asked for two at a time (`joined`).
+NaN is tested for two values at a time (`emit_fold`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 from superopt.te.walk import axes_of
 
-PAYS = 0.8  # of the steps that are left, at most
-VECTORS = 24  # held at a time
+PAYS = 0.8  # remaining steps over all steps up to which sharing pays
+VECTORS = 24  # accumulators at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """loops: around the steps, outermost first; axes: of the steps that are written out."""
+    """loops: around the unrolled steps, outermost first; axes: of the unrolled steps."""
 
     loops: tuple[For, ...]
     axes: tuple[Axis, ...]
@@ -44,15 +44,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Terms that the same places have, each as the first of these reads it at a step."""
+    """The terms that the same positions share, each as (position that reads it first, step)."""
 
     places: tuple[int, ...]
     terms: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def window(s: Stmt) -> Window | None:
-    """Loops of which the inner ones are written out, around the search for a largest or smallest
-    float."""
+    """Match loops, unrolled inside, around a max or min update of floats."""
     loops: list[For] = []
     while isinstance(s, For) and s.kind == "serial" and s.until is None and len(s.body) == 1:
         loops.append(s)
@@ -69,7 +68,7 @@ def window(s: Stmt) -> Window | None:
 
 
 def largest(w: Writer, found: Window) -> bool:
-    """Write it; False where it is rather a loop of other loops."""
+    """Emit the window; False if plain loops are better."""
     s = found.update
     made = [list(g) for _, g in groupby(_in_order(w, s), _lanes)]
     some = [_groups(s.value, found.axes, ps) for ps in made]
@@ -82,7 +81,7 @@ def largest(w: Writer, found: Window) -> bool:
 
 
 def _in_order(w: Writer, s: Update) -> list[Place]:
-    """Vectors of the same lanes one after the other."""
+    """Return the positions sorted by lanes."""
     return sorted(places(w, s.axes, s.buffer, s.value), key=_lanes)
 
 
@@ -91,7 +90,8 @@ def _lanes(p: Place) -> tuple[int, int]:
 
 
 def _groups(e: Expr, axes: Sequence[Axis], ps: Sequence[Place]) -> list[_Group]:
-    """Terms by the places that have them; none where few have the same."""
+    """Return the terms grouped by the positions that share them; an empty list if sharing does not
+    pay."""
     indices = _indices(e)
     if len(ps) < 2 or indices is None:
         return []
@@ -121,7 +121,7 @@ def _groups(e: Expr, axes: Sequence[Axis], ps: Sequence[Place]) -> list[_Group]:
 
 
 def _indices(e: Expr) -> list[Expr] | None:
-    """All that says where something is read, and where it counts; None: other things do, too."""
+    """Return all indices of loads and index values in `e`; None if it contains anything else."""
     if e.dtype == INDEX:
         return [e]
     match e:
@@ -136,7 +136,7 @@ def _indices(e: Expr) -> list[Expr] | None:
 
 
 def _shared(w: Writer, found: Window, ps: Sequence[Place], groups: Sequence[_Group]) -> None:
-    """Each group's largest, and then each place's of all groups that it has."""
+    """Emit each group's extremum, then each position's over its groups."""
     s, fn = found.update, FOLDS[found.update.fn]
     if found.loops:
         totals = _looped(w, found, ps, groups)
@@ -156,7 +156,7 @@ def _shared(w: Writer, found: Window, ps: Sequence[Place], groups: Sequence[_Gro
 def _looped(
     w: Writer, found: Window, ps: Sequence[Place], groups: Sequence[_Group]
 ) -> list[list[Value]]:
-    """Each group's largest over loops around the steps that are written out."""
+    """Emit each group's extremum over the loops around the unrolled steps."""
     s, fn = found.update, FOLDS[found.update.fn]
     kind, lanes = s.buffer.dtype, ps[0].lanes
     start = number(unit(s.fn, kind), kind, lanes)
@@ -181,6 +181,7 @@ def _looped(
 
 
 def _each(w: Writer, found: Window, ps: Sequence[Place]) -> None:
+    """Emit each position's extremum on its own."""
     s = found.update
     for p in ps:
         some = [_term(w, found, p, k) for k in _steps(found.axes)]

@@ -1,4 +1,4 @@
-"""What a tile's text stands on: buffers, registers, loops, and what is known already."""
+"""State of LLVM code generation for a tile: buffers, registers, loops, and known values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from superopt.te.node import Axis, Const, Expr, Load
 
 @dataclass(slots=True)
 class Writer:
-    """What the text stands on: a vector's bytes, buffers, the loops around, what is known here."""
+    """The state of code generation. width: bytes of a vector; loops: counters of the loops around;
+    known_values: values computed at this point, by key."""
 
     t: Text
     width: int
@@ -29,13 +30,14 @@ class Writer:
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
     unrolled: dict[Axis, int] = field(default_factory=dict)
     ahead: dict[Tensor, Ahead] = field(default_factory=dict)
-    bits: int = 8  # of the largest element beside a register
-    tile: dict[Axis, int] = field(default_factory=dict)  # extents of what is stored at once
-    constants: dict[tuple[Const, int], str] = field(default_factory=dict)  # vectors in memory
+    bits: int = 8  # of the largest element that shares a tile with a register
+    tile: dict[Axis, int] = field(default_factory=dict)  # extents of the tile that is stored
+    # vectors of constants in memory
+    constants: dict[tuple[Const, int], str] = field(default_factory=dict)
 
 
 def tabled(w: Writer, e: Expr, p: Place) -> float | None:
-    """The number that `e` reads of a table, where loops that are written out say which."""
+    """Return the table element that `e` loads, if unrolled loops determine its index; else None."""
     if not isinstance(e, Load) or e.tensor not in w.tables:
         return None
     fixed = {**w.unrolled, **p.at}
@@ -47,12 +49,13 @@ def tabled(w: Writer, e: Expr, p: Place) -> float | None:
 
 
 def even(w: Writer, some: Sequence[Value]) -> list[Value]:
+    """Broadcast values to the same number of lanes."""
     most = max(v.lanes for v in some)
     return [w.t.splat(v, most) for v in some]
 
 
 def held(w: Writer, rest: Const, lanes: int) -> str:
-    """Where a vector of a constant is."""
+    """Return the stack slot of a vector of a constant."""
     key = rest, lanes
     if key not in w.constants:
         w.constants[key] = slot = f"%{w.t.fresh('rest')}"
@@ -63,7 +66,8 @@ def held(w: Writer, rest: Const, lanes: int) -> str:
 
 
 def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
-    """The slot of a vector of a tile, of which LLVM makes a register; how many lanes it has."""
+    """Return the stack slot of a vector of a register tile, which LLVM promotes to a register, and
+    its number of lanes."""
     where, lanes = [], 0
     for i in index:
         place = 0
@@ -83,11 +87,12 @@ def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tupl
 
 
 def suffix(kind: DType) -> str:
+    """Return the intrinsic name suffix of an element type in memory."""
     return "i8" if kind == BOOL else Value("", kind).suffix
 
 
 def unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
-    """What is loaded, as a value: of a byte that is no zero true."""
+    """Emit a load as a value; a nonzero byte is true for bool."""
     if kind != BOOL:
         return t.make(load, kind, lanes)
     shape = f"<{lanes} x i8>" if lanes else "i8"

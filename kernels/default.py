@@ -1,9 +1,9 @@
-"""The schedule of what nothing better is known for: loops as the result lies in memory, and along
-its last dimension vectors, within which sums are taken one term after the other.
+"""The default schedule: loops in memory order of the result, vectors along its last dimension,
+reductions one term after the other.
 
-Indices that are quotients and rests of the last dimension's (Tile, Resize) begin anew after some
-elements. A tile of these, or of some times as many, reads at places that its lanes alone say, which
-are known when the kernel is written: what lies side by side is a vector, else one is picked from.
+Indices that are quotients or remainders of the last axis (Tile, Resize) repeat with a period. Tiles
+of a multiple of it have indices that depend on the lane alone and are known at compile time:
+contiguous lanes become a vector load, others a shuffle.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from superopt.te.node import Apply, Axis, Const, Load
 from superopt.te.walk import axes_of, loads, parts, reductions
 
 LANES = 64  # elements of a tile
-WHOLE = 512  # elements of a tile that is a whole row, where parts of it begin anywhere
-SHARED = 2  # outer loops whose steps several threads do
-LEAST = 4  # rows of a tile that is turned
-GRAIN = 4096  # elements, or terms of sums, of such a step, which is a call
+WHOLE = 512  # elements of a tile that is a whole row, if parts of it would be unaligned
+SHARED = 2  # outer loops that threads share
+LEAST = 4  # rows of a tile that is transposed
+GRAIN = 4096  # elements, or terms of sums, of a chunk, which is a call
 
 
 def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
-    """Of the loops of `s`, not split yet. most: elements of a tile."""
+    """Return the default schedule of `s`, whose loops are not split yet."""
     steps: list[Primitive] = []
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops if not x.reduced]
     sizes = [x.extent for x in s.loops if not x.reduced]
@@ -54,7 +54,7 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
             last, extent = (f"{last}.i", min(p.block, extent)) if p.within else (f"{last}.o", 0)
         order.append(last)
     period = _period(s.tensor, own[last]) if extent > most and last in own else 1
-    whole = most if period == 1 or summed else WHOLE  # sums are in registers
+    whole = most if period == 1 or summed else WHOLE  # reductions are in registers
     block = max(period, most // period * period)
     if period > 1 and extent % period == 0 and block < extent and (block <= most or extent > whole):
         steps.append(Split(last, block))
@@ -74,8 +74,8 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
 
 
 def _longest_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
-    """The dimensions as they lie, but that of the vectors is one of several elements: what has one
-    is anywhere."""
+    """Return the dimensions in memory order, but with the last one of more than one element
+    innermost."""
     out = list(parts)
     many = [n for n, p in enumerate(out) if p.block > 1 or sizes[p.axis] != 1]
     if many and many[-1] != len(out) - 1:
@@ -84,7 +84,7 @@ def _longest_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
 
 
 def _period(t: Tensor, a: Axis) -> int:
-    """After how many elements along an axis quotients and rests in indices begin anew."""
+    """Return the period of quotients and remainders in indices along an axis, in elements."""
     out = 1
     for e in parts(t.body) if t.body is not None else ():
         if isinstance(e, Apply) and e.fn in ("floordiv", "mod"):
@@ -98,8 +98,8 @@ def _period(t: Tensor, a: Axis) -> int:
 def _shared(
     order: Sequence[str], sizes: Sequence[int], inside: int
 ) -> tuple[list[Primitive], list[str]]:
-    """The loops whose steps threads share, and the last one of them split so that a step is not too
-    little. inside: how much there is inside these loops."""
+    """Return the loops that threads share, with the last one split so that a chunk is not too
+    small. inner_elements: work inside these loops."""
     for n in reversed(range(len(order))):
         part = GRAIN // max(inside, 1)
         if part < sizes[n]:
@@ -111,8 +111,8 @@ def _shared(
 
 
 def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -> Schedule | None:
-    """In tiles of `lanes` by `lanes`, for what reads an operand along another axis than it writes
-    the result: both whole vectors at a time. None where there is no such operand."""
+    """Return a schedule with tiles of `lanes` by `lanes`, for a transposing read: both the load and
+    the store then use whole vectors. None if no operand is transposed."""
     out = lying(layouts.get(t), t.rank)
     if t.body is None or not out.parts or reductions(t.body):
         return None
@@ -127,7 +127,7 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     steps: list[Primitive] = [Split(other.name, high)]
     whole: list[str] = []
     if high < block and block % high == 0 and other.size % block == 0:
-        # A block's parts one after the other: whole lines of a cache are read.
+        # the parts of a block follow each other, so that whole cache lines are read
         steps, whole, tile = (
             [Split(other.name, block), Split(tile, high)],
             [f"{tile}.o"],
@@ -154,8 +154,8 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
 def _along(
     t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | Scatter]
 ) -> tuple[Axis, int] | None:
-    """The axis of the result along which the operand's neighbours lie, if that is another one; and
-    how many of them lie side by side (1: all)."""
+    """Return the axis of the result along which the operand is contiguous, if it is another one
+    than `n`, and the length of contiguous runs (1: the whole axis)."""
     layout = layouts.get(x.tensor)
     if not x.index or isinstance(layout, Scatter):
         return None

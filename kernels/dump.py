@@ -1,4 +1,4 @@
-"""A kernel after each pass, as text: those that make the tile-level form, and those of the CPU."""
+"""The text of a kernel after each pass: lowering passes, then the CPU's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from superopt.kernels.tile import Kernel
 
 
 def passes(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, str]]:
-    """The passes' names in their order, and what each of them gave. text: the kernel as LLVM's.
+    """Return (pass name, text) in order. text: the kernel's LLVM text.
 
-    expressions, schedule, stages, loops   see lower.py
-    tile                                   the kernel in the tile-level form
-    ll, optimized.ll                       LLVM's text, as it is written and as code is made of it
+    expressions, schedule, stages, loops   see loops/lower.py tile
+    the kernel in the tile-level form ll, optimized.ll                       LLVM text before and
+    after optimization
     """
     made = [(name, str(given)) for name, given in kernel.passes]
     return [*made, ("tile", str(kernel)), ("ll", text), ("optimized.ll", optimized(text, machine))]

@@ -1,5 +1,5 @@
-"""A tensor's element at loops: its expression, in which loads are of buffers, and what must be
-summed before it."""
+"""Lower one element of a tensor at given loops: its expression over buffers, and the reductions to
+run before it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ Env = Mapping[Expr, Expr]
 
 @dataclass(slots=True)
 class Nest:
-    """A kernel that grows: where tensors are stored, scratch, and new names.
+    """The kernel under construction: where tensors are stored, scratch buffers, fresh names.
 
-    packed: constants that lie in the order in which loops read them, once that is known, and the
-    place that is read, and how.
-    order: the loops around, from the outermost on.
+    packed: constants packed in loop order, once that is known, with the index that is read and the
+    load. loop_order: the loops around, outermost first.
     """
 
     stored: dict[Tensor, Stored] = field(default_factory=dict)
@@ -43,7 +42,8 @@ class Nest:
 
 
 def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[Stmt]) -> Expr:
-    """`e` at the loops of `env`; what must be computed for it goes to `before`."""
+    """Return `e` with axes replaced as in `env` and loads of buffers; statements to run before go
+    to `prologue`."""
     if e.dtype == INDEX:
         return index(nest, e, env, axes, before)
     match e:
@@ -78,17 +78,15 @@ def value(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[St
 
 
 def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
-    """The element of a constant that is packed in the order of the loops it hangs on; where a guard
-    keeps it from being read, any other one."""
+    """Return the load of a constant that is packed in the order of the loops it depends on. A
+    masked-off load may read any element."""
     known = nest.packed[t]
     place = tuple(_kept_in(i, n) for i, n in zip(place, t.shape, strict=True))
     if known is None:
         inside = set().union(*map(axes_of, place)) if place else set()
         loops = [a for a in nest.order if a in inside]
         if len(loops) < len(inside):
-            raise IllegalSchedule(
-                f"{t.name} is packed, and read within a sum that is not scheduled"
-            )
+            raise IllegalSchedule(f"{t.name} is packed, but read within a reduction without loops")
         same = _same(place)
         axes = tuple(same[a].axis if a in same else a for a in loops)
         buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
@@ -96,20 +94,21 @@ def _packed(nest: Nest, t: Tensor, place: tuple[Expr, ...]) -> Expr:
         at = tuple(same[a].read if a in same else a for a in loops)
         known = nest.packed[t] = Pack(t, buffer, axes, index), place, Load(buffer, at, t.dtype)
     if known[1] != place:
-        raise IllegalSchedule(f"{t.name} is packed, and read in two ways")
+        raise IllegalSchedule(f"{t.name} is packed, but read with two different indices")
     return known[2]
 
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """Steps of a loop that read the same: the index that they read, and an axis of what differs."""
+    """A loop whose last steps read the same element: the clamped index, and an axis of the distinct
+    ones."""
 
     read: Expr
     axis: Axis
 
 
 def _same(place: Sequence[Expr]) -> dict[Axis, _Same]:
-    """The loops of which the last steps all read one place, min(axis, n): it is packed once."""
+    """Return the loops whose last steps read one element, min(axis, n); it is packed once."""
     out = {}
     for i in place:
         match i:
@@ -120,7 +119,7 @@ def _same(place: Sequence[Expr]) -> dict[Axis, _Same]:
 
 
 def _kept_in(i: Expr, n: Dim) -> Expr:
-    """The index, or the nearest one that is in range."""
+    """Return the index clamped to [0, n)."""
     assert isinstance(n, int)
     where = affine.interval(i)
     if where is not None and where[0] >= 0 and where[1] < n:
@@ -130,7 +129,8 @@ def _kept_in(i: Expr, n: Dim) -> Expr:
 
 
 def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) -> bool:
-    """Does the guard say no more than that the index is in range, and are there zeros beyond it?"""
+    """True if the guard only tests that the index is in range, and the buffer's zero border covers
+    what is beyond."""
     if t not in nest.stored or not all(_in_range(g, t, at) for g in _conjuncts(guard)):
         return False
     kept = nest.stored[t]
@@ -144,7 +144,7 @@ def _bordered(nest: Nest, t: Tensor, guard: Expr, at: Sequence[Expr], env: Env) 
 
 
 def ranged_read(guard: Expr, load: Load, otherwise: Expr) -> bool:
-    """Is this a read whose guard says that it is in range, and nothing else, and zero beyond?"""
+    """True if the guard only tests that the load is in range, with zero otherwise."""
     zero = isinstance(otherwise, Const) and otherwise.value == 0
     return zero and all(_in_range(g, load.tensor, load.index) for g in _conjuncts(guard))
 
@@ -165,14 +165,15 @@ def _in_range(g: Expr, t: Tensor, at: Sequence[Expr]) -> bool:
 
 
 def summed(nest: Nest, e: Reduce, shape: tuple[Dim, ...], scope: str) -> Tensor:
-    """Where a reduction is summed: floats of less than 32 bits in float32, as te/domain.py does."""
+    """Return a new accumulator buffer of a reduction: float32 for narrower floats, as in
+    te/domain.py."""
     total = Tensor(nest.fresh(e.fn), _wide(e.dtype), shape)
     nest.scratch.append((total, scope))
     return total
 
 
 def start(e: Reduce) -> Expr:
-    """What a reduction begins with."""
+    """Return the identity of a reduction."""
     return const(unit(e.fn, e.dtype), _wide(e.dtype))
 
 
@@ -181,7 +182,7 @@ def _wide(dtype: DType) -> DType:
 
 
 def index(nest: Nest, e: Expr, env: Env, axes: tuple[Axis, ...], before: list[Stmt]) -> Expr:
-    """An index at the loops of `env`."""
+    """Return an index with axes replaced as in `env`."""
     match e:
         case Axis():
             return env.get(e, e)
@@ -210,8 +211,8 @@ def _folded(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
 
 
 def _coarse(x: Expr, n: int) -> tuple[Expr, Expr, int] | None:
-    """x as high * step + low, where low is below the step, and this divides n: the place within a
-    block is not what decides in which one it is."""
+    """Return x as (high, low, step) with x = high * step + low, 0 <= low < step, and step dividing
+    n: the position within a block does not affect the block's number."""
     terms = ix.polynomial(x)
     for step in sorted({gcd(c, n) for c in terms.values()}, reverse=True):
         low = ix.from_polynomial({t: c for t, c in terms.items() if c % step})

@@ -1,5 +1,5 @@
-"""Machine code in this process: for which processor, and object files that are linked. What has
-only these to do loads no more than this file: not the compiler."""
+"""Load machine code into this process: the processor's description, and linking of object files.
+Programs loaded from disk import only this file, not the compiler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSION: str = llvmlite.__version__
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What code is for: LLVM's names of a processor and of its features, and a vector's bytes."""
+    """What code is compiled for: LLVM's CPU and feature strings, and the bytes of a vector."""
 
     cpu: str
     features: str
@@ -39,16 +39,17 @@ class Machine:
 
     @property
     def registers(self) -> int:
-        """For vectors."""
+        """The number of vector registers."""
         return 32 if self.width == 64 or "+neon" in self.features.split(",") else 16
 
 
-# Processors that multiply the halves of a vector one after the other.
+# processors that execute a vector multiplication in two halves, by LLVM's name: bytes of a half
 HALVES = {"znver4": 32}
 
 
 def host() -> Machine:
-    """What kernels are compiled for: the level that SUPEROPT_TARGET_CPU names, or this processor.
+    """Return what kernels are compiled for: the level that SUPEROPT_TARGET_CPU names, or this
+    processor.
 
     Raises UsageError for an unknown level.
     """
@@ -57,14 +58,14 @@ def host() -> Machine:
 
 
 def psabi_level(name: str) -> Machine:
-    """Any processor of this level of the x86-64 psABI ("x86-64-v3")."""
+    """Return any processor of this level of the x86-64 psABI ("x86-64-v3")."""
     level = LEVELS[name]
     return Machine(name, ",".join(f"+{f}" for f in level.features), level.width)
 
 
 @cache
 def native() -> Machine:
-    """This processor."""
+    """Return this processor."""
     initialized()
     has = llvm.get_host_cpu_features()
     width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
@@ -72,19 +73,20 @@ def native() -> Machine:
 
 
 def llvm_idle() -> AbstractContextManager[object]:
-    """While it is held no other thread is within LLVM: llvmlite's own lock. A process that forks
-    meanwhile leaves the child an LLVM that it can use."""
+    """Return llvmlite's lock: no other thread is within LLVM while it is held, so that a process
+    that forks meanwhile leaves the child a usable LLVM."""
     lock: AbstractContextManager[object] | None = getattr(llvm.ffi.lib, "_lock", None)
     return nullcontext() if lock is None else lock
 
 
 def initialized() -> None:
+    """Initialize LLVM for this processor."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
 def target(machine: Machine, shared: bool = False) -> Any:
-    """shared: for a shared object, not for this process."""
+    """Return an LLVM target machine. shared: for a shared object instead of this process."""
     initialized()
     kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
     return llvm.Target.from_default_triple().create_target_machine(
@@ -93,9 +95,9 @@ def target(machine: Machine, shared: bool = False) -> Any:
 
 
 def linked(objects: Sequence[bytes], machine: Machine) -> Any:
-    """Object files as machine code that can be called: an engine with get_function_address.
+    """Link object files into this process; the result has get_function_address.
 
-    Raises MissingInstructions where this processor lacks an instruction set of the machine.
+    Raises MissingInstructions if this processor lacks an instruction set of the machine.
     """
     initialized()
     if missing := missing_features(machine.features, native().features):

@@ -1,11 +1,10 @@
-"""Calls of a program with a tuple of numpy arrays, in machine code.
+"""The machine-code entry of a program, called with a tuple of numpy arrays.
 
     void enter(PyObject *arrays, ptr fixed)
 
-It reads where each array's elements are, and calls `run` with a table of these places: Python's
-ways to ask for one take a microsecond each. fixed: a table of memory, constants, workspace and
-state. Where tuples hold their items, and arrays the address of their elements, is found by looking,
-and there is no `enter` where it is not.
+It reads each array's data address and calls `run` with the table of addresses; Python's own ways to
+get one take a microsecond each. fixed: a table of memory, constants, workspace and state. The
+offsets within tuple and array objects are found by probing; if that fails, there is no `enter`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from functools import cache
 import numpy as np
 
 FIXED = ("memory", "constants", "workspace", "state")
-_FIRST, _LAST = 8, 40  # bytes into an object, where to look
+_FIRST, _LAST = 8, 40  # bytes into an object, where to probe
 
 
 @cache
 def places() -> tuple[int, int] | None:
-    """Bytes from a tuple's own address to its first item's, and from an array's own to that of its
-    elements; None where they are not where they are in CPython."""
+    """Return the byte offsets of the first item in a tuple, and of the data pointer in an array;
+    None if they are not as in CPython."""
     if sys.implementation.name != "cpython":
         return None
     some = tuple(np.zeros(n) for n in (1, 2, 3))
@@ -37,7 +36,7 @@ def places() -> tuple[int, int] | None:
 
 
 def _place(held: list[tuple[int, int]]) -> int | None:
-    """At how many bytes from each first address the second one is written."""
+    """Return the byte offset from each first address at which the second one is stored."""
     for n in range(_FIRST, _LAST, 8):
         if all(ctypes.c_void_p.from_address(at + n).value == wanted for at, wanted in held):
             return n
@@ -45,7 +44,7 @@ def _place(held: list[tuple[int, int]]) -> int | None:
 
 
 def enter_text(count: int, items: int, data: int) -> str:
-    """LLVM's text of `enter` for this many arrays."""
+    """Return the LLVM text of `enter` for `count` arrays."""
     lines = [
         "declare void @run(ptr, ptr, ptr, ptr, ptr)",
         "define void @enter(ptr %arrays, ptr %fixed) {",

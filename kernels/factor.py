@@ -1,5 +1,5 @@
-"""Forms that put another computation in the place of a sum of products (Winograd's, Strassen's):
-what one consists of, and what stands in a computation at other indices."""
+"""Substitution in expressions, and the result type of algorithms that replace a contraction
+(Winograd, Strassen)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A sum of products by another computation: what computes it, where that lies, and what is
-    known of it.
+    """A contraction computed by another algorithm: the tensor to compute, its layout, schedules and
+    tables.
 
-    kernel: the constant, transformed. first: what kernels of their own compute before, and the
-    buffers from which that is read then; as the other operand, transformed.
+    transformed_constant: the constant operand, transformed ahead of time. producers: tensors
+    computed by kernels of their own before, with the buffers they are read from.
     """
 
     root: Tensor
@@ -36,8 +36,7 @@ class Form:
 def scattered(
     t: Tensor, layout: Layout | Scatter | None, axes: tuple[Axis, ...], index: tuple[Expr, ...]
 ) -> Scatter:
-    """Where elements lie that are said by other axes than those of `t`, at `index` of which they
-    are."""
+    """Return the layout of a tensor over `axes`, whose element belongs at `index` of `t`."""
     if isinstance(layout, Scatter):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, index, strict=True))
         there = tuple(ix.substitute(i, env) for i in layout.index)
@@ -47,7 +46,7 @@ def scattered(
 
 
 def placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
-    """`e` with axes replaced; conditions that are known then are decided."""
+    """Return `e` with axes replaced; selects whose guard becomes constant are folded."""
     match e:
         case Axis():
             return env.get(e, e)
@@ -64,7 +63,7 @@ def placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
 
 
 def put(e: Expr, held: Tensor, total: Expr) -> Expr:
-    """`e` with `total` for its loads of `held`."""
+    """Return `e` with loads of `tensor` replaced by `replacement`."""
     match e:
         case Load(t) if t is held:
             return total

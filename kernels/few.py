@@ -1,10 +1,9 @@
-"""Convolutions and products with few results for each place: vectors go along what is summed.
+"""Small-N GEMM and convolutions with few output channels: vectors run along the reduction.
 
     y[k, h] = sum(x[c, h + r] * b[k, c, r] for c, r)
 
-with, say, three channels k leaves most lanes of a vector of channels empty. Where the elements that
-are summed lie next to each other a vector takes a part of the sum in each lane, and in the end the
-lanes are added:
+With, say, three channels k, vectors of channels would leave most lanes empty. If the reduced
+elements are contiguous, each lane sums a part, and the lanes are added at the end:
 
     p[h, k, l] = sum(x[c * lanes + l, h + r] * b[k, c * lanes + l, r] for c, r)
     y[k, h] = sum(p[h, k, l] for l)
@@ -36,16 +35,17 @@ from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.inline import placed
 from superopt.te.node import Axis, Expr
 
-OPERANDS = 4  # registers that are not for sums
-ADDED = 10.0  # products of vectors that adding the lanes of one takes as long as
-MOST = 10  # results of a place: of more, each product waits for its own part of the constant
-PAYS = 0.75  # part of the time of vectors along the results below which this pays
+OPERANDS = 4  # vector registers that hold no accumulators
+ADDED = 10.0  # cost of adding the lanes of a vector, in vector FMAs
+MOST = 10  # outputs of a position: with more, each FMA waits for its own part of the constant
+PAYS = 0.75  # relative to vectors along the outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """root: the result, of sums of lanes; lies: where; parts: what these are of; k: the axis of the
-    results of a place, m: that along which there are several places at a time; b: the constant."""
+    """root: the result, a sum over lanes, stored as `layout`; partial_sums: the sums in lanes; k:
+    the axis of outputs; m: the axis along which several positions are computed at a time; b: the
+    constant."""
 
     root: Tensor
     lies: Scatter
@@ -57,8 +57,8 @@ class Few:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """How many places at a time, the best first: sums, and one operand of each result, are in
-        registers, and the last places are computed with some of those before them."""
+        """Positions at a time, best first. Accumulators and one operand of each output are in
+        registers; the last block overlaps the one before."""
         k, places = self.k.size, self.m.size
         held = min((self.registers - OPERANDS) // k, (self.registers - 1) // k - 1)
         most = max(1, min(held, places))
@@ -74,7 +74,7 @@ def few(
     lanes: int,
     registers: int = co.REGISTERS,
 ) -> Few | None:
-    """How this computes `t`; None where it is not worth it."""
+    """Match a contraction with few outputs; None if this does not pay."""
     c, found = co.contraction(t, constants), reduction(t)
     if c is None or found is None or len(c.of_b) != 1 or not c.of_a or c.both:
         return None
@@ -120,8 +120,8 @@ def few(
 def _beside(
     c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]
 ) -> tuple[Axis, int] | None:
-    """The axis along which the elements of the other operand lie next to each other, and how many
-    of them do: one where all do."""
+    """Return the axis along which the other operand is contiguous, and the length of contiguous
+    runs (1: all)."""
     layout = layouts.get(c.a.tensor)
     if isinstance(layout, Scatter) or not c.a.index:
         return None
@@ -131,7 +131,7 @@ def _beside(
 
 
 def scheduled(f: Few, rows: int) -> dict[Tensor, Schedule]:
-    """rows: places at a time."""
+    """Return the schedules. rows: positions at a time."""
     t, (found, sums) = f.root, (reduction(f.root), reduction(f.parts))
     assert found is not None
     assert sums is not None

@@ -1,10 +1,11 @@
-"""Rows of a picture as one row: where its width is no multiple of a register tile's height.
+"""Collapse the two spatial axes of a convolution into one, if the image width is no multiple of a
+register tile's height.
 
     y[h, w, n] = sum(x[h * s + i, w * s + j, k] * b[i, j, k, n] for i, j, k)
 
-is, with r = h * W + w, a product whose rows are all of the picture's elements. Of 7 x 7 elements in
-tiles of 4, 13 tiles are computed, and not two in each row. Where windows touch, the factors of a
-tile lie in one row, too; else each of its rows has a place of its own.
+is, with r = h * W + w, a product whose rows are all pixels of the image. 7 x 7 pixels in tiles of 4
+take 13 tiles instead of two per image row. If windows are adjacent, the elements of a at a tile's
+rows are contiguous; otherwise each row has its own address.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import axes_of
 
-PLACES = 6  # rows of a tile, where each has a place of its own: registers for addresses are few
-# Parts of the time by rows of the picture below which it is done, by registers: where factors lie
-# in one row, and where each row of a tile has a place of its own, as measured in four models.
+PLACES = 6  # rows of a tile with an address each: registers for addresses are few
+# Relative to the time row by row, below which collapsing pays, by registers: for contiguous rows,
+# and for rows with an address each; measured on four models.
 PAYS = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
-ABOUT = {True: 1.03, False: 1.02}  # where the sum is in short blocks (contraction.SHORT)
-NEAR = {32: 600_000, 16: 250_000}  # bytes of factors that stay in the second cache, by registers
+ABOUT = {True: 1.03, False: 1.02}  # if the sum is in short blocks (contraction.L1_PANEL_TERMS)
+NEAR = {32: 600_000, 16: 250_000}  # of a's rows that stay in L2, by registers
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """root: the result, with one axis for two; lies: where. touch: do the factors of neighbouring
-    rows follow each other in memory?"""
+    """root: the result, with one axis for two, stored as `layout`. is_contiguous: a's elements at
+    neighbouring rows follow each other in memory."""
 
     root: Tensor
     lies: Scatter
@@ -53,7 +54,8 @@ def flat(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
 ) -> Flat | None:
-    """The product with rows of two axes of `t`; None where there are none beside each other."""
+    """Return the product with two adjacent axes of `t` collapsed into rows; None if there are
+    none."""
     parts, w = lying(layouts.get(t), t.rank).parts, frame.m
     order = [t.axes[p.axis] for p in parts]
     if w is None or w not in order[1:] or t.body is None:
@@ -83,13 +85,14 @@ def flat(
 
 
 def _renamed(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
-    """The part of a layout with the new axes: r, which has no border, is in h's place."""
+    """Return the layout part over the new axes: r, which has no border, replaces h."""
     own = t.axes[p.axis]
     return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
 
 
 def pays(f: Flat, by_rows: co.Frame, short: bool = False) -> bool:
-    """Is it faster than row by row? short: see contraction.tiles."""
+    """True if this is estimated to be faster than row by row. short_blocks: see
+    contraction.register_tiles."""
     assert f.frame.m is not None
     assert by_rows.m is not None
     times = f.frame.m.size // by_rows.m.size
@@ -101,8 +104,9 @@ def pays(f: Flat, by_rows: co.Frame, short: bool = False) -> bool:
 def scheduled(
     f: Flat, layouts: Mapping[Tensor, Layout | Scatter], rows: int, vectors: int, deep: int
 ) -> Schedule:
-    """In tiles of `rows` times `vectors`; see contraction.scheduled. As many rows at a time as have
-    factors that stay near, in blocks of which the last one overlaps another by the fewest tiles."""
+    """Return the schedule with tiles of `rows` times `vectors`; see
+    contraction.schedule_contraction. Row blocks are as large as a's rows stay in L2; among those,
+    the last block overlaps the fewest tiles."""
     assert f.frame.m is not None
     high = f.frame.m.size
     tiles, every = -(-high // rows), max(math.prod(a.size for a in f.c.of_a), 1)
@@ -116,7 +120,7 @@ def scheduled(
 
 
 def _touch(c: co.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> bool:
-    """Do the factors of neighbouring rows follow each other in memory?"""
+    """True if a's elements at neighbouring rows follow each other in memory."""
     if isinstance(layouts.get(c.a.tensor), Scatter):
         return False
     read = co.in_memory(c.a, layouts)
@@ -131,7 +135,7 @@ def _touch(c: co.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout 
 
 
 def _guarded(e: Expr, layouts: Mapping[Tensor, Layout | Scatter]) -> Iterator[Expr]:
-    """Conditions, but for those of reads past an edge, beyond which there are zeros."""
+    """Yield guards, except those of reads past an edge that a zero border covers."""
     match e:
         case Apply("select", (guard, Load() as load, zero)) if ranged_read(guard, load, zero):
             lies = layouts.get(load.tensor)

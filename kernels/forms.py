@@ -1,5 +1,5 @@
-"""Sums of products by another computation: convolutions in Winograd's tiles, products of matrices
-by Strassen's parts; which of them a problem allows, and when they pay."""
+"""Contractions by algorithms with fewer products: Winograd's for convolutions, Strassen's for
+matrix products; which of them a problem allows, and when they pay."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from superopt.kernels.picture import picture as find
 from superopt.kernels.problem import Choice, Problem
 from superopt.te.dtype import F32
 
-# --- convolutions in tiles ---
+# --- Winograd ---
 
-STARTS = {32: 0.7, 16: 0.82}  # part of a direct convolution's time below which tiles pay
-# The same where vectors are multiplied in halves: of 16 that should take 0.44 to 1.04 of it (steps
-# of two, 5 x 5, small pictures) all took less than that, by up to 0.15.
+STARTS = {32: 0.7, 16: 0.82}  # relative to the direct convolution, below which Winograd pays
+# The same on processors that execute a vector in two halves: of 16 convolutions estimated at 0.44
+# to 1.04 (stride two, 5 x 5, small images) all took less than estimated, by up to 0.15.
 HALVES = 0.93
 _KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
@@ -34,7 +34,7 @@ def winograd(plan: wi.Plan) -> Option:
 
 
 def pictured(p: Problem, c: co.Contraction) -> Picture | None:
-    """The convolution that tiles can compute."""
+    """Return the convolution if Winograd is allowed and can compute it."""
     if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = find(p.tensor, c)
@@ -44,7 +44,7 @@ def pictured(p: Problem, c: co.Contraction) -> Picture | None:
 
 
 def tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
-    """The tiles by which a convolution should be the fastest, and what it should take."""
+    """Return the fastest estimated Winograd plan, as (time, plan)."""
     picture = pictured(p, c)
     sides = () if picture is None else picture.fitting()
     some = (wi.plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
@@ -52,16 +52,18 @@ def tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
 
 
 def paying(p: Problem, c: co.Contraction, direct: float) -> tuple[float, wi.Plan] | None:
-    """The same, where it is less than what it takes directly by enough."""
+    """Return that plan if it is enough below the time of the direct convolution."""
     found = tiled(p, c)
     starts = HALVES if p.halves else STARTS[p.registers]
     return found if found is not None and found[0] <= starts * direct else None
 
 
 def in_tiles(p: Problem, c: co.Contraction, option: Option) -> Choice:
+    """Return the choice of a Winograd option. Raises ValueError if the problem has no such
+    tiles."""
     picture = pictured(p, c)
     if picture is None or option["m"] not in picture.fitting():
-        raise ValueError(f"{option}: {p.tensor.name} is no convolution in such tiles")
+        raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
     m, apart, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = wi.Plan(m, bool(apart), *rest)
@@ -79,7 +81,7 @@ def _formed(
     )  # fmt: skip
 
 
-# --- products of matrices by parts ---
+# --- Strassen ---
 
 _CUT = ("levels", "apart", "block", "rows", "vectors", "deep")
 
@@ -89,17 +91,18 @@ def parts(plan: st.Plan) -> Option:
 
 
 def square(p: Problem, c: co.Contraction) -> st.Square | None:
-    """The product of matrices that parts can compute."""
+    """Return the matrix product if Strassen is allowed and can compute it."""
     if not p.levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     return st.square(p.tensor, c)
 
 
 def in_parts(p: Problem, c: co.Contraction, option: Option) -> Choice:
+    """Return the choice of a Strassen option. Raises ValueError if it does not fit the problem."""
     found = square(p, c)
     levels, apart, *rest = (option[k] for k in _CUT)
     if found is None or levels > p.levels or not st.fits(found, levels, p.lanes):
-        raise ValueError(f"{option}: {p.tensor.name} is no product of matrices in such parts")
+        raise ValueError(f"{option}: {p.tensor.name} has no matrix product that Strassen splits so")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = st.Plan(levels, bool(apart), *rest)
     made = st.cut(p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)

@@ -1,7 +1,7 @@
-"""The scalar functions of te/fn.py as LLVM's text, on vectors as on scalars.
+"""The scalar functions of te/fn.py as LLVM text, for scalars and vectors.
 
-Element types below 32 bits are computed in float32 and rounded after each function, as te/domain.py
-has it. Integers wrap around, divide toward zero, and x / 0 is 0.
+Element types below 32 bits are computed in float32 and rounded after each function, as in
+te/domain.py. Integers wrap around and divide toward zero; x / 0 is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTRINSICS = {
     "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
 }  # fmt: skip
-_LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # C's of float64, by lanes
+_LIBRARY = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # libm, in float64, lane by lane
 _VECTORS: dict[str, Callable[..., Value]] = {  # of float32
     **wide_math.FUNCTIONS, "exp": vm.exp, "log": vm.log, "tanh": vm.tanh, "erf": vm.erf,
     "sigmoid": vm.sigmoid, "exp_below": vm.exp_below,
@@ -33,7 +33,7 @@ HALF = (F16, BF16)
 
 
 def applied(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
-    """`fn` of values of equal lanes, as a value of `dtype`."""
+    """Emit `fn` of values with equal lanes, as a value of `dtype`."""
     if fn == "select":
         guard, yes, no = args
         return t.make(f"select {guard}, {yes}, {no}", dtype, yes.lanes)
@@ -54,7 +54,7 @@ POWERS = (-2, -1, -0.75, -0.5, 0.5, 0.75, 1, 1.5, 2, 3, 4)
 
 
 def raised(t: Text, x: Value, n: Number) -> Value:
-    """x^n for n in POWERS, by products and roots."""
+    """Emit x^n for n in CHEAP_EXPONENTS, by products and square roots."""
     if x.dtype in HALF:
         return cast(t, raised(t, cast(t, x, F32), n), x.dtype)
 
@@ -64,7 +64,7 @@ def raised(t: Text, x: Value, n: Number) -> Value:
     n = float(n)
     if n == 1:
         return x
-    if n % 1:  # infinite of -infinity, and +0 of -0, where the root is not
+    if n % 1:  # pow(-inf) is inf and pow(-0) is +0, unlike sqrt
         root = applied(t, "sqrt", [applied(t, "add", [x, like(0, x)], x.dtype)], x.dtype)
         least = applied(t, "eq", [x, like(-math.inf, x)], BOOL)
         root = applied(t, "select", [least, like(math.inf, x), root], x.dtype)
@@ -72,14 +72,14 @@ def raised(t: Text, x: Value, n: Number) -> Value:
             other = x if n == 1.5 else applied(t, "sqrt", [root], x.dtype)
             root = times(root, applied(t, "abs", [other], x.dtype))
         return root if n > 0 else applied(t, "div", [like(1, x), root], x.dtype)
-    if n < 0:  # first the inverse: a square may be beyond what a number can hold
+    if n < 0:  # the reciprocal first: a square may overflow
         x = applied(t, "div", [like(1, x), x], x.dtype)
     square = times(x, x) if abs(n) > 1 else x
     return times(square, square) if n == 4 else times(square, x) if n == 3 else square
 
 
 def fused(t: Text, a: Value, b: Value, c: Value) -> Value:
-    """a * b + c, rounded once where an instruction does it: a call of C's takes 4 times as long."""
+    """Emit a * b + c, rounded once if the processor has FMA; libm's fma takes 4 times as long."""
     return t.call(f"llvm.fmuladd.{a.suffix}", [a, b, c], a.dtype)
 
 
@@ -120,10 +120,10 @@ def _of_floats(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
 
 
 def _extreme(t: Text, fn: str, args: Sequence[Value]) -> Value:
-    """The larger or the smaller one; NaN where one is. Of zeros the sign is not said.
+    """Emit the maximum or minimum; NaN if either is NaN. The sign of zeros is unspecified.
 
-    `a > b ? a : b` is one instruction, and b where one is NaN: that a is none is asked besides,
-    unless it is a number.
+    `a > b ? a : b` is one instruction, and b if either is NaN; a is tested for NaN besides, unless
+    it is a constant.
     """
     a, b = sorted(args, key=lambda v: v.text.startswith("%"))
     how = "ogt" if fn == "max" else "olt"
@@ -136,7 +136,7 @@ def _extreme(t: Text, fn: str, args: Sequence[Value]) -> Value:
 
 
 def _floored(t: Text, args: Sequence[Value], dtype: DType) -> Value:
-    """The remainder with the sign of the divisor."""
+    """Emit the remainder with the sign of the divisor."""
     a, b = args
     rest = applied(t, "fmod", args, dtype)
     zero = like(0, a)
@@ -186,7 +186,7 @@ def _of_integers(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value
 
 
 def _divided(t: Text, fn: str, args: Sequence[Value], signed: bool) -> Value:
-    """Without what a processor traps at: by 0, and the least number by -1."""
+    """Emit a division without traps: by 0, and of the least integer by -1."""
     a, b = args
     n = a.lanes
     none = t.make(f"icmp eq {b}, {like(0, b).text}", BOOL, n)
@@ -211,7 +211,7 @@ def _divided(t: Text, fn: str, args: Sequence[Value], signed: bool) -> Value:
 
 
 def _shifted(t: Text, fn: str, args: Sequence[Value]) -> Value:
-    """By as many bits as there are, or more, nothing is left."""
+    """Emit a shift; shifts by the bit width or more give 0."""
     a, b = args
     how = "shl" if fn == "shl" else "lshr" if a.dtype.kind == "u" else "ashr"
     much = t.make(f"icmp uge {b}, {like(a.dtype.bits, b).text}", BOOL, a.lanes)
@@ -221,7 +221,7 @@ def _shifted(t: Text, fn: str, args: Sequence[Value]) -> Value:
 
 
 def cast(t: Text, x: Value, dtype: DType) -> Value:
-    """ONNX's Cast; what is out of an integer's range is left to the processor, but no trap."""
+    """Emit ONNX's Cast. Out-of-range floats to integers are unspecified, but do not trap."""
     kind, n = x.dtype, x.lanes
     if kind == dtype:
         return x
@@ -252,11 +252,11 @@ def cast(t: Text, x: Value, dtype: DType) -> Value:
 
 
 def _truncated(t: Text, x: Value, dtype: DType) -> Value:
-    """A float as an integer: one instruction. What is out of range is some number, and the same one
-    wherever it is read (`freeze`)."""
+    """Emit a float-to-integer conversion. An out-of-range result is arbitrary, but the same at all
+    uses (`freeze`)."""
     if x.dtype in HALF:
         x = cast(t, x, F32)
-    if dtype.bits < 32:  # by the bits that an int32 has, as numpy does
+    if dtype.bits < 32:  # through int32, as numpy does
         return cast(t, _truncated(t, x, I32), dtype)
     letter = "u" if dtype.kind == "u" else "s"
     out = t.make(f"fpto{letter}i {x} to {Value('', dtype, x.lanes).type}", dtype, x.lanes)
@@ -264,7 +264,7 @@ def _truncated(t: Text, x: Value, dtype: DType) -> Value:
 
 
 def like(value: Number, v: Value) -> Value:
-    """A constant of a value's type."""
+    """Return a constant of a value's type."""
     return number(value, v.dtype, v.lanes)
 
 
@@ -275,7 +275,7 @@ _HORIZONTAL = {
 
 
 def across(t: Text, fn: str, v: Value) -> Value:
-    """`fn` of all lanes of a vector: floats in the order that is fastest."""
+    """Emit `fn` over all lanes of a vector; float lanes are combined in the fastest order."""
     of_floats, of_integers = _HORIZONTAL[fn]
     if v.dtype.is_float and fn in ("max", "min"):
         v = padded(t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length())
@@ -298,10 +298,9 @@ def across(t: Text, fn: str, v: Value) -> Value:
 
 
 def joined(t: Text, fn: str, some: Sequence[Value], old: Value) -> Value:
-    """`fn` of all of these and of `old`, which stays none where it is no number.
+    """Emit `fn` over all values and the accumulator; NaN if any of them is NaN.
 
-    Of floats the largest one is asked for as the processor has it, and for two at a time whether
-    one of them is none.
+    Float maxima and minima use the processor's instruction, and test two values at a time for NaN.
     """
     if not some:
         return old
@@ -321,14 +320,14 @@ def joined(t: Text, fn: str, some: Sequence[Value], old: Value) -> Value:
 
 
 def _more(t: Text, fn: str, args: Sequence[Value], dtype: DType) -> Value:
-    """The larger or the smaller one in one instruction: the second one, where one is none."""
+    """Emit the larger or smaller value in one instruction; the second one if either is NaN."""
     a, b = args
     more = t.make(f"fcmp {'ogt' if fn == 'max' else 'olt'} {a}, {b.text}", BOOL, a.lanes)
     return t.make(f"select {more}, {a}, {b}", dtype, a.lanes)
 
 
 def padded(t: Text, v: Value, rest: Number, lanes: int) -> Value:
-    """A vector of more lanes, which are `rest`."""
+    """Return the vector extended to `lanes` with the value `fill`."""
     if v.lanes >= lanes:
         return v
     order = [*range(v.lanes), *([v.lanes] * (lanes - v.lanes))]
@@ -344,9 +343,9 @@ def _reduced(t: Text, how: str, v: Value, args: Sequence[Value], flags: str) -> 
 
 
 def transposed(t: Text, rows: Sequence[Value]) -> list[Value]:
-    """Vectors of the first, second, ... lanes of these, a power of two of them; where vectors have
-    more lanes than there are rows, of each part of as many. Each round exchanges half of two rows
-    with each other (Eklundh, A fast computer method for matrix transposing, 1972)."""
+    """Return vectors of the first, second, ... lanes of a power of two of rows; if vectors have
+    more lanes than there are rows, of each part of as many. Each round exchanges halves of two rows
+    (Eklundh, A fast computer method for matrix transposing, 1972)."""
     out, n, lanes = list(rows), len(rows), rows[0].lanes
     step = 1
     while step < n:
@@ -361,7 +360,7 @@ def transposed(t: Text, rows: Sequence[Value]) -> list[Value]:
 
 
 def stacked(t: Text, rows: Sequence[Value], count: int) -> list[Value]:
-    """As many vectors, each of one row after the other: the k-th, the (k + count)-th, ..."""
+    """Return `count` vectors, each the concatenation of rows k, k + count, ..."""
     out = [list(rows[k::count]) for k in range(count)]
     while len(out[0]) > 1:
         both = range(2 * out[0][0].lanes)
@@ -370,12 +369,12 @@ def stacked(t: Text, rows: Sequence[Value], count: int) -> list[Value]:
 
 
 def shuffled(t: Text, a: Value, b: Value, order: Sequence[int]) -> Value:
-    """The lanes of two vectors in this order, those of the second one behind those of the first."""
+    """Emit a shufflevector: lanes of `a`, then of `b`, in this order."""
     places = ", ".join(f"i32 {k}" for k in order)
     text = f"shufflevector {a}, {b}, <{len(order)} x i32> <{places}>"
     return t.make(text, a.dtype, len(order))
 
 
 def first(t: Text, v: Value, lanes: int) -> Value:
-    """The first lanes of a vector."""
+    """Return the first lanes of a vector."""
     return v if v.lanes == lanes else shuffled(t, v, v, range(lanes))

@@ -1,5 +1,5 @@
-"""What is read behind a loop, read before it, where it is little: it is under way while the loop
-runs, and a program does not wait for memory once more when it is over."""
+"""Hoist loads behind a loop before it, if they are small: they overlap with the loop, and the
+program does not wait for memory again at its end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from superopt.kernels.tile import Stmt, Store
 from superopt.te.node import Apply, Const, Expr, Load
 from superopt.te.walk import loads
 
-LITTLE, ROOM = 256, 2048  # elements of a tile; and of all that are held while a loop runs
+LITTLE, ROOM = 256, 2048  # elements of a tile; of all that is held during a loop
 
 
 def ahead(w: Writer, rest: Sequence[Stmt]) -> None:
-    """What stores behind a loop read, of what the kernel does not write, is read."""
+    """Emit the loads of the stores in `following`, from buffers that the kernel does not write."""
     apart, room = w.registers | w.stored, ROOM
     for s in rest:
         if not isinstance(s, Store) or (size := prod(shape(proper(s.axes)))) > LITTLE:
@@ -44,8 +44,8 @@ def ahead(w: Writer, rest: Sequence[Stmt]) -> None:
 
 
 def _reads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Block | None]]:
-    """Loads, each with when it is made: what is read in both cases of a condition always is. A
-    condition that hangs on what is computed is none that is known yet."""
+    """Yield (load, guard). Loads in both branches of a select are unconditional. A guard that
+    depends on loaded data is skipped: it is not known yet."""
     match e:
         case Load():
             yield e, guard
@@ -64,7 +64,7 @@ def _reads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Bloc
 
 
 def _always(e: Expr) -> Iterator[Load]:
-    """The loads that are made whatever its conditions say."""
+    """Yield the loads that happen whatever the guards are."""
     match e:
         case Load():
             yield e

@@ -1,4 +1,4 @@
-"""Constants that programs ask for before the launch before theirs has ended."""
+"""L2 prefetch of constants before the previous launch has ended."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from superopt.te.node import Axis, Expr
 from superopt.te.walk import axes_of
 
 AHEAD = "ahead"
-# Bytes of a program's part of a constant, and programs that have the same, at most; what addresses
-# are a multiple of; and requests at a time.
+# Bytes of a program's part of a constant, and programs that share it, at most; alignment of
+# addresses; and requests at a time.
 PART, AGAIN, ALIGNED, LANES = 1 << 18, 4, 16, 128
 
 
 def asked(
     w: Writer, axes: Sequence[Axis], fixed: Mapping[Tensor, tuple[Expr, ...]]
 ) -> Iterator[str]:
-    """Each program's part of constants, which lies in a row, is brought to the second cache while
-    the launch before still runs. fixed: constants, and where they are read."""
+    """Yield lines that prefetch each program's contiguous part of constants into L2 while the
+    previous launch still runs. constants: each with the index at which it is read."""
     for t, at in fixed.items():
         inside = [bool(axes_of(i) & set(axes)) for i in at]
         lead = sum(inside)
@@ -34,7 +34,7 @@ def asked(
         lanes = min(LANES, 1 << max(size // ALIGNED, 1).bit_length() - 1)
         each = size // lanes // ALIGNED * ALIGNED
         whole = math.prod(n for n in t.shape if isinstance(n, int))
-        again = math.prod(a.size for a in axes) * part // whole  # programs that ask for it
+        again = math.prod(a.size for a in axes) * part // whole  # programs that request it
         if not all(inside[:lead]) or not each or size % ALIGNED or size > PART or again > AGAIN:
             continue
         flat = gv.index(w, flat_index(t, (*at[:lead], *(ix.as_index(0) for _ in at[lead:]))))

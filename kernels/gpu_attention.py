@@ -1,6 +1,5 @@
-"""Attention on a GPU: blocks of rows and keys, and how many parts of the keys are computed at a
-time where rows are few: in a step of decoding one row of each head reads all keys that there are.
-"""
+"""Options of online attention on a GPU: blocks of rows and keys, and the number of key splits if
+rows are few: a decoding step has one row per head, which reads all keys."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
 from superopt.te.expr import Tensor
 
-# Rows and keys of a block, warps and stages: of halves, and of 32 bits where blocks of many rows
-# keep half of the multiprocessors busy, and where they do not; those that took the least time of
-# 792 measurements of 12 attentions come first. What is chosen takes 1 and 3 % more than the best
-# of those.
+# Rows and keys of a block, warps and stages: for fp16 and bf16; for fp32 with enough row blocks for
+# half of the multiprocessors, and with fewer. Best first, by 792 measurements of 12 attentions. The
+# choice takes 1 and 3 % more than the best of those.
 HALVES = (
     (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 2), (128, 128, 8, 3), (128, 64, 8, 3),
     (128, 32, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (32, 64, 4, 3), (16, 128, 4, 3),
@@ -44,20 +42,20 @@ SOME = (
     (32, 128, 4, 2), (32, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 3), (16, 64, 4, 3),
     (64, 64, 4, 2), (64, 32, 4, 3),
 )  # fmt: skip
-SHORT = 512  # keys up to which a block of halves has many of them
+SHORT = 512  # keys up to which a 16-bit block has many of them
 
 
-PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the keys
-TRIED = 4  # of these for each block, at most
-# A step of a block at least, in ns: two products and a softmax that wait for each other. 96 blocks
-# of four steps take 5.8 us.
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of key parts
+TRIED = 4  # for each block
+# Lower bound of a step, ns: two products and a softmax that depend on each other. 96 blocks of four
+# steps take 5.8 us.
 STEP = 1000.0
-CAREFUL = 1.15  # times as long is what is taken in parts: steps' times are no more than a guess
+CAREFUL = 1.15  # assumed slowdown of split keys: step times are only estimates
 
 
 def attending(a: Online) -> Iterator[Option]:
-    """Blocks, the best ones first; and parts of the keys, where some multiprocessors have no block
-    else, by what all of it should take."""
+    """Yield options, best first; with key splits by estimated time, if some multiprocessors would
+    be idle otherwise."""
     n, length, width = a.rows, a.j.size, a.d.size
     blocks = count(a.t) // (n * width) * -(-n // 128)
     if a.short.bits == 16:
@@ -80,7 +78,7 @@ def attending(a: Online) -> Iterator[Option]:
 
 
 def attended(a: Online, o: Option) -> Choice:
-    """By the blocks of an option, and by its parts."""
+    """Return the choice of an option."""
     made = partial(kernel, a, rows=o["rows"], keys=o["keys"])
     parts = dict(o.knobs).get("parts", 1)
     if parts == 1:
@@ -93,8 +91,8 @@ def attended(a: Online, o: Option) -> Choice:
 
 
 def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:
-    """How many parts to try, each of whole blocks of keys, the best number first, and one at last;
-    only one where blocks of rows are enough for all multiprocessors."""
+    """Return the key splits to try, each of whole key blocks, best first, with 1 last; only [1] if
+    there are enough row blocks for all multiprocessors."""
     steps = -(-a.j.size // keys)
     if _blocks(a, rows) >= MULTIPROCESSORS:
         return [1]
@@ -108,9 +106,9 @@ def _blocks(a: Online, rows: int) -> int:
 
 
 def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int) -> float:
-    """In ns: blocks take the steps of their keys, each at least as long as a step waits, and as
-    long as the blocks that a multiprocessor has at a time read; all of them, no less than all keys
-    and values are read; and what parts leave is written, read and added."""
+    """Return the estimated time in ns: the steps of a block's keys, each bounded by latency and by
+    the bandwidth of the concurrent blocks; in total at least the time to read K and V; plus
+    writing, reading and combining partial results."""
     width, length, size = a.d.size, a.j.size, a.short.bits // 8
     read = keys * (width + a.c.size) * size
     near = max(
@@ -119,7 +117,7 @@ def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int)
     steps = -(-length // (keys * parts))
     one = Steps(steps, read / BYTES, STEP, near, rows * width)
     blocks = parts * _blocks(a, rows)
-    each = count(a.t) // (a.rows * width)  # that read keys of their own
+    each = count(a.t) // (a.rows * width)  # batches and heads, each with keys of its own
     time = START + max(one.all(blocks), each * length * read / keys / MEMORY)
     if parts == 1:
         return time

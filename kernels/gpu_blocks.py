@@ -1,5 +1,5 @@
-"""Blocks of a result on a GPU: axes in the order in which they lie, and what a multiprocessor
-takes for a block. The numbers are an H100's."""
+"""Blocks of a result on a GPU: axes in memory order, and the cost model of a multiprocessor. The
+numbers are an H100's."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
 
-DOT = 16  # the least extent of a dot's blocks
-NARROW = 8  # but for columns, where several products share rows: tensor cores have no less
-MULTIPROCESSORS = 132  # programs below which some have nothing to do (an H100's)
-FAR = 0.6  # of the terms of blocks that divide a sum, which have no masks
-EACH = 16  # terms that take as long as it takes to begin a block of them
-# Of a multiprocessor: bytes of shared memory, warps, and blocks at a time; rows of a block from
-# which on groups of warps multiply together.
+DOT = 16  # least extent of tl.dot's blocks
+NARROW = 8  # except for columns, if several products share rows: the least that tensor cores have
+MULTIPROCESSORS = 132  # of an H100; with fewer programs some are idle
+FAR = 0.6  # padded terms over those of blocks that divide the sum, which need no masks
+EACH = 16  # terms that take as long as starting a block of them
+# Of a multiprocessor: bytes of shared memory, warps, and concurrent blocks; rows of a block from
+# which warp groups multiply together (WGMMA).
 SHARED, WARPS, MOST, WGMMA = 227_000, 64, 16, 64
-CACHE = 1 << 25  # bytes, of what all of them share, that stay there while a kernel runs
-STAGES = 4  # steps of a sum that are under way at a time
-# Elements of blocks in registers: where so many steps are, and where fewer are.
+CACHE = 1 << 25  # L2 capacity that persists during a kernel
+STAGES = 4  # steps of a sum in flight
+# elements of blocks in registers, by whether PIPELINE_STAGES steps are in flight
 ROOM = {True: 20_000, False: 40_000}
-THIRD = 3  # blocks of which an extent is no power of two are three of these
-# Fitted to 5,628 measurements of 259 products of halves, of which what is chosen takes 3.6 % more
-# than the best, in ns: a kernel, one more that adds parts; a block's begin, an element of its end;
-# a step of a sum at least, by whether groups multiply; an element of the rows that is read, and how
-# much longer where channels are no whole vectors. In a ns, of a multiprocessor: products of halves,
-# by whether groups multiply, and bytes that it reads; of all, bytes from memory, and of parts.
+THIRD = 3  # of a block with an extent that is no power of two
+# Fitted to 5,628 measurements of 259 fp16 products; the choice takes 3.6 % more than the best. In
+# ns: a launch; another kernel that adds parts; starting a block; an element of its epilogue; the
+# lower bound of a step, by whether WGMMA is used; loading an element of the rows, and its factor if
+# channels are no whole vectors. Per ns, of a multiprocessor: fp16 products, by WGMMA, and bytes it
+# loads; of the GPU: bytes from memory, and of partial sums.
 START, AGAIN, BEGIN, END = 1460.0, 1440.0, 920.0, 0.05
-# And an erf of it, of 5 more products: where a multiprocessor has one block at a time, and more.
+# An erf of an element, from 5 more products: with one block per multiprocessor at a time, and with
+# more.
 ERF = {False: 0.38, True: 0.2}
 STEP = {True: 139.0, False: 180.0}
 ROW, ROUGH = 0.02, 6.0
 PRODUCTS = {True: 2580.0, False: 950.0}
 BYTES, MEMORY, PARTIAL = 82.0, 4200.0, 5700.0
-# Of steps with twice as many terms, by 1,416 measurements of 74 products, of halves or not: what
-# such a step takes of two others, and how much longer it waits; a block's begin, and as much less
-# where there is one step and so no loop. And of tall blocks of pictures' windows, in halves.
+# Steps with twice as many terms, by 1,416 measurements of 74 products, by whether they are 16-bit:
+# time relative to two other steps, latency relative to one; a block's added start, subtracted for a
+# single step, which needs no loop. And tall blocks of image windows, by 16 bits.
 TWICE = {True: (0.95, 1.7, 300.0), False: (1.1, 2.0, 0.0)}
 WINDOWED = {True: 1.2, False: 1.1}
-# By 901 measurements of 24 products, of halves or not, and 707 of 184 ones of models
-# (gpu_ways.json and gpu_ways_models.json in docs/benchmarks): a step by fewer warps than such a
-# block has else, and by more; of float32, what a step of the largest blocks takes of that,
-# and one of three under way of a long sum at least; of programs that take blocks in turns, what a block takes of one alone, and the next one's begin; and what counts of the time that what
-# is in memory takes longer.
+# By 901 measurements of 24 products, 16-bit or not, and 707 of 184 products of models
+# (docs/benchmarks/gpu_ways.json and gpu_ways_models.json): factors of a step with
+# fewer and with more warps than usual; for fp32: factor of a step of the largest blocks, and lower
+# bound of a step of long sums with three in flight; for persistent programs: factor of a block, and
+# the next one's start; and the share of the memory time that is not hidden.
 FEWER, MORE = 0.96, 1.04
 WIDER, WAITS = 0.93, 460.0
 IN_TURNS = 1.04, 100.0
@@ -65,11 +66,14 @@ HIDDEN = 0.03
 
 
 def elements_of(t: Tensor) -> int:
-    """Of a result at a time, where each takes little: as many programs as keep all busy."""
+    """Return how many cheap elements of a result a program computes, so that all multiprocessors
+    are busy."""
     return max(64, min(512, 1 << max(count(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
 
 
 def each(p: Problem, elements: int) -> Schedule:
+    """Return the schedule of `elements_at_once` elements of the result, with reductions term by
+    term."""
     order = side_by_side(p)
     found = reduction(p.tensor)
     over = [] if found is None else [a.name for a in found.axes]
@@ -83,7 +87,7 @@ def each(p: Problem, elements: int) -> Schedule:
 
 
 def fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:
-    """The name of the axes as one, which follow each other."""
+    """Fuse consecutive axes into one; return its name."""
     name = axes[0].name
     for a in axes[1:]:
         steps.append(Fuse(name, a.name))
@@ -92,40 +96,41 @@ def fused(steps: list[Primitive], axes: Sequence[Axis]) -> str:
 
 
 def block(n: int, most: int, least: int) -> int:
-    """The factor of n, of at most `most`, by which blocks waste the least: of what is beyond them,
-    for they are powers of two, and for each of them; 0 where it has none of at least `least`."""
+    """Return the divisor of n in [min_size, max_size] that wastes the least: blocks are padded to
+    powers of two, and each has a start cost; 0 if there is none."""
     some = [d for d in range(least, min(n, most) + 1) if n % d == 0]
     return min(some, key=lambda d: ((1 << (d - 1).bit_length()) + EACH) / d, default=0)
 
 
 def step(n: int, most: int) -> int:
-    """Of a sum of n terms at a time, of at most `most`: a factor of n, by which blocks waste the
-    least, or a power of two, as `most` is one, whose last block goes beyond the sum, where that is
-    far less."""
+    """Return how many of n terms to take at a time, at most max_size: the best divisor of n, or a
+    power of two (as max_size is) whose last block is masked, if that is far cheaper."""
     divides = block(n, most, 1)
     covers = min((most, most // 2, most // 4), key=lambda d: _terms(n, d))
     return covers if _terms(n, covers) < FAR * _terms(n, divides) else divides
 
 
 def _terms(n: int, d: int) -> int:
-    """How many terms blocks of d of n take as long as."""
+    """Return the cost of n terms in blocks of d, in terms."""
     return -(-n // d) * ((1 << (d - 1).bit_length()) + EACH)
 
 
 def taken(axis: str, n: int, d: int) -> Primitive:
-    """A sum of n terms, d at a time."""
+    """Return the primitive that splits a sum of n terms into blocks of d."""
     return Cover(axis, d) if n % d else Split(axis, d)
 
 
 def side_by_side(p: Problem) -> list[Axis]:
-    """The result's axes in the order in which it lies."""
+    """Return the result's axes in memory order."""
     parts = lying(p.layouts.get(p.tensor), p.tensor.rank).parts
     return [p.tensor.axes[x.axis] for x in parts]
 
 
 def count(t: Tensor) -> int:
+    """Return the number of elements of a result."""
     return prod(a.size for a in t.axes)
 
 
 def stride(x: Load, a: Axis, layouts: Mapping[Tensor, Layout | Scatter]) -> int | None:
+    """Return the distance in memory of neighbours along an axis; None if it varies."""
     return co.strides(co.in_memory(x, layouts), a)

@@ -1,4 +1,4 @@
-"""How long programs take on a GPU: by its events, of graphs of some runs in a row."""
+"""Time programs on a GPU, with CUDA events around graphs of several runs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from superopt.kernels.gpu_compiled import recorded
 from superopt.kernels.gpu_device import wait
 from superopt.kernels.gpu_program import Running
 
-TIMES = 10  # in a row, of what is timed
-WARM = 0.05  # seconds
+TIMES = 10  # of the timed program in a graph
+WARM = 0.05
 
 
 def event_ms(
     r: Running, times: int = TIMES, runs: int = 5, others: Sequence[Running] = ()
 ) -> float:
-    """How long all calls take together, on the device: the median of some runs, of each `times`
-    times in a row, in turns with others that take as long."""
+    """Return the time in ms of `repeats` runs' average on the device: the median of `samples` graph
+    launches, alternating with other programs of equal time."""
     tick = clock(r, times, others)
     return float(np.median([tick() for _ in range(runs)]))
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What times a run, ms: of calls that were recorded so many times in a row. held: whose memory
-    the graph reads and writes."""
+    """Times one run, in ms, by replaying a graph of `repeats` runs. programs: owners of the memory
+    that the graph uses."""
 
     graph: Any
     times: int
@@ -45,10 +45,10 @@ class Clock:
 
 
 def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Callable[[], float]:
-    """What times one run of these, ms a time; it was run before."""
+    """Return a function that times one run, in ms. The program has run before."""
     import torch
 
-    if not torch.cuda.is_available():  # in the interpreter, whose times say nothing
+    if not torch.cuda.is_available():  # in the interpreter, whose times mean nothing
         once = _seconds_of(r.launch) * 1e3
         return lambda: once
     r.launch()
@@ -63,8 +63,8 @@ def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Cal
 
 
 def warmed(run: Callable[[], object]) -> None:
-    """Run for a while, so that the device's clock is what it is at work; in the interpreter, whose
-    times say nothing, not at all."""
+    """Run for a while, so that the device reaches its working clock; not in the interpreter, whose
+    times mean nothing."""
     import torch
 
     begin = time.perf_counter()

@@ -1,5 +1,5 @@
-"""Kernels as Triton's compiler makes them, launched by the driver (gpu_driver.py). Triton's own way
-to launch one is a module in C, which it builds where there is a C compiler, for each signature."""
+"""Kernels compiled by Triton and launched by the driver (cuda/driver.py). Triton's own launcher is
+a C module, built for each signature, which needs a C compiler."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from superopt.kernels.gpu_driver import (
 )
 
 WARP = 32  # threads
-OTHERS_MAY = "thread_local"  # use the device while a graph is recorded
-ALIGNED = 16  # bytes, of which Triton is told that an address is a multiple
-# Types by Triton's names, where it does not say bits alone.
+OTHERS_MAY = "thread_local"  # other threads may use the device during a capture
+ALIGNED = 16  # bytes; Triton is told that addresses are multiples of it
+# Triton's names of types that are not prefix and bits
 _NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-# What Triton says of a kernel that takes more than addresses.
+# attributes of kernels that take more than addresses
 _MORE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
 
 
 class Uncompiled(NotImplementedError):
-    """What Triton does not make code of that runs on this GPU. function: of Triton's text."""
+    """Triton cannot compile the kernel for this GPU, or not correctly. function: of Triton's
+    text."""
 
     def __init__(self, why: str, function: str = "") -> None:
         super().__init__(why)
@@ -38,7 +39,7 @@ class Uncompiled(NotImplementedError):
 
 @dataclass(slots=True, eq=False)
 class OnTorchs(Cuda):
-    """A device, where functions are launched on the stream that is current for torch."""
+    """A device; functions are launched on torch's current stream."""
 
     def now(self) -> int:
         return torchs_stream(self.gpu.number)
@@ -50,16 +51,18 @@ def _device(number: int) -> OnTorchs:
 
 
 def current_gpu() -> OnTorchs:
-    """The device that is current for torch."""
+    """Return torch's current device."""
     import torch
 
     return _device(torch.cuda.current_device())
 
 
 def recorded(launch: Callable[[], None]) -> Any:
-    """What is launched, as a graph of torch's for the current GPU. It is recorded on a stream that
-    is none of torch's: those are others' too, and of what is kept for one, the graph's end ends
-    all. Torch leaves it also where the recording fails."""
+    """Capture launches as a torch graph on the current GPU.
+
+    The capture uses a stream that is not torch's: torch's streams are shared, and the end of a
+    graph frees what is cached for its stream. torch leaves that stream also if the capture fails.
+    """
     import torch
 
     cuda: Any = torch.cuda  # whose classes have no types
@@ -72,8 +75,8 @@ def recorded(launch: Callable[[], None]) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """A kernel that Triton has compiled. metadata, asm: see triton.compile; on: as it was loaded on
-    devices, by their numbers."""
+    """A kernel compiled by Triton. metadata, asm: see triton.compile; loaded: its functions on
+    devices, by device number."""
 
     metadata: Any
     asm: Mapping[str, Any]
@@ -81,23 +84,22 @@ class Built:
 
     @property
     def plain(self) -> bool:
-        """Does it take addresses alone?"""
+        """True if the kernel takes addresses only."""
         told = self.metadata
         return told.num_ctas == 1 and not any(getattr(told, x, 0) for x in _MORE)
 
     def fits(self) -> bool:
-        """Can the device run it? It cannot where it needs more shared memory, or registers, than
-        there are."""
+        """True if the device can run the kernel: it has enough shared memory and registers."""
         shared, threads = int(self.metadata.shared), WARP * int(self.metadata.num_warps)
         return shared <= current_gpu().most_shared() and threads <= self.here().most()
 
     def here(self) -> Function:
-        """On the device, loaded."""
+        """Return the function on the current device, loading it once."""
         cuda = current_gpu()
         if cuda.gpu.number not in self.on:
             if not self.plain:
                 name = str(self.metadata.name)
-                raise Uncompiled(f"{name} takes more than addresses", name)
+                raise Uncompiled(f"{name} takes parameters besides addresses", name)
             told = self.metadata
             with cuda.entered():
                 module = loaded(cuda, self.asm["cubin"])
@@ -106,15 +108,15 @@ class Built:
         return self.on[cuda.gpu.number]
 
     def share_first(self) -> None:
-        """Have it prefer as much shared memory as there is."""
+        """Prefer as much shared memory as possible."""
         self.here().share_first()
 
 
 @dataclass(slots=True, eq=False)
 class Compiled:
-    """A function of Triton's text, called as Triton's own are: `f[(programs,)](*tensors, **how)`.
-    how: options of Triton's compiler; launch_pdl: it may begin before what was launched before it
-    has ended. made: by types of tensors, and these options."""
+    """A function of Triton's text, called like Triton's own: `f[(programs,)](*tensors, **how)`.
+    how: options of Triton's compiler; launch_pdl: allow the launch to begin before the previous one
+    has ended. compiled: kernels by tensor types and options."""
 
     function: Any
     made: dict[Any, Built] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class Compiled:
         return partial(self.launch, grid[0])
 
     def warmup(self, *given: Any, grid: object = None, **how: Any) -> Built:
-        """Compiled, and not launched. Raises Uncompiled where Triton does not take it."""
+        """Compile without launching. Raises TritonCompileError if Triton rejects it."""
         from triton import compile
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -144,7 +146,7 @@ class Compiled:
             target = GPUTarget("cuda", 10 * major + minor, WARP)
             try:
                 out = compile(source, target=target, options=how)
-            except Exception as e:  # of a dozen types: the text's, the assembler's, the machine's
+            except Exception as e:  # a dozen types: of the text, the assembler, the machine
                 name, why = self.function.__name__, str(e).strip() or type(e).__name__
                 raise Uncompiled(f"{name}: Triton does not compile it: {why}", name) from e
             self.made[key] = Built(out.metadata, out.asm)
@@ -157,7 +159,7 @@ class Compiled:
 
 
 def _kind(x: Any) -> str:
-    """A tensor's elements, by Triton's name of an address of such."""
+    """Return Triton's name of a pointer to a tensor's elements."""
     name = str(x.dtype).removeprefix("torch.")
     short = name.replace("uint", "u").replace("int", "i")
     return f"*{_NAMES.get(name, short)}"

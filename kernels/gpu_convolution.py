@@ -1,11 +1,11 @@
-"""A convolution as the vendor's library (cuDNN, through torch) is asked for it: plain data, which
-prints as text that parses back, and the call. Nothing here knows where it comes from.
+"""A convolution by cuDNN (through torch): plain data, which prints as text that parses back, and
+the call.
 
     conv 16x64x56x56 128x28x28 3x3 2x2 1x1 1x1 1 0
 
-are 16 pictures of 64 channels and 56 x 56 elements, results of 128 channels and 28 x 28, windows,
-steps, zeros on both sides, dilations; groups; and whether the library tries its own ways. Channels
-lie innermost, in constants too: results' channels, window, channels.
+stands for 16 images of 64 channels and 56 x 56 pixels; results of 128 channels and 28 x 28; window;
+strides; zero padding on both sides; dilations; groups; and whether cuDNN autotunes. Channels are
+innermost, in constants too: output channels, window, input channels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NAME = "conv"
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """given: pictures, channels, and their extents; made: channels of results, and extents. tried:
-    the library runs some of its ways, and takes the fastest one; else the one that it foresees to
-    be, of those that give the same bits each time."""
+    """input_shape: images, channels, and their extents; output_shape: channels, and extents.
+    autotune: cuDNN measures its algorithms and takes the fastest; else it predicts the fastest
+    deterministic one."""
 
     given: tuple[int, ...]
     made: tuple[int, ...]
@@ -38,14 +38,14 @@ class Convolution:
         return " ".join((NAME, *words))
 
     def run(self, x: Any, w: Any, out: Any, tf32: bool) -> None:
-        """x, w, out: tensors of torch of so many elements, on one device; tf32: may products of
-        float32 be of tf32? On a processor, as in Triton's interpreter, torch has another way."""
+        """Compute out. x, w, out: torch tensors of matching sizes on one device; tf32: fp32
+        products may use tf32. On a CPU, as in Triton's interpreter, torch has another operator."""
         import torch
 
         count, channels, *extents = self.given
         x, out = _last(x, count, extents, channels), _last(out, count, self.made[1:], self.made[0])
         w = _last(w, self.made[0], self.window, channels // self.groups)
-        one = (1,) * (x.dim() - 2 - len(extents))  # of a row: a picture that is one high
+        one = (1,) * (x.dim() - 2 - len(extents))  # of one dimension: an image that is one high
         none = (0,) * len(one)
         step, pad, dilation = (*one, *self.step), (*none, *self.pad), (*one, *self.dilation)
         ops: Any = torch.ops.aten  # whose operators have no types
@@ -58,17 +58,18 @@ class Convolution:
 
 
 def parsed(text: str) -> Convolution:
-    """Raises ValueError for a text that is none."""
+    """Parse a convolution. Raises ValueError for other text."""
     name, *words = text.split()
     if name != NAME or len(words) != len(fields(Convolution)):
-        raise ValueError(f"{text!r} is no convolution, such as {NAME} 1x8x9 4x7 3 1 0 1 1 0")
+        raise ValueError(f"{text!r} is not a convolution, such as {NAME} 1x8x9 4x7 3 1 0 1 1 0")
     *sizes, groups, tried = words
     given, made, window, step, pad, dilation = (tuple(map(int, x.split("x"))) for x in sizes)
     return Convolution(given, made, window, step, pad, dilation, int(groups), tried == "1")
 
 
 def _last(x: Any, count: int, extents: Any, channels: int) -> Any:
-    """Its dimensions as torch has them, channels second, though they lie innermost."""
+    """Return the tensor with torch's order of dimensions, channels second, while memory is
+    channels-last."""
     high = (1,) if len(extents) == 1 else ()
     shape = (count, *high, *extents, channels)
     assert x.numel() == prod(shape)

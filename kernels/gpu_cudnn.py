@@ -1,8 +1,8 @@
-"""Convolutions by the vendor's library (cuDNN, through torch): a candidate beside our own.
+"""Convolutions by cuDNN (through torch) as candidates beside generated kernels.
 
-What is made of the sums (a bias, what is added, relu) is a kernel behind it, as behind products:
-torch's forms of cuDNN that do it, too, write a tensor of their own, which would be copied. Sums
-are of float32, and rounded to the result's type once more than ours where that has 16 bits.
+What follows the sums (bias, residual, relu) is a kernel of its own, as for products: torch's fused
+cuDNN operators write a tensor of their own, which would have to be copied. Sums are in float32, and
+rounded to a 16-bit result once more than in generated kernels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from superopt.te.dtype import BF16, F16, F32
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
-MOST = 3  # dimensions of a picture
+MOST = 3  # spatial dimensions
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A sum of products that is a convolution. a, b: what is read, the constant second; axes: of
-    results, as the library writes them; order: of the constant's dimensions, as it reads them."""
+    """A sum of products that is a convolution. a, b: operands, the constant second; axes: of the
+    result, as cuDNN writes it; order: of the constant's dimensions, as cuDNN reads it."""
 
     sums: Reduce
     a: Load
@@ -44,15 +44,15 @@ class Found:
 
 
 def convolved(p: Problem) -> Iterator[Option]:
-    """The options, where the library computes this convolution."""
+    """Yield the options, if cuDNN computes this convolution."""
     if convolution_of(p) is not None:
         yield Option.of(NAME)
         yield Option.of(NAME, tried=1)
 
 
 def convolution_of(p: Problem, tried: bool = False) -> Found | None:
-    """The convolution of a picture, which lies with channels last, with a constant. None where it
-    is none of the library's: that pads both sides alike, and computes all of a result."""
+    """Match a convolution of a channels-last image with a constant. None if cuDNN does not have it:
+    it pads both sides equally, and computes whole results."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or not _given(p, c) or not _multiplied(found, c.a, c.b):
         return None
@@ -63,7 +63,7 @@ def convolution_of(p: Problem, tried: bool = False) -> Found | None:
     along = {d: x for d, x in each.items() if x is not None}
     sides = list(along.values())
     results, windows = [x.result for x in sides], [x.window for x in sides]
-    first = [d for d in each if d not in along]  # pictures, and channels
+    first = [d for d in each if d not in along]  # images, and channels
     match (
         [x for x in free if x not in results], [x for x in p.tensor.axes if x not in free],
         [x for x in found.axes if x not in windows], first,
@@ -97,7 +97,7 @@ def convolution_of(p: Problem, tried: bool = False) -> Found | None:
 
 
 def _given(p: Problem, c: co.Contraction) -> bool:
-    """Are both of a type and of ranks that the library takes, and is only the second constant?"""
+    """True if dtypes and ranks are supported, and only the second operand is constant."""
     fixed = [x.tensor in p.constants for x in (c.a, c.b)]
     kinds = c.a.dtype == c.b.dtype and c.a.dtype in (F16, BF16, F32)
     rank = c.a.tensor.rank
@@ -106,7 +106,7 @@ def _given(p: Problem, c: co.Contraction) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Where a picture is read along a dimension: result * step + window * dilation - pad."""
+    """Where an image is read along a dimension: result * step + window * dilation - pad."""
 
     result: Axis
     window: Axis
@@ -115,7 +115,8 @@ class _Side:
     pad: int
 
     def fills(self, extent: int, pad: int) -> bool:
-        """Is the result all that there is, of so many elements with zeros on both sides?"""
+        """True if the result has the full extent, for `extent` elements with `pad` zeros on both
+        sides."""
         last = extent + 2 * pad - self.dilation * (self.window.size - 1) - 1
         return pad >= 0 and last // self.step + 1 == self.result.extent
 
@@ -131,7 +132,7 @@ def _along(i: Expr, results: Sequence[Axis], over: Sequence[Axis]) -> _Side | No
 
 
 def _multiplied(found: Reduce, a: Load, b: Load) -> bool:
-    """Are both all that is multiplied, the first one with zeros beyond its edges?"""
+    """True if the sum's term is exactly a * b, with zeros beyond a's edges."""
     match found.body:
         case Apply("mul", (x, y)):
             some = [plain(e) for e in (x, y)]
@@ -146,14 +147,13 @@ def _multiplied(found: Reduce, a: Load, b: Load) -> bool:
 
 
 def _of_each(a: Load, d: int, count: Axis) -> bool:
-    """Is a result's picture of the picture of its number? Of one, none may be said."""
+    """True if result image n reads input image n; a batch of one may have index 0."""
     first = a.index[d] == count or (count.extent == 1 and a.index[d] == ix.as_index(0))
     return first and a.tensor.shape[d] == count.extent
 
 
 def _groups(a: Load, d: int, k: Axis, columns: Axis) -> int:
-    """How many groups of channels there are, of which each makes its part of the result; 0 where
-    channels are read in another order."""
+    """Return the number of channel groups; 0 if channels are read in another order."""
     channels, each, made = a.tensor.shape[d], k.size, columns.size
     assert isinstance(channels, int)
     groups = channels // each
@@ -164,15 +164,16 @@ def _groups(a: Load, d: int, k: Axis, columns: Axis) -> int:
 
 
 def _last(lies: Layout, t: Tensor, order: Sequence[int], sides: Collection[int]) -> bool:
-    """Does it lie in this order of its dimensions, whole, and with zeros around its sides only?
-    What is of one element lies anywhere."""
+    """True if `t` lies in this order of dimensions, unblocked, with borders only around spatial
+    ones. Dimensions of extent 1 may lie anywhere."""
     found = [x.axis for x in lies.parts if t.shape[x.axis] != 1]
     whole = all(x.block == 1 and (x.axis in sides or not x.border) for x in lies.parts)
     return whole and found == [d for d in order if t.shape[d] != 1]
 
 
 def convolution(p: Problem, option: Option) -> Choice | None:
-    """The convolution, and what is made of it. None where it is none of the library's."""
+    """Return the choice of a cuDNN option: the convolution, and its epilogue. None if cuDNN does
+    not have it."""
     f = convolution_of(p, "tried" in dict(option.knobs))
     if f is None:
         return None
@@ -182,7 +183,7 @@ def convolution(p: Problem, option: Option) -> Choice | None:
     def make(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array.reshape(shape).transpose(f.order))
 
-    # What is read, for those who ask; the library computes it.
+    # the body only records what is read; cuDNN computes it
     read = Load(turned, tuple(f.b.index[d] for d in f.order), f.b.dtype)
     body = Reduce("sum", f.sums.axes, Apply("mul", (f.a, read), f.a.dtype), f.a.dtype)
 

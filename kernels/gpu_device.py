@@ -1,4 +1,4 @@
-"""The device on which a GPU's kernels run, and tensors there. All of torch that callers need."""
+"""The device of GPU kernels, and tensors on it. All of torch that callers need."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import numpy as np
 from superopt.kernels import gpu_cublas
 from superopt.kernels.gpu_driver import RECORDING
 
-EARLY = (9, 0)  # compute capability
-SIDE, COPIED = 4096, 1 << 28  # of matrices; bytes
-ROW = 4  # of these
+EARLY = (9, 0)  # compute capability with programmatic dependent launch
+SIDE, COPIED = 4096, 1 << 28  # of square matrices; bytes
+ROW = 4  # runs of each
 AS_IT_IS = nullcontext()
 ON_GPU = 2  # kDLCUDA of dlpack.h
-# That kernels compute with: gpu_functions.TYPES, which a program that is kept does not load.
+# dtypes of kernels: those of triton.functions.TRITON_TYPES, which a loaded program does not import
 KINDS = frozenset((
     "bool", "float16", "bfloat16", "float32", "float64",
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
@@ -29,7 +29,7 @@ KINDS = frozenset((
 
 
 def device() -> str:
-    """ "cuda"; or "cpu", where TRITON_INTERPRET=1 says that kernels run in Triton's interpreter.
+    """Return "cuda"; or "cpu" if TRITON_INTERPRET=1 selects Triton's interpreter.
 
     Raises RuntimeError, with what is missing.
     """
@@ -38,7 +38,7 @@ def device() -> str:
         import triton
     except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is not installed") from None
-    except (ImportError, OSError) as e:  # one of its libraries is not there
+    except (ImportError, OSError) as e:  # a shared library is missing
         raise RuntimeError(f"torch or triton does not load: {e}") from None
     if os.environ.get("TRITON_INTERPRET") == "1":
         if isinstance(triton.language.cdiv, triton.JITFunction):
@@ -52,8 +52,8 @@ def device() -> str:
 
 
 def current(device: str) -> int | None:
-    """The number of the GPU that is this thread's for torch; None in the interpreter, and where
-    there is none."""
+    """Return torch's current GPU number in this thread; None in the interpreter or without a
+    GPU."""
     import torch
 
     there = device == "cuda" and torch.cuda.is_available()
@@ -61,7 +61,8 @@ def current(device: str) -> int | None:
 
 
 def on(number: int | None) -> AbstractContextManager[object]:
-    """This GPU is the thread's for torch, where torch uses one by now; None: whichever is."""
+    """Return a context in which this GPU is torch's current one, if torch uses one already; None:
+    no change."""
     torch = sys.modules.get("torch")
     if number is None or torch is None or not torch.cuda.is_initialized():
         return AS_IT_IS
@@ -72,7 +73,7 @@ def on(number: int | None) -> AbstractContextManager[object]:
 
 
 def name(device: str) -> str:
-    """What the GPU is called."""
+    """Return the GPU's name."""
     if device != "cuda":
         return "Triton's interpreter"
     import torch
@@ -82,16 +83,16 @@ def name(device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a GPU can do at most: operations in a second (a multiply-add is two), and bytes that are
-    read and written in one."""
+    """The peak rates of a GPU: operations per second (an FMA is two), and bytes read plus written
+    per second."""
 
     flops: float
     bandwidth: float
 
 
 def peak(device: str, precision: str) -> Peak:
-    """As cuBLAS' product of large matrices, and torch's copy, reach it on the current GPU.
-    precision: fp32, tf32, fp16 or bf16. Numbers that say nothing in the interpreter."""
+    """Measure the peak rates of the current GPU with cuBLAS products of large matrices and torch's
+    copy. precision: fp32, tf32, fp16 or bf16. Placeholder numbers in the interpreter."""
     number = current(device)
     return Peak(1e9, 1e9) if number is None else _peak(number, precision)
 
@@ -112,7 +113,7 @@ def _peak(number: int, precision: str) -> Peak:
 
 
 def _fastest(run: Callable[[], object]) -> float:
-    """Seconds of one of some in a row, which the processor asks for in time."""
+    """Return the seconds of one of several runs in a row, launched ahead of the device."""
     import torch
 
     cuda: Any = torch.cuda  # whose classes have no types
@@ -129,15 +130,15 @@ def _fastest(run: Callable[[], object]) -> float:
 
 
 def overlaps(device: str) -> bool:
-    """Can a launch's programs begin before those of the one before have ended, and wait for them?
-    (CUDA's programmatic dependent launch, from sm_90 on.)"""
+    """True if a launch may begin before the previous one has ended (CUDA's programmatic dependent
+    launch, from sm_90 on)."""
     import torch
 
     return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
 
 
 def wait(device: str) -> None:
-    """Until all that was asked of the device is done."""
+    """Wait until all work of the device is done."""
     import torch
 
     if device == "cuda":
@@ -146,7 +147,7 @@ def wait(device: str) -> None:
 
 
 def emptied(device: str) -> None:
-    """What torch keeps of the device's memory, and nobody uses, is the device's again."""
+    """Return the memory that torch caches to the device."""
     import torch
 
     if device == "cuda":
@@ -155,13 +156,13 @@ def emptied(device: str) -> None:
 
 
 def on_device(x: object) -> bool:
-    """Is it a tensor of torch on a GPU?"""
+    """True if it is a torch tensor on a GPU."""
     return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))
 
 
 def by_dlpack(x: Any) -> Any:
-    """As a tensor of torch, what another library has on a GPU, without a copy; else, and where
-    torch cannot have it, as it is."""
+    """Convert another library's GPU array to a torch tensor without a copy; return anything else as
+    it is."""
     where = getattr(x, "__dlpack_device__", None)
     if where is None or isinstance(x, np.ndarray) or type(x).__module__.startswith("torch"):
         return x
@@ -170,35 +171,36 @@ def by_dlpack(x: Any) -> Any:
             return x
         import torch
 
-        library: Any = torch  # whose types do not say that it has this
+        library: Any = torch  # whose type stubs lack it
         return library.from_dlpack(x)
-    except Exception:  # of libraries: any; who wants an array says what is wrong
+    except Exception:  # any, from libraries; callers that want an array report the error
         return x
 
 
 def drawn(x: Any) -> Any:
-    """A tensor of floats, with numbers of a generator of its own: nobody's seed says which."""
+    """Fill a float tensor with normal numbers of a generator with a fixed seed; global seeds are
+    unaffected."""
     import torch
 
     return x.normal_(generator=torch.Generator(x.device).manual_seed(0))
 
 
 def put(to: Any, x: Any) -> None:
-    """The numbers of an array, or of a tensor on the device, into one there."""
+    """Copy an array, or a tensor on the device, into a device tensor."""
     import torch
 
     if not isinstance(x, torch.Tensor):
-        x = np.ascontiguousarray(x).reshape(np.shape(x))  # it makes a scalar a row
-        short = x.dtype == ml_dtypes.bfloat16  # which numpy has not, by torch
-        x = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
+        x = np.ascontiguousarray(x).reshape(np.shape(x))  # it makes a scalar 1-D
+        short = x.dtype == ml_dtypes.bfloat16  # numpy has no bfloat16, torch has
+        x = x if x.flags.writeable else x.copy()  # torch warns about read-only arrays
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
-    # Or all that it was computed from would stay, for its gradient.
+    # without detach, the autograd graph would stay alive
     to.copy_(x.detach() if x.requires_grad else x)
 
 
 def array(x: Any) -> np.ndarray:
-    """A tensor on the device as an array."""
+    """Return a device tensor as a numpy array."""
     import torch
 
     if x.dtype == torch.bfloat16:
@@ -208,8 +210,8 @@ def array(x: Any) -> np.ndarray:
 
 
 def tensor(x: Any, device: str) -> Any:
-    """An array as a tensor on the device; as it is where it is one, and where no kernel computes
-    such: texts, sequences, floats of 8 bits."""
+    """Return a numpy array as a tensor on the device; anything else, and dtypes without kernels
+    (strings, sequences, float8), as it is."""
     import torch
 
     if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.name not in KINDS:

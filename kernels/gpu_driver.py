@@ -1,6 +1,6 @@
-"""CUDA's driver, by ctypes: as much of it as runs machine code that there is already. torch and
-Triton, which take seconds to import, are not needed. Contexts are the devices' primary ones, as
-torch's are, so that both see the same memory."""
+"""The CUDA driver API by ctypes: what running compiled machine code needs. torch and Triton, which
+take seconds to import, are not needed. Contexts are the primary ones, as torch's are, so that both
+share memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-RECORDING = RLock()  # held by a thread that records a graph, or waits for a whole GPU
+RECORDING = RLock()  # held while a thread captures a graph, or synchronizes a whole GPU
 _KINDS: dict[str, Any] = {
     "i": c_int, "u": c_uint, "p": c_void_p, "n": c_size_t, "b": c_ubyte, "l": c_ulonglong,
 }  # fmt: skip
-# What is called, and what it takes: numbers, p: handles and addresses.
+# functions and their argument types
 _TAKES = {
     "cuInit": "u", "cuDeviceGet": "pi", "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii",
     "cuDeviceTotalMem_v2": "pi", "cuDevicePrimaryCtxRetain": "pi", "cuCtxGetCurrent": "p",
@@ -39,16 +39,16 @@ _TAKES = {
     "cuGraphDestroy": "p", "cuGraphExecDestroy": "p",
 }  # fmt: skip
 # CUdevice_attribute, CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, and flags of streams,
-# events and recordings.
+# events and captures.
 _MAJOR, _MINOR, _OPTIONAL_SHARED = 75, 76, 97
 _THREADS, _STATIC, _DYNAMIC, _CARVEOUT, _PREFER_SHARED = 0, 1, 8, 9, 1
 _OVERLAPS = 6
 _APART, _UNTIMED, _OWN_THREAD = 1, 2, 1
-_ALWAYS = 48 << 10  # bytes of shared memory that a block has without being asked
+_ALWAYS = 48 << 10  # shared memory of a block without opt-in
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute, of a value that is a number."""
+    """CUlaunchAttribute with an integer value."""
 
     _fields_ = (("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15))
 
@@ -63,8 +63,8 @@ class _Config(ctypes.Structure):
 
 
 class Driver:
-    """The library's functions. Raises RuntimeError, with the name of one and what it says, where it
-    fails; OSError where there is no driver."""
+    """The driver's functions. Raises RuntimeError, with the function's name and its error text, if
+    one fails; OSError if there is no driver."""
 
     def __init__(self, lib: Any = None) -> None:
         self.lib = ctypes.CDLL("libcuda.so.1") if lib is None else lib
@@ -80,12 +80,13 @@ class Driver:
             raise RuntimeError(f"{name}: {(text.value or b'error').decode()} ({code})")
 
     def made(self, name: str, *given: Any) -> int:
-        """The handle, or address, that it makes."""
+        """Call a function that creates a handle or address; return it."""
         out = c_void_p()
         self(name, byref(out), *given)
         return out.value or 0
 
     def number(self, name: str, *given: Any) -> int:
+        """Call a function that queries an integer; return it."""
         out = c_int()
         self(name, byref(out), *given)
         return out.value
@@ -93,7 +94,7 @@ class Driver:
 
 @cache
 def driver() -> Driver:
-    """Raises RuntimeError where there is none."""
+    """Return the driver. Raises RuntimeError if there is none."""
     try:
         return Driver()
     except (OSError, AttributeError) as e:
@@ -110,11 +111,11 @@ class Gpu:
 
 
 def gpu(number: int | None = None) -> Gpu:
-    """A device. number: by default that of this thread's, by torch, if torch has chosen one; else
-    the first one. Raises RuntimeError where there is none."""
+    """Return a device. number: by default this thread's torch device, if torch has chosen one; else
+    the driver's current or first. Raises RuntimeError if there is none."""
     d = driver()
     if number is None and (torch := _torch()) is not None:
-        number = int(torch.cuda.current_device())  # which it may not have told the driver yet
+        number = int(torch.cuda.current_device())  # which torch may not have told the driver yet
     if number is None:
         some = d.made("cuCtxGetCurrent")
         number = d.number("cuCtxGetDevice") if some else d.number("cuDeviceGet", 0)
@@ -125,7 +126,7 @@ def gpu(number: int | None = None) -> Gpu:
 
 
 def memory(number: int) -> int:
-    """Bytes of a device's memory."""
+    """Return the bytes of a device's memory."""
     return driver().made("cuDeviceTotalMem_v2", number)
 
 
@@ -136,8 +137,8 @@ def _context(d: Driver, number: int) -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nothing of ours in this process records a graph meanwhile, or waits for a whole GPU, which no
-    recording survives; nor does what is collected give back what is the driver's."""
+    """A context in which nothing of this process captures a graph or synchronizes a whole GPU,
+    which would invalidate a capture; garbage collection, which may free driver objects, is off."""
     with RECORDING:
         collecting = gc.isenabled()
         gc.disable()
@@ -150,7 +151,8 @@ def alone() -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class Owned:
-    """A handle, or an address, until nobody has it any more. end: what ends it."""
+    """A handle or address, released when it is no longer referenced. release_function: the driver
+    function that does so."""
 
     cuda: Cuda
     end: str
@@ -165,11 +167,11 @@ class Event(Owned):
         self.ends(s.handle)
 
     def ends(self, stream: int) -> None:
-        """It is the end of what was asked of a stream so far."""
+        """Record the event as the end of a stream's work so far."""
         self.cuda.driver("cuEventRecord", self.handle, stream)
 
     def holds(self, stream: int) -> None:
-        """What is asked of a stream from now on waits for it."""
+        """Make a stream's further work wait for the event."""
         self.cuda.driver("cuStreamWaitEvent", stream, self.handle, 0)
 
     def synchronize(self) -> None:
@@ -182,14 +184,14 @@ class Stream(Owned):
 
 
 def torchs_stream(number: int) -> int:
-    """The one that is current for torch on this GPU; without torch, the default one, which is
-    current for it at first. `torch.cuda.current_stream` says the same, in up to 7 us."""
+    """Return torch's current stream on this GPU; without torch, the default stream, which is
+    current for torch initially. `torch.cuda.current_stream` returns the same in up to 7 us."""
     torch = _torch()
     return 0 if torch is None else int(torch._C._cuda_getCurrentRawStream(number))
 
 
 def _torch() -> Any:
-    """Where it uses GPUs by now; another thread may be about to import it."""
+    """Return torch if it uses GPUs already; another thread may be importing it."""
     torch = sys.modules.get("torch")
     asked = getattr(getattr(torch, "cuda", None), "is_initialized", None)
     return torch if asked is not None and asked() else None
@@ -197,13 +199,13 @@ def _torch() -> Any:
 
 @dataclass(slots=True, eq=False)
 class Cuda:
-    """A device's context, and the stream on which functions are launched, as torch.cuda has them
-    for gpu_launch.forked."""
+    """A device's context and launch stream, with the part of torch.cuda's interface that
+    launch.launch_on_streams needs."""
 
     driver: Driver
     gpu: Gpu
     context: int = field(init=False)
-    left: Any = field(init=False)  # where the context is put that is not current any more
+    left: Any = field(init=False)  # where the popped context is stored
     current: Stream = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +216,7 @@ class Cuda:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The device's context is this thread's."""
+        """A context in which the device's CUDA context is current in this thread."""
         self.driver("cuCtxPushCurrent_v2", self.context)
         try:
             yield
@@ -222,13 +224,14 @@ class Cuda:
             self.driver("cuCtxPopCurrent_v2", self.left)
 
     def ended(self, how: str, handle: int) -> None:
-        """Errors are no matter: the process may be about to end."""
+        """Release a handle. Errors are ignored: the process may be ending."""
         lib = self.driver.lib
         if not lib.cuCtxPushCurrent_v2(self.context):
             getattr(lib, how)(handle)
             lib.cuCtxPopCurrent_v2(self.left)
 
     def beside(self) -> Stream:
+        """Create a non-blocking stream."""
         made = self.driver.made("cuStreamCreate", _APART)
         return Stream(self, "cuStreamDestroy_v2", made)
 
@@ -236,11 +239,11 @@ class Cuda:
         return self.current
 
     def now(self) -> int:
-        """The stream on which functions are launched."""
+        """Return the stream on which functions are launched."""
         return self.current.handle
 
     def most_shared(self) -> int:
-        """Bytes of shared memory that a block can ask for."""
+        """Return the bytes of shared memory that a block can opt in to."""
         return self.driver.number("cuDeviceGetAttribute", _OPTIONAL_SHARED, self.gpu.number)
 
     @contextmanager
@@ -258,12 +261,12 @@ class Cuda:
         self.driver("cuStreamSynchronize", self.current.handle)
 
     def memory(self, size: int) -> Owned:
-        """Bytes, from a multiple of 256 on."""
+        """Allocate bytes, aligned to 256."""
         made = self.driver.made("cuMemAlloc_v2", max(size, 1))
         return Owned(self, "cuMemFree_v2", made)
 
     def put(self, at: int, x: np.ndarray, stream: int | None = None) -> None:
-        """The bytes of a contiguous array, which must be there until the stream is done."""
+        """Copy a contiguous array to an address; it must live until the stream is done."""
         on = self.current.handle if stream is None else stream
         self.driver("cuMemcpyHtoDAsync_v2", at, x.ctypes.data, x.nbytes, on)
 
@@ -271,7 +274,7 @@ class Cuda:
         self.driver("cuMemsetD8Async", at, 0, size, self.current.handle)
 
     def recorded(self, launch: Callable[[], None]) -> Owned:
-        """What is launched, as a graph that "cuGraphLaunch" launches."""
+        """Capture launches as an executable graph for cuGraphLaunch."""
         d, stream = self.driver, self.current.handle
         out = c_void_p()
         with alone():
@@ -290,8 +293,8 @@ class Cuda:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A kernel's machine code on the device, called as Triton's functions are: with addresses.
-    module: what it is of."""
+    """A kernel's machine code on the device, called with addresses like Triton's functions. module:
+    its owner."""
 
     cuda: Cuda
     module: Owned
@@ -303,8 +306,10 @@ class Function:
         return partial(self.launch, grid[0])
 
     def launch(self, programs: int, *given: int, early: bool = False) -> None:
-        """early: it may begin before what was launched before it has ended."""
-        # Triton's kernels take two more: scratch of theirs, which those that are kept have not.
+        """Launch the kernel. dependent_launch: it may begin before the previous launch has
+        ended."""
+        # Triton's kernels take two more parameters, scratch addresses, which kept kernels do not
+        # use
         held = (c_ulonglong * (len(given) + 2))(*given, 0, 0)
         begin = ctypes.addressof(held)
         each = (c_void_p * len(held))(*(begin + 8 * n for n in range(len(held))))
@@ -317,23 +322,23 @@ class Function:
         self.cuda.driver("cuLaunchKernelEx", byref(config), self.handle, each, None)
 
     def most(self) -> int:
-        """Threads of a block, by its registers."""
+        """Return the most threads of a block, as limited by registers."""
         with self.cuda.entered():
             return self.cuda.driver.number("cuFuncGetAttribute", _THREADS, self.handle)
 
     def share_first(self) -> None:
-        """Have it prefer as much shared memory as there is. It is no more than a wish."""
+        """Prefer as much shared memory as possible; it is only a hint."""
         with self.cuda.entered():
             self.cuda.driver.lib.cuFuncSetAttribute(self.handle, _CARVEOUT, 100)
 
 
 def loaded(cuda: Cuda, code: bytes) -> Owned:
-    """Machine code (a cubin) on the device."""
+    """Load machine code (a cubin) on the device."""
     return Owned(cuda, "cuModuleUnload", cuda.driver.made("cuModuleLoadData", code))
 
 
 def function(cuda: Cuda, module: Owned, name: str, threads: int, shared: int) -> Function:
-    """threads, shared: of a block, and bytes of its memory."""
+    """Return a function of a module. threads, shared: of a block, and bytes of shared memory."""
     d = cuda.driver
     handle = d.made("cuModuleGetFunction", module.handle, name.encode())
     if shared > _ALWAYS:

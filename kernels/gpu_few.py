@@ -1,5 +1,5 @@
-"""Products of a constant with two rows and more, but fewer than tensor cores have blocks of, on a
-GPU: a program has all rows, and a few columns, of which it reads the constant once."""
+"""Small-M products on a GPU: a constant times two or more rows, but fewer than tensor cores take. A
+program has all rows and a few columns, for which it reads the constant once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from superopt.kernels.transform import reduction
 from superopt.te.node import Axis, Reduce
 
 ROOM = 1 << 13  # products at a time
-# Columns, terms and warps, by how they did in 12 products (not each of them was timed in each).
+# columns, terms and warps, by their times in 12 products (not each was measured in each)
 TRIED = ((2, 1024, 2), (1, 1024, 2), (4, 512, 4), (2, 512, 1), (1, 1024, 8), (4, 256, 1))
 
 
 def shared(p: Problem) -> tuple[list[Axis], list[Axis]] | None:
-    """The rows and the columns of such a product, whose terms lie side by side."""
+    """Match a product with few rows whose terms are contiguous: (row axes, column axes); None
+    otherwise."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or len(found.axes) != 1:
         return None
@@ -41,7 +42,7 @@ def shared(p: Problem) -> tuple[list[Axis], list[Axis]] | None:
 
 
 def by_columns(p: Problem, found: Reduce, **more: int) -> Iterator[Option]:
-    """The best ones first. more: of each option."""
+    """Yield options, best first. extra_knobs: of each option."""
     sides = shared(p)
     if sides is None:
         return
@@ -54,10 +55,10 @@ def by_columns(p: Problem, found: Reduce, **more: int) -> Iterator[Option]:
 
 
 def columns_of(p: Problem, o: Option) -> Schedule:
-    """What such an option is. Raises ValueError where the problem is none of these."""
+    """Return the schedule of such an option. Raises ValueError if the problem has none."""
     sides, found = shared(p), reduction(p.tensor)
     if sides is None or found is None:
-        raise ValueError(f"{o} is no way to compute {p.tensor.name}")
+        raise ValueError(f"{o} is not an option of {p.tensor.name}")
     rows, columns = sides
     (k,) = found.axes
     rest = [a for a in side_by_side(p) if a not in (*rows, *columns)]

@@ -1,5 +1,5 @@
-"""Attention by torch, which has cuDNN or its flash attention compute it: a candidate beside our own
-of 16 bits, without a mask or with a causal one that no score makes up for. What it computes is
+"""Attention by torch, through cuDNN or its flash attention, as a candidate beside generated
+kernels: for 16 bits, without a mask or with a causal one that no score compensates. Its result is
 copied."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from superopt.te.dtype import BF16, F16, F32
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
-WIDTHS = range(8, 257, 8)  # numbers of a query that its kernels take
+WIDTHS = range(8, 257, 8)  # that torch's kernels support
 Lying = Mapping[Tensor, Layout | Scatter]
 
 
 def flash_of(a: Online, layouts: Lying) -> Sdpa | None:
-    """The attention as torch computes it; None where it does not."""
+    """Match an attention that torch computes; None otherwise."""
     some = [bare(e) for e in (a.q, a.k, a.v)]
     reads = [e for e in some if isinstance(e, Load)]
     kinds = {e.dtype for e in reads}
@@ -74,7 +74,7 @@ def flash_of(a: Online, layouts: Lying) -> Sdpa | None:
 
 
 def _plain(a: Online) -> bool:
-    """Is a softmax multiplied with values all of it?"""
+    """True if a softmax times values is all of it."""
     match a.fn, a.over:
         case ("mul", Apply("div", (Const(1), Load(total)))) | ("div", Load(total)):
             pass
@@ -86,26 +86,27 @@ def _plain(a: Online) -> bool:
 
 
 def _view(t: Tensor, at: Sequence[Expr], layouts: Lying, axes: Sequence[Axis]) -> View | None:
-    """Where an element is in memory, by axes; None where they are not all that says it."""
+    """Return a tensor's strides along axes and offset in memory; None if its address depends on
+    anything else."""
     kept = buffer(t.name, t, layouts.get(t))
     whole: Expr = ix.as_index(0)
     for i, n in zip(kept.place(at), kept.buffer.shape, strict=True):
         whole = whole * n + i
     form = affine(ix.as_index(whole))
-    # Of an axis of one element nothing is said.
+    # axes of extent 1 do not matter
     if form is None or any(x not in axes and x.extent != 1 for x in form.axes):
         return None
     return View(tuple(form.coefficient(x) for x in axes), form.base)
 
 
 def flash(a: Online, layouts: Lying, option: Option) -> Choice | None:
-    """None where torch does not compute it."""
+    """Return the choice of torch's attention; None if torch does not compute it."""
     how = flash_of(a, layouts)
     return None if how is None else Choice(option, a.t, direct={a.t: partial(_kernel, a.t, how)})
 
 
 def offered(a: Online, layouts: Lying) -> list[Option]:
-    """The option, where torch computes it."""
+    """Return the option, if torch computes it."""
     return [] if flash_of(a, layouts) is None else [Option.of(NAME)]
 
 

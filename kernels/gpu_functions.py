@@ -1,8 +1,9 @@
-"""The scalar functions of te/fn.py as Triton's text: a row each, for float32, float64 and integers.
+"""The scalar functions of te/fn.py as Triton text: a template each, for float32, float64 and
+integers.
 
-What Triton has no function for, or one of another meaning, is a helper: a small function that
-stands before the kernel where it is used. Floats below 32 bits are computed in float32 and rounded
-after each function, as te/domain.py has it. What has no row is not printed.
+A function that Triton lacks, or defines differently, is a helper: a small function printed before
+the kernels that use it. Floats below 32 bits are computed in float32 and rounded after each
+function, as in te/domain.py. Functions without a template are not supported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _COMPARED = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
 
 _FLOATS: Mapping[str, str] = {
     **dict(_BOTH), **dict(_COMPARED),
-    # -x is 0 - x up to Triton 3.7, and of 0 not the negative one.
+    # up to Triton 3.7 -x is 0 - x, which is not -0 for 0
     "neg": "({0} * -1.0)", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
     "mod": "_modulo(_fmod({0}, {1}), {1})", "fmod": "_fmod({0}, {1})",
     **dict.fromkeys(("exp", "exp_below"), "tl.exp({0})"), "exp2": "tl.exp2({0})",
@@ -44,7 +45,7 @@ _FLOATS: Mapping[str, str] = {
     "tf32": "_tf32({0})",
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
 }  # fmt: skip
-# In float64, of whose digits those that cancel are not missed.
+# computed in float64, where cancellation is harmless
 _WIDE: Mapping[str, str] = {
     "sinh": "_sinh({0})", "cosh": "(0.5 * (tl.exp({0}) + tl.exp(-{0})))", "asinh": "_asinh({0})",
     "acosh": "tl.log({0} + tl.sqrt({0} - 1) * tl.sqrt({0} + 1))", "atanh": "_atanh({0})",
@@ -71,8 +72,8 @@ _INTEGERS: Mapping[str, str] = {
     "bitand": "({0} & {1})", "bitor": "({0} | {1})", "bitxor": "({0} ^ {1})", "bitnot": "(~{0})",
     "shl": "_left({0}, {1})", "shr": "_right({0}, {1})",
 }  # fmt: skip
-# The least number by -1 has no quotient; x / 0 is 0, and so is the rest. Unsigned numbers have no
-# sign that `_sign` could look at.
+# The least integer by -1 has no quotient; x / 0 and its remainder are 0. Unsigned numbers have no
+# sign for `_sign`.
 _SIGNED = ("neg", "abs", "sign", "mod", "fmod", "div")
 _UNSIGNED: Mapping[str, str] = {
     **{fn: text for fn, text in _INTEGERS.items() if fn not in _SIGNED},
@@ -84,7 +85,7 @@ _REDUCED: Mapping[str, str] = {
     "sum": "tl.sum({0}, axis={1})", "prod": "tl.reduce({0}, {1}, _product)",
 }  # fmt: skip
 _ENDS: Mapping[str, str] = {"max": "tl.max({0}, axis={1})", "min": "tl.min({0}, axis={1})"}
-_NAN_ENDS: Mapping[str, str] = {  # tl.max leaves out what is no number
+_NAN_ENDS: Mapping[str, str] = {  # tl.max drops NaN
     "max": "tl.reduce({0}, {1}, _maximum)", "min": "tl.reduce({0}, {1}, _minimum)",
 }  # fmt: skip
 _TRUTH: Mapping[str, str] = {
@@ -96,7 +97,7 @@ _BOOLS = {**_TRUTH, "max": _TRUTH["any"], "min": _TRUTH["all"]}
 HELPERS: Mapping[str, str] = MappingProxyType({
     "_sign": """def _sign(x):
     return tl.where(x > 0, 1, tl.where(x < 0, -1, x))""",
-    # Of odd powers up to 17, within 2.5e-5, and 1 from 2.99 on.
+    # a polynomial of odd powers up to 17, within 2.5e-5; 1 from 2.99 on
     "_erf_short": """def _erf_short(x):
     s = x * x
     p = 4.2506915320927874e-08 * s - 2.0071681774425087e-06
@@ -110,10 +111,10 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     p = tl.maximum(p, -1.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(p, 1.0, propagate_nan=tl.PropagateNan.ALL)""",
     "_floored": """def _floored(x, y):
-    rest = x % y  # Triton takes rests of neighbours for neighbours, and the signs of these for one
+    rest = x % y  # Triton assumes remainders of contiguous values to be contiguous, of one sign
     return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)""",
-    # A GPU's own is no number where y is infinite, and loses digits of a float32: by multiples of y
-    # of which each quotient has at most 29 bits: its product with the 24 of a float32 is exact.
+    # The GPU's own is NaN for infinite y, and loses digits of a float32. This subtracts multiples
+    # of y whose quotients have at most 29 bits: their products with a float32's 24 bits are exact.
     "_fmod": """def _fmod(x, y):
     a, b = tl.abs(tl.cast(x, tl.float64)), tl.abs(tl.cast(y, tl.float64))
     r = a
@@ -125,8 +126,8 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     r = tl.where(a == float("inf"), float("nan"), tl.where(b == float("inf"), a, r))
     below = (x < 0) | ((x == 0) & (1.0 / tl.cast(x, tl.float64) < 0))
     return tl.cast(tl.where(below, r * -1.0, r), x.dtype)""",
-    # To the nearest number whose last 13 bits are zeros; what is no number stays so: half a unit
-    # more than a GPU's own, 0x7fffffff, is -0.0.
+    # Round to the nearest number whose last 13 bits are 0; NaN stays NaN: the GPU's NaN,
+    # 0x7fffffff, plus half a unit would be -0.0.
     "_tf32": """def _tf32(x):
     near = (tl.cast(x, tl.int32, bitcast=True) + 4096) & -8192
     return tl.where(x != x, x, tl.cast(near, tl.float32, bitcast=True))""",
@@ -145,15 +146,15 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_right": """def _right(x, y):
     much = (y < 0) | (y >= x.dtype.primitive_bitwidth)
     return tl.where(much, 0, x >> tl.where(much, 0, y))""",
-    # A GPU's own is 2^(x log2 e), whose exponent is rounded: 32 units of the last place where x is
-    # 88. What the rounding lost is a factor near 1. Beyond 150 the result is infinite, or 0.
+    # The GPU's own is 2^(x log2 e), whose exponent is rounded: 32 ulp at x = 88. The rounding error
+    # is corrected by a factor near 1. Beyond 150 the result is infinite, or 0.
     "_exp": """def _exp(x):
     x = tl.maximum(x, -150.0, propagate_nan=tl.PropagateNan.ALL)
     x = tl.minimum(x, 150.0, propagate_nan=tl.PropagateNan.ALL)
     t = x * 1.4426950408889634
     lost = tl.fma(x, 1.4426950408889634, -t) + x * 1.925963033500942e-08
     return tl.exp2(t) * (1.0 + lost * 0.6931471805599453)""",
-    # By its ceiling, not low + 1: of numbers from -0.5 on that is -0.0.
+    # ceil, not low + 1: from -0.5 on that is -0.0
     "_even": """def _even(x):
     low = tl.floor(x)
     odd = low != 2 * tl.floor(low / 2)
@@ -171,15 +172,15 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_product": """def _product(x, y):
     return x * y""",
     "_pow": """def _pow(x, y):
-    # In float64: an error of y log(x) is one of the result, times that. Signs are C99's.
+    # In float64: an error of y log(x) is a relative error of x^y. Signs as in C99.
     q, c = tl.abs(tl.cast(x, tl.float64)), tl.cast(y, tl.float64)
-    b = tl.where(q == q, c, c)  # a block, also where y is a number
-    q = tl.where(b == b, q, q)  # and where x is
+    b = tl.where(q == q, c, c)  # a block, also if y is a scalar
+    q = tl.where(b == b, q, q)  # and if x is
     a = tl.log(q)
     r = tl.where((a == 0) | (b == 0), 1.0, tl.exp(b * a))
     r = tl.where(b == 0.5, tl.sqrt(q), r)
     low = tl.floor(b)
-    # By squares, which are exact where the result is a number of so many bits.
+    # By repeated squaring, which is exact if the result is representable.
     short = (low == b) & (tl.abs(b) < 64)
     k = tl.cast(tl.where(short, tl.abs(b), 0), tl.int32)
     p = tl.where(b == b, 1.0, 1.0)
@@ -193,7 +194,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     below = tl.where(known, turned, float("nan"))
     zero = (x == 0) & (1.0 / tl.cast(x, tl.float64) < 0)
     r = tl.where(x < 0, below, tl.where(zero, turned, r))
-    if x.dtype.is_int():  # it is cut off, and a whole number may be a little too small
+    if x.dtype.is_int():  # truncated, and an integer may be computed slightly too small
         whole = tl.floor(r + 0.5)
         r = tl.where(tl.abs(r - whole) <= 1e-13 * tl.abs(whole), whole, r)
     return tl.cast(r, x.dtype)""",
@@ -206,7 +207,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     "_atanh": """def _atanh(x):
     return tl.where(tl.abs(x) < 1e-5, x, 0.5 * tl.log((1 + x) / (1 - x)))""",
     "_atan": """def _atan(x, y):
-    # Of x / y: of an eighth of the angle, by its series.
+    # Of x / y: the series of an eighth of the angle.
     a = tl.abs(x / y)
     a = tl.where(a > 1e60, 1e60, a)
     a = a / (1 + tl.sqrt(1 + a * a))
@@ -221,7 +222,7 @@ HELPERS: Mapping[str, str] = MappingProxyType({
     return tl.maximum(tl.minimum(i, bound - 1), 0)""",
 })  # fmt: skip
 
-# The same, where what is computed is rounded to fewer bits.
+# the same, for results that are rounded to fewer bits
 SHORTER: Mapping[str, str] = MappingProxyType({
     "_exp": """def _exp(x):
     return tl.exp(x)""",
@@ -229,36 +230,36 @@ SHORTER: Mapping[str, str] = MappingProxyType({
 
 
 def helpers(code: str, short: bool) -> str:
-    """Those that the text of functions calls. short: what they compute is rounded to fewer bits
-    than a float32 has."""
+    """Return the helpers that the code calls. reduced_precision: results are rounded to fewer bits
+    than float32 has."""
     known = {**HELPERS, **SHORTER} if short else HELPERS
     names = [n for n in known if re.search(rf"(?<!\w){n}(?!\w)", code)]
     return "".join(f"\n\n@triton.jit\n{known[n]}\n" for n in names)
 
 
-# What reads the type of its first operand, which a number of Python's has not.
+# functions that read the type of their first operand, which a Python number lacks
 OF_THE_FIRST = ("pow", "shl", "shr")
-# Powers that are known, as fewer operations, by the exponent.
+# constant powers as cheaper expressions, by exponent
 POWERS: Mapping[object, str] = MappingProxyType(
     {1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})"}
 )
 
 
 def type_of(dtype: DType) -> str:
-    """Triton's name of an element type. Raises NotImplementedError where it has none."""
+    """Return Triton's name of an element type. Raises NotImplementedError if it has none."""
     if dtype.name not in TYPES:
         raise NotImplementedError(f"no Triton kernel computes {dtype}")
     return TYPES[dtype.name]
 
 
-# Functions whose errors are no larger than those of halves.
+# functions with a version whose error is below fp16's
 SHORT: Mapping[str, str] = MappingProxyType({"erf": "erf_short"})
 
 
 def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
-    """`fn` of texts that are of `kind`, as a text of `dtype`.
+    """Return `fn` of texts of type `kind`, as a text of type `dtype`.
 
-    Raises NotImplementedError where Triton has neither the function nor a helper for it.
+    Raises NotImplementedError if Triton has neither the function nor a helper for it.
     """
     if fn == "select":
         return f"tl.where({', '.join(args)})"
@@ -279,21 +280,21 @@ def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
 
 
 def reduced(fn: str, text: str, axis: int, dtype: DType) -> str:
-    """`fn` (sum, prod, max, min, any, all) over an axis of a block."""
+    """Return the reduction `fn` (sum, prod, max, min, any, all) over an axis of a block."""
     rows = {**_REDUCED, **(_NAN_ENDS if dtype.is_float else _ENDS)} if dtype != BOOL else _BOOLS
     if fn not in rows:
         raise NotImplementedError(f"Triton has no {fn} over {dtype}")
     out = rows[fn].format(text, axis)
-    # Sums of integers below 32 bits are of 32 bits.
+    # Triton widens sums of narrow integers to 32 bits
     return f"tl.cast({out}, {type_of(dtype)})" if dtype.is_int and dtype.bits < 32 else out
 
 
 def cast(text: str, kind: DType, dtype: DType) -> str:
-    """ONNX's Cast; what is out of an integer's range is left to the device."""
+    """Return ONNX's Cast; out-of-range floats to integers are unspecified."""
     if kind == dtype:
         return text
     if BF16 in (kind, dtype) and F32 not in (kind, dtype):
-        # As onnxruntime rounds; Triton's interpreter takes its bits for an integer.
+        # as ONNX Runtime rounds; Triton's interpreter treats the bits as an integer
         return cast(cast(text, kind, F32), F32, dtype)
     if dtype == BOOL:
         return f"({text} != 0)"
@@ -301,7 +302,7 @@ def cast(text: str, kind: DType, dtype: DType) -> str:
 
 
 def number(v: Number, dtype: DType) -> str:
-    """A constant: what Python would not take for its type is said to be of it."""
+    """Return a constant, with its type if Python would assume another."""
     if not dtype.is_float:
         text = str(bool(v)) if dtype.name == "bool" else str(int(v))
         return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {type_of(dtype)})"
@@ -312,5 +313,5 @@ def number(v: Number, dtype: DType) -> str:
 
 
 def typed(text: str, dtype: DType) -> str:
-    """A constant's text as a scalar of the type in which it is computed."""
+    """Return a constant's text as a scalar of the type it is computed in."""
     return f"tl.full((), {text}, {'tl.float32' if dtype in HALF else type_of(dtype)})"

@@ -1,11 +1,11 @@
-"""Products of one operand of which one result is made (plan/gated.py), on a GPU: in one kernel,
-with a block of sums of each, or one after the other.
+"""Gated products (plan/gated.py) on a GPU: several products of one operand, combined into one
+result, in one kernel with an accumulator block for each, or one after the other.
 
-    gated  all: what is read of the operand is read once, and the gates are nowhere in memory
-    apart  gates are kernels of their own, or the vendor's; the last product reads them
+    gated  one kernel: the shared operand is read once, and gates are never in memory
+    apart  gates are kernels of their own, or cuBLAS's; the last product reads them
 
-All kernels of `apart` have the same loops, of which `gated` is one: statements of the gates go
-before those of the last one, and what they would store stays in registers.
+All kernels of `apart` have the same loops, and `gated` merges them: the statements of the gates
+precede those of the last product, and their results stay in registers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import loads, reductions
 
-TRIED = 3  # ways of each kind, before the others
-MOST = 8  # products of one kernel
-SURE = 1.1  # what more than two must gain: of no such kernels the model's times were measured
+TRIED = 3  # of each kind, before the others
+MOST = 8  # of one kernel
+SURE = 1.1  # required gain for more than two products, for which the cost model was not measured
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A problem of its own, and what its result is kept in where that is in memory."""
+    """A gate as a problem of its own, and the buffer of its result if that is in memory."""
 
     problem: Problem
     held: Tensor
@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """Gates, and the problem that reads them, which is a product of the same sizes."""
+    """The gates, and the problem that reads them, a product of the same sizes."""
 
     gates: tuple[Gate, ...]
     last: Problem
@@ -56,17 +56,18 @@ class Gated:
 
     @property
     def count(self) -> int:
-        """Of products."""
+        """The number of products."""
         return len(self.gates) + 1
 
 
 def read_so(now: Tensor, g: Tensor) -> bool:
-    """Is each element of `g` read for the same one of the result, outside of sums?"""
+    """True if `result` is a reduction and reads `g` elementwise outside of it."""
     return reduction(now) is not None and read_at(now, g)
 
 
 def read_at(now: Tensor, g: Tensor) -> bool:
-    """Is each element of `g` read for the same one of the result, and in no sum?"""
+    """True if each element of `g` is read for the same element of the result, and in no
+    reduction."""
     if now.body is None or any(x.tensor is g for r in reductions(now.body) for x in loads(r)):
         return False
     some = [x for x in loads(now.body) if x.tensor is g]
@@ -79,7 +80,8 @@ def _own(x: Load, now: Tensor) -> bool:
 
 
 def alike(now: Tensor, gate: Tensor, constants: Collection[Tensor]) -> bool:
-    """Are both products of one operand with matrices of one kind, over axes of one size?"""
+    """True if both are products of the same operand with constant matrices of one dtype, over axes
+    of equal sizes."""
     a, b = (co.contraction(t, constants, 1) for t in (now, _renamed(gate, now)))
     if a is None or b is None or a.a != b.a or not a.of_a or not a.of_b:
         return False
@@ -88,7 +90,7 @@ def alike(now: Tensor, gate: Tensor, constants: Collection[Tensor]) -> bool:
 
 
 def _renamed(gate: Tensor, now: Tensor) -> Tensor:
-    """With the axes of the other product."""
+    """Return the gate over the axes of the other product."""
     own, other = reduction(now), reduction(gate)
     assert gate.body is not None
     if own is None or other is None or [a.size for a in own.axes] != [a.size for a in other.axes]:
@@ -108,7 +110,7 @@ def _renamed(gate: Tensor, now: Tensor) -> Tensor:
 
 
 def gated_of(p: Problem) -> Gated | None:
-    """The gates that are computed within a problem, and what is made of them."""
+    """Match the gates of a problem; None if it has none."""
     t = p.tensor
     if p.lead or t.body is None or t in p.layouts:
         return None
@@ -124,7 +126,7 @@ def gated_of(p: Problem) -> Gated | None:
 
 
 def _gate(p: Problem, g: Tensor) -> Gate:
-    """Over the axes of the result, and in 16 bits where these are multiplied."""
+    """Return the gate over the result's axes, in 16 bits if its operands have 16."""
     t, gate = p.tensor, _renamed(g, p.tensor)
     c = co.contraction(gate, p.constants, 1)
     assert c is not None
@@ -135,7 +137,7 @@ def _gate(p: Problem, g: Tensor) -> Gate:
 
 
 def _with(t: Tensor, held: Mapping[Tensor, Tensor]) -> Tensor:
-    """The result, which reads gates from where they are kept."""
+    """Return the result reading gates from their buffers."""
 
     def read(e: Expr) -> Expr:
         match e:
@@ -150,9 +152,9 @@ def _with(t: Tensor, held: Mapping[Tensor, Tensor]) -> Tensor:
 
 
 def worth(g: Gated, half: bool) -> int:
-    """How many products should be one kernel, where the others are one before it, beside each other
-    (plan/joint.py), and in parts of the sum, if that should be faster. half: are numbers of 16 bits
-    multiplied?"""
+    """Return how many products to fuse into one kernel; the others are one kernel before it, as
+    horizontally fused columns (plan/joint.py), with split-K if that is faster. is_16_bit: of the
+    operands."""
     m = replace(g.matrix, half=half)
 
     def taken(n: int) -> float:
@@ -165,8 +167,8 @@ def worth(g: Gated, half: bool) -> int:
 
 
 def together(g: Gated, half: bool, which: Axis) -> bool:
-    """Should all of it be faster as one kernel, of which each half along that axis computes both
-    results, than one of all but the last product, and that?"""
+    """True if one kernel for all products, of both halves along `axis`, is estimated to be faster
+    than one for all but the last product and another for that."""
     m = replace(g.matrix, half=half)
     one = replace(m, batch=tuple(a for a in m.batch if a != which))
     after = _best(one, g.count - 1) * SURE + _best(one) + _between(one)
@@ -174,23 +176,23 @@ def together(g: Gated, half: bool, which: Axis) -> bool:
 
 
 def _best(m: Matrix, gates: int = 1) -> float:
-    """In ns, of all ways."""
+    """Return the best estimated time, ns."""
     return min((time for time, _ in blocks(m, gates)), default=inf)
 
 
 def _beside(m: Matrix, n: int) -> Matrix:
-    """So many products as one."""
+    """Return n horizontally fused products."""
     return replace(m, columns=(Axis("gate", n), *m.columns))
 
 
 def _between(m: Matrix) -> float:
-    """What it takes to read a gate, in ns."""
+    """Return the time to read a gate, ns."""
     size = prod(m.sizes[:2]) * prod(a.size for a in m.batch)
     return size * (2 if m.half else 4) / MEMORY
 
 
 def ways(g: Gated, vendor: bool) -> Iterator[Option]:
-    """The best ones first, by what they should take."""
+    """Yield options, by estimated time."""
     m, n = g.matrix, g.count
     one = sorted(blocks(m, n), key=lambda x: x[0]) if joins(g) else []
     each = sorted((x for x in blocks(m) if x[1].algorithm == "dot"), key=lambda x: x[0])
@@ -210,14 +212,14 @@ def ways(g: Gated, vendor: bool) -> Iterator[Option]:
 
 
 def _theirs(gate: Gate, o: Option) -> Choice | None:
-    """A gate by the vendor's library, where nothing is behind it."""
+    """Return a gate by cuBLAS, if it has no epilogue; else None."""
     m = matrix_of(gate.problem)
     made = None if m is None or offered(gate.problem, m) is None else library(gate.problem, m, o)
     return None if made is None or made.first else made
 
 
 def joins(g: Gated) -> bool:
-    """Are all kernels one, loop by loop?"""
+    """True if the kernels can be merged loop by loop."""
     one = next((o for _, o in blocks(g.matrix, g.count)), None)
     made = None if one is None else chosen(g, Option("gated", one.knobs))
     if made is None:
@@ -230,7 +232,7 @@ def joins(g: Gated) -> bool:
 
 
 def chosen(g: Gated, o: Option) -> Choice | None:
-    """What an option is; None where the library does not compute it."""
+    """Return the choice of an option; None if cuBLAS does not have the product."""
     last = multiplied(g.last, g.matrix, o)
     if o.algorithm == "gated":
         return _together(g, last, o)
@@ -254,7 +256,7 @@ def chosen(g: Gated, o: Option) -> Choice | None:
 
 
 def _wide(t: Tensor) -> Tensor:
-    """As it is before it is made shorter for memory."""
+    """Return the tensor without the final cast to a narrower dtype."""
     match t.body:
         case Apply("cast", (x,), dtype) if dtype == t.dtype and x.dtype == F32:
             return Tensor(t.name, F32, t.shape, t.axes, x)
@@ -262,7 +264,8 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def _together(g: Gated, last: Choice, o: Option) -> Choice:
-    """One kernel, whose root is what it computes, for those who ask; see _one."""
+    """Return the choice of one merged kernel; see _fused_kernel. Its root records what it reads and
+    computes."""
     after, made = last.root, dict(last.made)
     gates: list[Built] = []
     inner: dict[Tensor, Expr] = {}
@@ -297,7 +300,8 @@ def _one(
     gates: Sequence[Built], last: Built, held: Sequence[Tensor], given: Sequence[Tensor],
     layouts: Mapping[Tensor, Layout | Scatter],
 ) -> Kernel:  # fmt: skip
-    """All kernels as one, of what is given. held: what the last one reads of each gate."""
+    """Merge kernels into one of `inputs`. gate_buffers: the tensors through which the last one
+    reads the gates."""
     every = (*gates, last)
     buffers = dict(zip(last.reads, last.kernel.params, strict=False))
     outs = {g.kernel.params[-1]: buffers.pop(x) for g, x in zip(gates, held, strict=True)}
@@ -307,7 +311,7 @@ def _one(
         for x, buffer in zip(g.reads, g.kernel.params, strict=False):
             same[buffer] = buffers.setdefault(x, buffer)
             if same[buffer].shape != buffer.shape:
-                raise NotImplementedError(f"{x.name} is read in two orders")
+                raise NotImplementedError(f"{x.name} is read in two layouts")
     params = (*(buffers[x] for x in given), last.kernel.params[-1])
     scratch = (*(x for k in every for x in k.kernel.scratch), *((r, "register") for r in registers))
     packs = {p.buffer: p for k in every for p in k.kernel.packs if p.buffer in params}
@@ -318,18 +322,18 @@ def _one(
 def _merged(
     bodies: Sequence[Sequence[Stmt]], outs: Mapping[Tensor, Tensor]
 ) -> tuple[tuple[Stmt, ...], list[Tensor]]:
-    """Statements of all, loop by loop. What gates store to `outs` are registers, which are given,
-    too; the last one reads them in the place of what belongs to these."""
+    """Merge statements loop by loop. Gates' stores to `outs` become registers, which are returned
+    too, and the last product reads these."""
     kept: dict[Tensor, tuple[tuple[Expr, ...], Load]] = {}
 
     def go(some: Sequence[Sequence[Stmt]]) -> Iterator[Stmt]:
         if len({len(x) for x in some}) > 1:
-            raise NotImplementedError("the products have not the same statements")
+            raise NotImplementedError("the products have different statements")
         for level in zip(*some, strict=True):
             loops = [s for s in level if isinstance(s, For)]
             if len({(s.axis, s.kind) for s in loops}) > 1:
                 names = " and ".join(dict.fromkeys(s.axis.name for s in loops))
-                raise NotImplementedError(f"the loops {names} are not alike")
+                raise NotImplementedError(f"the loops {names} differ")
             if len(loops) == len(level) and loops[0].kind != "unroll":
                 yield replace(loops[0], body=tuple(go([s.body for s in loops])))
             else:
@@ -347,12 +351,13 @@ def _merged(
 
 
 def _held(e: Expr, kept: Mapping[Tensor, tuple[tuple[Expr, ...], Load]]) -> Expr:
-    """With gates read from their registers. kept: where each was to be stored, and that."""
+    """Return `e` reading gates from registers. kept: each gate's store index, and the register
+    load."""
     match e:
         case Load(x, at) if x in kept:
             place, read = kept[x]
             if _flat(x, at) != _flat(x, place):
-                raise NotImplementedError("the products are not stored in the same order")
+                raise NotImplementedError("the products are stored in different orders")
             return read
         case Apply("cast", (Load(x) as load,), dtype) if x in kept:
             return cast(_held(load, kept), dtype)
@@ -362,13 +367,13 @@ def _held(e: Expr, kept: Mapping[Tensor, tuple[tuple[Expr, ...], Load]]) -> Expr
 
 
 def _flat(t: Tensor, at: Sequence[Expr]) -> Expr:
-    """A place in one form, whatever the axes of which rows are made."""
+    """Return the offset in canonical form, however rows are made of axes."""
     flat = flat_index(t, at)
     return rejoined(flat) or flat
 
 
 def _reading(s: Stmt, same: Mapping[Tensor, Tensor]) -> Stmt:
-    """With the buffers that both read as one."""
+    """Return the statement with buffers that both kernels read unified."""
 
     def go(e: Expr) -> Expr:
         match e:

@@ -1,11 +1,11 @@
-"""Convolutions in groups on a GPU: an axis of groups, and one within a group, so that tensor cores
-multiply the matrices of each.
+"""Grouped convolutions on a GPU, with an axis of groups and one within a group, so that tensor
+cores multiply each group's matrices.
 
     y[c, h] = sum(x[c // d * e + k, h + r] * b[c, k, r] for k < e, r)
 =>  y[g * md + o, h] = sum(x[g * me + k, h + r] * b'[g * md + o, k, r] for k < me, r)
 
-Groups of few channels are taken m at a time, with zeros where b' has what is of another group: with
-4 channels each, four times as many products, in blocks that tensor cores take.
+Groups of few channels are merged m at a time, with zeros in b' between different groups: for 4
+channels each this is four times the products, in blocks that tensor cores take.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from superopt.te.expr import Tensor
 from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 
-LEAST = 16  # products of a channel's element of a group: fewer are not worth blocks of 16
-MOST = 8  # groups at a time
-ALL = 1 << 30  # see contraction
+LEAST = 16  # per input element of a group: fewer do not justify blocks of 16
+MOST = 8  # at a time
+ALL = 1 << 30  # see match_contraction
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The problem whose result has an axis of groups; where that lies; and constants for it."""
+    """The problem with an axis of groups in its result; the result's layout; and the constants made
+    for it."""
 
     problem: Problem
     lies: Scatter
@@ -42,8 +43,8 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """channels: the axis of the result; size, each: channels of a group, that are made and read; k:
-    what is summed of these; at: the dimension of `a`."""
+    """channels: the axis of the result; outputs_per_group, inputs_per_group: channels; k: the
+    reduction axis over these; channel_dimension: of `a`."""
 
     channels: Axis
     size: int
@@ -53,14 +54,14 @@ class _Groups:
 
     @property
     def together(self) -> int:
-        """How many groups are taken at a time: as few as have whole blocks."""
+        """The number of groups merged: the fewest that fill a block."""
         groups, least = self.channels.size // self.size, min(self.size, self.each)
         some = [m for m in range(1, MOST + 1) if groups % m == 0]
         return next((m for m in some if m * least >= DOT), some[-1])
 
 
 def grouped(p: Problem) -> Grouped | None:
-    """None where it is no convolution in groups, or where these are of too few channels."""
+    """Match a grouped convolution; None if it is none, or its groups have too few channels."""
     c, found = co.contraction(p.tensor, p.constants, ALL), reduction(p.tensor)
     of = None if c is None or c.of_b or found is None else _groups(c, found)
     if c is None or of is None or found is None or of.size * of.each < LEAST:
@@ -113,7 +114,7 @@ def _groups(c: co.Contraction, found: Reduce) -> _Groups | None:
 
 
 def _size(e: Expr, a: Axis) -> int:
-    """By what an axis is divided in an index; 0 where it is not."""
+    """Return the divisor of an axis in an index; 0 if there is none."""
     match e:
         case Apply("floordiv", (x, Const(n))) if x == a:
             return int(n)
@@ -123,12 +124,12 @@ def _size(e: Expr, a: Axis) -> int:
 
 
 def _rows(b: Load, of: _Groups) -> bool:
-    """Is each channel's part of the constant at its own place, and each term's in it?"""
+    """True if the constant is indexed by channel and by term."""
     return of.channels in b.index and of.k in b.index
 
 
 def _wide(b: Load, of: _Groups, k: Axis) -> tuple[Load, Callable[[np.ndarray], np.ndarray]]:
-    """The constant with terms for all groups that are taken together; how it is made."""
+    """Return the constant with terms for all merged groups, and the function that makes it."""
     at, term = b.index.index(of.channels), b.index.index(of.k)
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
     m = k.size // of.each
@@ -159,7 +160,7 @@ def _changed(e: Expr, found: Reduce, change: Mapping[Load, Load], over: tuple[Ax
 
 
 def _order(lies: Layout, at: int) -> Layout:
-    """The order of the result's axes, with two in the place of the one at `at`."""
+    """Return the layout with `axis` split in two."""
     out: list[Part] = []
     for x in lies.parts:
         n = x.axis + (x.axis > at)

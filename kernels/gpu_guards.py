@@ -1,6 +1,7 @@
-"""Where a choice guards what is read for it: an index may be out of range where it is not taken. It
-does not where the test reads the same: the guarded loads would be others than the test's, and all
-of it would be read several times (a leaky ReLU behind a convolution: 444 loads for 60)."""
+"""Masks of loads in the branches of a select, where an index may be out of range if the branch is
+not taken. A branch is not masked if the test reads the same elements: the masked loads would differ
+from the test's, and all would be loaded several times (a leaky ReLU behind a convolution: 444 loads
+instead of 60)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from superopt.te.walk import loads
 
 
 def guarded(e: Expr, test: Expr, registers: Collection[Tensor]) -> bool:
-    """Is what one side of a choice reads to be guarded by its test? registers: what is no memory.
+    """True if the loads of a branch need its test as mask. registers: buffers that are not in
+    memory.
 
-    Not where the test has no part in which indices are right: it compares none, and those of this
-    side are no numbers that are read."""
+    A test that compares no indices cannot protect a branch whose indices contain no data.
+    """
     own = {x for x in loads(e) if x.tensor not in registers}
     there = {x for x in _always(test) if x.tensor not in registers}
     if not own & there:
@@ -26,7 +28,7 @@ def guarded(e: Expr, test: Expr, registers: Collection[Tensor]) -> bool:
 
 
 def _always(e: Expr) -> Iterator[Load]:
-    """What is read for it whatever its own choices are."""
+    """Yield the loads that happen whatever the expression's own selects choose."""
     match e:
         case Load():
             yield from loads(e)
@@ -38,7 +40,7 @@ def _always(e: Expr) -> Iterator[Load]:
 
 
 def _compares(e: Expr) -> bool:
-    """Does it look at indices, but for those of what it reads?"""
+    """True if the expression uses indices other than those of its loads."""
     match e:
         case Load():
             return False

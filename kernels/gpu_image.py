@@ -1,6 +1,6 @@
-"""A program on a GPU as it is launched: its kernels as they were compiled, and where in memory each
-launch finds what it reads. All of it lies in one piece of memory, the *arena*: first what is known
-ahead (constants and tables), then zeros. Plain data: nothing here knows how it was made."""
+"""A kept GPU program as plain data: compiled kernels, and where in memory each launch finds its
+operands. All buffers are in one allocation, the *arena*: first known data (constants and tables),
+then zeros. Nothing here knows how it was made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Port = tuple[int, tuple[int, ...], str]  # bytes into the arena, shape, and the 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """name: in its text, which is machine code (Triton's text in the interpreter) from byte `begin`
-    to `end` of all texts; of what the vendor's library computes: what (Kernel.library), and none.
-    shared: bytes of memory of a block; threads: of one; alike: see gpu_launch.like_others."""
+    """name: in its code, which is bytes `begin` to `end` of all code (machine code; Triton text in
+    the interpreter). For a vendor call: the call (Kernel.library), without code. shared: bytes of a
+    block's shared memory; threads: of a block; alike: see launch.prefers_shared_memory."""
 
     name: str
     begin: int
@@ -29,8 +29,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A launch of a function. early: it may begin before the one before it has ended; call: which
-    call of the program it belongs to."""
+    """A launch of a function. early: it may begin before the previous one has ended; call: the
+    number of the program's call it belongs to."""
 
     function: int
     programs: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A call: on which stream it runs, and which earlier ones on others it waits for."""
+    """A call: its stream, and the earlier calls on other streams that it waits for."""
 
     lane: int = 0
     waits: tuple[int, ...] = ()
@@ -49,8 +49,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """size: bytes of the arena; known: of these, at its beginning, what is known ahead. dots: how
-    the library multiplies float32, by Triton's name."""
+    """size: bytes of the arena; known: bytes of known data at its beginning. dots: precision of
+    fp32 products by the vendor, by Triton's name."""
 
     functions: tuple[Function, ...]
     steps: tuple[Step, ...]
@@ -67,12 +67,12 @@ class Image:
 
 
 def described(i: Image) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the image as JSON data."""
     return asdict(i)
 
 
 def parsed(about: dict[str, Any]) -> Image:
-    """Raises ValueError, TypeError or LookupError for what is no such description."""
+    """Parse that data. Raises ValueError, TypeError or LookupError if it is invalid."""
     steps = tuple(
         Step(int(s["function"]), int(s["programs"]), tuple(map(_place, s["given"])),
              bool(s["early"]), int(s["call"]))

@@ -1,4 +1,4 @@
-"""What is kept of a program on a GPU: its image, as gpu_resident.py has it run again."""
+"""Export a GPU program as a module image, which loaded_image.py runs again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIGNED = 256
 
 @dataclass(frozen=True, slots=True)
 class Imaged:
-    """texts: those of functions, one after the other; known: the arena's first bytes."""
+    """code: that of all functions, concatenated; known_bytes: the arena's first bytes."""
 
     image: Image
     texts: bytes
@@ -28,7 +28,8 @@ class Imaged:
 
 
 def imaged(r: Running, device: str, dots: str) -> Imaged | None:
-    """A program that has run on `device`. None where kernels take what is not kept."""
+    """Export a program that has run on `device`. None if a kernel takes parameters that are not
+    kept."""
     arena = _Arena([])
     known = [r.constants]
     for k in r.loaded.values():
@@ -75,7 +76,7 @@ def imaged(r: Running, device: str, dots: str) -> Imaged | None:
 
 
 def _compiled(kernel: Any, texts: _Texts, alike: bool) -> Function | None:
-    """As Triton has compiled it."""
+    """Add a kernel compiled by Triton."""
     if not kernel.plain:
         return None
     told = kernel.metadata
@@ -102,7 +103,7 @@ class _Texts:
 
 @dataclass(slots=True)
 class _Arena:
-    """Tensors, and where they are; size: bytes of all of them."""
+    """Tensors and their offsets; size: total bytes."""
 
     held: list[tuple[Any, int]]
     size: int = 0
@@ -114,7 +115,7 @@ class _Arena:
         return at
 
     def place(self, x: Any) -> Place:
-        """Of a part of one of them, or of a tensor that is a kernel's own."""
+        """Return the slice of a part of one of the tensors, or add a kernel's own tensor."""
         at = next(self._within(x), None)
         return self.add(x) if at is None else at, x.numel(), _kind(x)
 

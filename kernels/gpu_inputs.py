@@ -1,5 +1,5 @@
-"""What a call is given may lie where the program itself reads or writes, as in its own buffers:
-what a call would write over before it is read is copied aside first."""
+"""Inputs of a call may alias memory that the program reads or writes, such as its own buffers:
+those that would be overwritten before they are read are copied first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Memory that calls write: addresses of its pieces, ascending, and where each ends."""
+    """Memory that calls write: ascending begin addresses of ranges, and their ends."""
 
     begins: tuple[int, ...]
     ends: tuple[int, ...]
 
     @classmethod
     def of(cls, pieces: Iterable[tuple[int, int]]) -> Places:
-        """pieces: addresses and bytes, of none more than once."""
+        """Return the ranges of (address, bytes) pairs, which are disjoint."""
         own = sorted((at, at + size) for at, size in pieces if size)
         return cls(tuple(a for a, _ in own), tuple(b for _, b in own))
 
@@ -33,15 +33,15 @@ class Places:
         return n > 0 and at < self.ends[n - 1]
 
     def apart(self, given: Sequence[Any], own: Sequence[int] = ()) -> list[Any]:
-        """Arrays and tensors that lie there as copies, but for what lies at its `own` address, if
-        these are told; all others as they are."""
+        """Return arrays and tensors within the ranges as copies, except those at their
+        `own_addresses`, if given; all others as they are."""
         out = []
         for n, x in enumerate(given):
             if isinstance(x, np.ndarray):
                 at, whole, copied = x.__array_interface__["data"][0], x.flags.c_contiguous, x.copy
             elif hasattr(x, "data_ptr"):
                 at, whole, copied = x.data_ptr(), x.is_contiguous(), x.clone
-            else:  # a sequence, which onnxruntime takes
+            else:  # a sequence, which ONNX Runtime takes
                 out.append(x)
                 continue
             its_own = bool(own) and own[n] == at and whole

@@ -1,20 +1,20 @@
-"""Launches on several streams: torch's, or the driver's own (gpu_driver.py)."""
+"""Launches on several streams: torch's, or the driver's (driver.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-LATE = "waits for others"  # what a launch is called that does not begin early
-# What moves so many bytes with little shared memory of its own is a stream of reads: these wait
-# in the first cache, which is what is left of that memory.
+LATE = "waits for others"  # suffix of the name of a launch that does not begin early
+# A kernel that moves so many bytes with so little shared memory streams data: its loads are in
+# flight in L1, which is the rest of that memory.
 STREAM, LITTLE = 12 << 20, 1 << 13
-# Its name, function, programs, what it is given, and what else its function is told.
+# name, function, number of programs, arguments, options of the call
 Launch = tuple[str, Any, int, list[Any], dict[str, Any]]
 
 
 class Lane(Protocol):
-    """A call: on which stream it runs, and which earlier ones on others it waits for."""
+    """A call: its stream, and the earlier calls on other streams that it waits for."""
 
     @property
     def lane(self) -> int: ...
@@ -23,7 +23,7 @@ class Lane(Protocol):
 
 
 class Launched(Protocol):
-    """calls: those of a program; numbers: which call a launch is of; beside: streams beside the
+    """calls: of a program; call_numbers: the call of each launch; side_streams: streams beside the
     current one."""
 
     @property
@@ -37,9 +37,9 @@ class Launched(Protocol):
 
 
 def late(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
-    """Of each launch of each call, of which there are so many: must it wait until what is before
-    it has ended? So must the first one on its stream, and behind a wait for another stream, also
-    one that a call before it was to do that launches nothing."""
+    """Return for each launch of each call, of which there are `counts`, whether it must wait for
+    the end of the previous launch. The first one on its stream must, and so must one behind a wait
+    for another stream, even if that wait belongs to an earlier call without launches."""
     out: list[list[bool]] = []
     begun, owed = {0}, set[int]()
     for call, count in zip(calls, counts, strict=True):
@@ -53,21 +53,21 @@ def late(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
 
 
 def like_others(given: Sequence[Any], shared: int) -> bool:
-    """Is a kernel to divide a multiprocessor's memory as the others do, with as much shared memory
-    as there is? One begins where another one still runs only then. shared: bytes of a block."""
+    """True if a kernel should use the same shared memory carveout as others, the largest: only then
+    can a launch begin while another kernel still runs. shared: bytes of a block."""
     moved = sum(x.numel() * x.element_size() for x in given)
     return moved < STREAM or shared > LITTLE
 
 
 def in_order(r: Launched) -> None:
-    """All launches, one after the other."""
+    """Launch everything on the current stream."""
     for _, function, programs, given, how in r.launches:
         function[(programs,)](*given, **how)
 
 
 def forked(r: Launched, cuda: Any) -> None:
-    """All launches on the current stream and those beside it, which begin and end with it. cuda:
-    torch.cuda, or what has as much of it as is used here."""
+    """Launch everything on the current stream and its side streams, which begin and end with it.
+    cuda: torch.cuda, or an object with the part of its interface used here."""
     main = cuda.current_stream()
     streams = [main, *r.beside]
     begin = _over(main, cuda)
@@ -78,7 +78,7 @@ def forked(r: Launched, cuda: Any) -> None:
     own: dict[int, list[Launch]] = {}
     for n, launch in zip(r.numbers, r.launches, strict=True):
         own.setdefault(n, []).append(launch)
-    for n, call in enumerate(r.calls):  # also of those that launch nothing: others wait through it
+    for n, call in enumerate(r.calls):  # also calls without launches: others wait through them
         stream = streams[call.lane]
         for m in call.waits:
             stream.wait_event(over[m])
@@ -92,7 +92,7 @@ def forked(r: Launched, cuda: Any) -> None:
 
 
 def _over(stream: Any, cuda: Any) -> Any:
-    """An event: what was asked of the stream so far has ended."""
+    """Record and return an event at the end of the stream's work so far."""
     event = cuda.Event()
     event.record(stream)
     return event

@@ -1,8 +1,8 @@
-"""Products of matrices by the vendor's library (cuBLAS): a candidate beside our own,
-as convolutions are (gpu_cudnn.py).
+"""Matrix products by cuBLAS as candidates beside generated kernels, as convolutions are
+(vendor_convolution.py).
 
-What is made of the product, if anything, is a kernel behind it. Sums are of float32, and rounded to
-the result's type once more than ours where that has 16 bits.
+The epilogue, if any, is a kernel of its own. Sums are in float32, and rounded to a 16-bit result
+once more than in generated kernels.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NAME = "library"
 
 
 def offered(p: Problem, m: Matrix) -> Option | None:
-    """The option, where the library computes this product."""
+    """Return the option, if cuBLAS computes this product."""
     return Option.of(NAME) if _fits(p, m) else None
 
 
 def _fits(p: Problem, m: Matrix) -> bool:
-    """Is it rows of a matrix, as they lie, times a constant?"""
+    """True if it is the rows of a matrix in memory order times a constant."""
     a, b = m.c.a, m.c.b
     over = [x for x in m.over if x.extent != 1]
     if (m.batch and any(x.extent != 1 for x in m.batch)) or b.tensor not in p.constants:
@@ -64,7 +64,7 @@ def _fits(p: Problem, m: Matrix) -> bool:
 
 
 def plain(e: Expr) -> Expr:
-    """What is read, of 16 bits made 32."""
+    """Return the operand of a widening cast to float32."""
     match e:
         case Apply("cast", (x,), dtype) if dtype == F32:
             return x
@@ -72,7 +72,7 @@ def plain(e: Expr) -> Expr:
 
 
 def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
-    """The product, and what is made of it. None where it is none of the library's."""
+    """Return the choice: the product, and its epilogue. None if cuBLAS does not have it."""
     if not _fits(p, m):
         return None
     found = reduction(p.tensor)
@@ -92,7 +92,7 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
 
     kind = m.c.a.dtype
     k, n = Axis("k", terms), Axis("n", columns)
-    # What is read, for those who ask; the library computes it.
+    # the body only records what is read; cuBLAS computes it
     body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
     call = Call((m.c.a.tensor, turned), f"{gpu_cublas.NAME} {rows} {terms} {columns}")
     made = {turned: (b.tensor, make)}
@@ -101,7 +101,7 @@ def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Of the library: of what, and what of it (Kernel.library)."""
+    """A vendor call: its operands, and the call (Kernel.library)."""
 
     reads: tuple[Tensor, Tensor]
     what: str
@@ -118,8 +118,9 @@ def behind(
     p: Problem, axes: tuple[Axis, ...], found: Reduce, body: Reduce, call: Call, made: Made,
     option: Option,
 ) -> Choice:  # fmt: skip
-    """What the library computes, and a kernel of what is made of it, if anything. axes: of what it
-    writes, as that lies; found: the sums in the problem, and body: by what the library reads."""
+    """Return the choice of a vendor call followed by a kernel of the epilogue, if there is one.
+    axes: of the call's result, in memory order; reduction_expr: the sum in the problem; body: the
+    same sum over the call's operands."""
     t, lies, kind = p.tensor, p.layouts.get(p.tensor), body.dtype
     if _alone(p, axes, found, kind):
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
@@ -145,7 +146,7 @@ def behind(
 
 
 def _alone(p: Problem, axes: Sequence[Axis], found: Reduce, kind: DType) -> bool:
-    """Are the sums all of it, of the library's type, and does it lie as the library writes it?"""
+    """True if the sum is the whole result, in the vendor's dtype and layout."""
     t, lies = p.tensor, p.layouts.get(p.tensor)
     order, wanted = ([x for x in some if x.extent != 1] for some in (side_by_side(p), axes))
     if isinstance(lies, Scatter) or order != wanted:

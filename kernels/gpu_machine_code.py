@@ -1,17 +1,16 @@
-"""Is a kernel's machine code sound? ptxas 12.8, which comes with Triton 3.6, makes of some two
-products in a row, of which each is computed by groups of warps, code that takes the second one's
-address from a register that nothing has written: an illegal access, or a wrong result. (Attention
-with heads of 24 and 64 keys, four warps, sm_90; ptxas 12.9 does not.)
+"""Checks of a kernel's machine code against bugs of ptxas.
 
-Such registers are those of a whole warp (UR), which code of ours sets before all that reads them,
-from the first line to the last: so one pass over the text of `nvdisasm`, which comes with Triton,
-finds what is read before.
+ptxas 12.8, which comes with Triton 3.6, compiles some kernels with two WGMMA products in a row such
+that the second one's address comes from a register that nothing has written: an illegal access, or
+a wrong result. (Attention with heads of 24 and 64 keys, four warps, sm_90; ptxas 12.9 does not.)
+Such registers are uniform registers (UR), which correct code sets before all reads in program
+order: one pass over the output of `nvdisasm`, which comes with Triton, finds reads before writes.
 
-ptxas 12.8 and 12.9 also drop products. Where the first use of an accumulator of wgmma is a bitwise
+ptxas 12.8 and 12.9 also drop products. If the first use of a wgmma accumulator is a bitwise
 operation (rounding to tf32 by a mask, an absolute value), each wgmma.mma_async becomes an empty
-instruction, `HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ`, and the result is that of a sum of zeros.
-(GPT-2 in tf32, probabilities times values: 90 % of the outputs were wrong.) Nothing else makes such
-an instruction.
+instruction, `HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ`, and the result is that of zeros. (GPT-2 in
+tf32, probabilities times values: 90 % of the outputs were wrong.) Nothing else makes such an
+instruction.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PRODUCTS = 2  # in a row, from which on registers are looked at
-LONGEST = 60  # seconds of that
+PRODUCTS = 2  # in a row, from which registers are checked
+LONGEST = 60  # of nvdisasm
 _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"\bUR(\d+)")
 _DROPPED_PRODUCT = re.compile(r"\bHGMMA\S*\s+RZ, gdesc\[URZ\]")
 
 
 def sound(compiled: Any) -> bool:
-    """True if a kernel that Triton has compiled has all of its products, and reads no register
-    before it is written; or if nothing tells. Takes 0.3 s for kernels that use wgmma."""
+    """True if a kernel compiled by Triton has all of its products and reads no register before it
+    is written, or if that cannot be checked. Takes 0.3 s for kernels that use wgmma."""
     code = getattr(compiled, "asm", {})
     products = code["ptx"].count("wgmma.fence") if "cubin" in code else 0
     if not products:
@@ -55,23 +54,23 @@ def sound(compiled: Any) -> bool:
 
 
 def has_dropped_product(text: str) -> bool:
-    """True if a text of nvdisasm's has a product in whose place ptxas left an empty one."""
+    """True if nvdisasm's text contains an empty product."""
     return _DROPPED_PRODUCT.search(text) is not None
 
 
 def unwritten(text: str) -> Iterator[str]:
-    """The instructions of a text of nvdisasm's that read a register of the warp that none before
-    them writes."""
+    """Yield the instructions of nvdisasm's text that read a uniform register that no earlier one
+    writes."""
     written: set[int] = set()
     for name, rest in _LINE.findall(text):
         first, *others = (x.strip() for x in rest.split(","))
-        if name.startswith("R2UR") and first.startswith("P"):  # which is written, too
+        if name.startswith("R2UR") and first.startswith("P"):  # the predicate is written, too
             first, *others = others
         into = _REGISTER.fullmatch(first)
         writes = into is not None and name.startswith(("U", "S2UR", "R2UR"))
         for x in others if writes else (first, *others):
             some = [int(n) for n in _REGISTER.findall(x)]
-            if "gdesc" in x:  # four of them, of which the last two say where the second operand is
+            if "gdesc" in x:  # four registers, the last two of which describe the second operand
                 some = [n + more for n in some for more in (2, 3)]
             if any(n not in written for n in some):
                 yield f"{name} {rest}"

@@ -1,5 +1,5 @@
-"""Functions of Triton's text, and of the vendor's library. TRITON_INTERPRET=1, set before triton is
-first imported, chooses Triton's interpreter."""
+"""Functions of Triton text, and of the vendor's libraries. TRITON_INTERPRET=1, set before triton is
+first imported, selects Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ VENDORS = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What a library computes, called as Triton's functions are. what: see Kernel.library."""
+    """A vendor call, with the call interface of Triton's functions. operation: see
+    Kernel.library."""
 
     what: str
     dots: str
 
     @property
     def multiplies(self) -> bool:
-        """Is it a product, which on a GPU takes `gpu_cublas.workspace`, too?"""
+        """True if it is a matrix product, which takes `cublas.allocate_workspace` on a GPU."""
         return self.what.split()[0] == gpu_cublas.NAME
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self.run
 
     def warmup(self, *given: Any, **how: Any) -> None:
-        """There is nothing to compile."""
+        """Do nothing: there is nothing to compile."""
 
     def run(self, *given: Any, **how: Any) -> None:
         match self.what.split()[0]:
@@ -47,7 +48,7 @@ class Library:
                 self._multiplied(*given)
 
     def _multiplied(self, a: Any, b: Any, out: Any, held: Any = None) -> None:
-        """held: memory for it; none on a processor, as in Triton's interpreter."""
+        """Compute the product. workspace: cuBLAS's; None on a CPU, as in Triton's interpreter."""
         import torch
 
         _, *sizes = self.what.split()
@@ -60,13 +61,13 @@ class Library:
 
 
 def vendor(what: str) -> str:
-    """Which library of the vendor's computes it. what: see Kernel.library."""
+    """Return the name of the library that computes an operation (Kernel.library)."""
     return VENDORS[what.split()[0]]
 
 
 def functions(source: str, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The functions of a module's text that have these names. Triton reads a function's source, so
-    that the text is known to Python's linecache under the name of a file."""
+    """Return the functions of these names of a module's text. Triton reads a function's source, so
+    the text is registered in Python's linecache under a file name."""
     name = f"<triton {blake2b(source.encode(), digest_size=10).hexdigest()}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[name] = (len(source), None, lines, name)

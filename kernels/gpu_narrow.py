@@ -1,6 +1,6 @@
-"""Products with few columns on a GPU, as a convolution has that makes three channels: a constant
-with columns of zeros, so that tensor cores have blocks; and a kernel that takes what is not of
-these.
+"""N padding: products with few columns on a GPU, such as a convolution with three output channels.
+The constant is padded with columns of zeros for tensor cores, and another kernel takes the real
+columns.
 
     y[p, c] = f(sum(a[p, k] * b[k, c] for k))        c < 3
 =>  s[p, w] = sum(a[p, k] * b'[k, w] for k)          w < 16
@@ -33,7 +33,7 @@ ROWS, TERMS = 256, 128  # with fewer, one kernel that sums term by term is as fa
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What computes all columns, and those of zeros; the buffer; what is made of it; constants."""
+    """The problem with padded columns; its buffer; the tensor computed from it; its constants."""
 
     problem: Problem
     matrix: Matrix
@@ -43,7 +43,7 @@ class Narrow:
 
 
 def narrow(p: Problem) -> Narrow | None:
-    """None where it is no product of a constant with few columns."""
+    """Match a product of a constant with few columns; None otherwise."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or len(c.of_b) != 1 or not c.of_a:
         return None
@@ -85,12 +85,12 @@ def narrow(p: Problem) -> Narrow | None:
 
 
 def narrowed(n: Narrow) -> Iterator[Option]:
-    """Blocks, the best ones first."""
+    """Yield block options, best first."""
     yield from islice((o for o in ranked(n.matrix) if o.algorithm == "dot"), TRIED)
 
 
 def widened(p: Problem, n: Narrow, o: Option) -> Choice:
-    """What an option is for this problem."""
+    """Return the choice of an option for this problem."""
     how = multiplied(n.problem, n.matrix, o)
     t, lies = p.tensor, p.layouts.get(p.tensor)
     outer = replace(

@@ -1,5 +1,5 @@
-"""Products of matrices on a GPU: blocks of the result, and of the sum; sums in parts where a result
-has too few blocks for all multiprocessors. gpu_ranking.py says which blocks should be the best."""
+"""Matrix products on a GPU: blocks of the result and of the sum, and split-K if a result has too
+few blocks for all multiprocessors. gemm_cost_model.py ranks the blocks."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ from superopt.te.walk import axes_of
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A sum of products as one of matrices: rows, columns, and what is summed, each as axes that go
-    together, the outermost first; batch: axes of both operands. ends: what is made of each sum, in
-    functions such as erf; beside: is more read for each row? sideways: are rows those of the second
-    operand, of which there are more?
-    """
+    """A sum of products as a matrix product: rows, columns and reduction_axes, each a group of
+    fused axes, outermost first; batch: axes of both operands. epilogue_cost: of the epilogue, in
+    erf per element; reads_each_row: the epilogue reads more for each row. is_swapped: the rows are
+    those of the second operand, which has more."""
 
     c: co.Contraction
     batch: tuple[Axis, ...]
@@ -71,29 +70,29 @@ class Matrix:
 
     @property
     def windows(self) -> int:
-        """How often each element of the rows is read, for sums over windows of pictures."""
+        """The number of times each row element is read, in sums over image windows."""
         return self.sizes[2] // self.over[-1].size
 
 
 def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
-    """None where a sum is none, or has too few rows, columns or terms for tensor cores. sideways:
-    of few rows, which are the columns then: of these tensor cores take fewer."""
+    """Match a matrix product; None if there are too few rows, columns or terms for tensor cores.
+    swapped: the few rows become columns, of which tensor cores need fewer."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or not c.of_a or not c.of_b:
         return None
     read = set[Axis]().union(*map(axes_of, c.a.index))
-    if read & set(c.of_b):  # of columns in groups each reads rows of its own (gpu_groups.py)
+    if read & set(c.of_b):  # each group of columns reads rows of its own (grouped_gemm.py)
         return None
     order = side_by_side(p)
-    # Rows in groups, each of which reads a matrix of its own, go together with no others: heads
-    # that share keys.
+    # rows in groups that each read their own matrix (heads that share keys) are not fused with
+    # others
     own = set[Axis]().union(*map(axes_of, c.b.index))
     rows = tuple(a for a in order if a in c.of_a and a not in own)
     columns = tuple(a for a in order if a in c.of_b)
     if sideways:
         rows, columns = columns, rows
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
-    # Channels innermost, where pictures lie so; what is of one step says nothing.
+    # channels innermost in channels-last images; axes of extent 1 do not matter
     over = sorted(found.axes, key=lambda a: (a.size > 1, stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
@@ -106,7 +105,7 @@ def matrix_of(p: Problem, sideways: bool = False) -> Matrix | None:
 
 
 def _functions(e: Expr) -> float:
-    """Of what is made of a sum, as so many of erf; what stands in several places counts once."""
+    """Return the cost of the epilogue's functions, in erf; common subexpressions count once."""
     known: dict[int, float] = {}
 
     def visit(x: Expr) -> None:
@@ -120,7 +119,7 @@ def _functions(e: Expr) -> float:
 
 
 def _beside(e: Expr, rows: Sequence[Axis]) -> bool:
-    """Is something read for each row, outside of the sum?"""
+    """True if something is read for each row, outside of the sum."""
     match e:
         case Load(_, index):
             return any(set(rows) & axes_of(i) for i in index)
@@ -130,8 +129,8 @@ def _beside(e: Expr, rows: Sequence[Axis]) -> bool:
 
 
 def terms_of(m: Matrix, most: int = 64) -> int:
-    """Of a block of the sum: of its last axis, or of all axes where that is short; where nothing
-    divides it, `most`, and the last block goes beyond it; 0 where it is too short for a block."""
+    """Return the terms of a block of the sum: along its last axis, or all axes if that is short. If
+    no divisor fits, max_terms, with a masked last block; 0 if the sum is too short."""
     last = m.over[-1].size
     n = last if last >= DOT else m.sizes[2]
     if n < DOT:
@@ -140,13 +139,13 @@ def terms_of(m: Matrix, most: int = 64) -> int:
     return next(filter(None, tried), most)
 
 
-LONGEST = 128  # terms of a block
-# What is made of sums takes as long as so many erf.
+LONGEST = 128  # of a block
+# costs of epilogue functions, in erf
 COSTLY = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
 
 
 def multiplied(p: Problem, m: Matrix, o: Option) -> Choice:
-    """By blocks, of all of the sum or of its parts; what an option is for this problem."""
+    """Return the choice of an option for this product, with split-K or without."""
     own, made = p, None
     fixed = m.c.b.tensor in p.constants
     turned = fixed and (not m.half or m.sideways or o["columns"] < DOT)
@@ -170,20 +169,20 @@ Made = Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]]
 
 @lru_cache(maxsize=1 << 12)
 def turned_of(t: Tensor, order: tuple[int, ...], shape: tuple[Dim, ...]) -> Tensor:
-    """A constant with its dimensions in this order: one for all that read it so."""
+    """Return the constant with its dimensions in this order: one tensor for all readers."""
     return Tensor(f"{t.name}_turned", t.dtype, shape)
 
 
 def transposed(array: np.ndarray, t: Tensor, order: Sequence[int]) -> np.ndarray:
-    """A constant's numbers with its dimensions in this order."""
+    """Return a constant's array with its dimensions in this order."""
     shape = [n for n in t.shape if isinstance(n, int)]
     return np.ascontiguousarray(array.reshape(shape).transpose(order))
 
 
 def by_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[Problem, Made]:
-    """The problem with a constant of which terms of the sum lie side by side, along this axis: so
-    tensor cores read numbers of 32 bits, and Triton 3.6 does not always turn them rightly while
-    others are read; and so a program reads what it sums for a few results."""
+    """Return the problem with a constant whose terms along `last` are contiguous, and the constants
+    made. Tensor cores read 32-bit operands so, and Triton 3.6 sometimes transposes them wrongly in
+    a pipelined loop; and a program with few results reads a contiguous range."""
     t = p.tensor
     first = [d for d, i in enumerate(b.index) if axes_of(i) & set(columns)]
     end = [d for d, i in enumerate(b.index) if last in axes_of(i) and d not in first]
@@ -211,6 +210,7 @@ def by_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[
 
 
 def dot(m: Matrix, o: Option) -> Schedule:
+    """Return the schedule of a tl.dot option."""
     steps: list[Primitive] = [
         Reorder(tuple(a.name for a in (*m.batch, *m.rows, *m.columns, *m.over)))
     ]
@@ -246,8 +246,8 @@ def dot(m: Matrix, o: Option) -> Schedule:
 
 
 def _lines(m: Matrix, o: Option) -> int:
-    """How many blocks of rows come one after the other before those of the next columns: of what
-    the second cache does not hold those that run at once should read as little as they can."""
+    """Return how many row blocks precede the next column block (grouped ordering): if operands
+    exceed L2, concurrent blocks should read as little as possible."""
     rows, columns, terms = m.sizes
     gates, windows = dict(o.knobs).get("gates", 1), m.windows
     read = (rows / windows + gates * columns) * terms * m.c.b.dtype.bits / 8
@@ -259,13 +259,13 @@ def _lines(m: Matrix, o: Option) -> int:
 
 
 def split(p: Problem, m: Matrix, o: Option, packed: tuple[Tensor, ...]) -> Choice:
-    """The sum in parts, of its last axis; and these added, in what the result is made of it."""
+    """Return the choice with the sum's last axis in parts; the epilogue adds them."""
     t, found, parts = p.tensor, reduction(p.tensor), o["parts"]
     assert found is not None
     k = m.over[-1]
     n = k.size // parts
     if n * parts != k.size:
-        raise ValueError(f"{o}: {k.size} terms are no {parts} parts of one size")
+        raise ValueError(f"{o}: {k.size} terms do not split into {parts} equal parts")
     part, rest, again = Axis("part", parts), Axis(f"{k.name}r", n), Axis("part", parts)
     body = placed(found.body, {k: ix.as_index(part * n + rest)})
     over = tuple(rest if a == k else a for a in found.axes)

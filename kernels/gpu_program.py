@@ -1,4 +1,4 @@
-"""Programs on a GPU: all kernels' calls on memory that is planned ahead, as one CUDA graph."""
+"""Programs on a GPU: all kernel calls, with planned memory, as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
-COMPILERS = 8  # at a time
-WARMING = 2  # runs before one is captured: Triton compiles in the first
+COMPILERS = 8  # concurrently
+WARMING = 2  # before the capture: Triton compiles in the first
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel, where its buffers are, and what Triton's compiler is told of it; on which stream it
-    runs, and for which earlier calls on others it waits."""
+    """A kernel, its buffers, and Triton's compile options; its stream, and the earlier calls on
+    other streams that it waits for."""
 
     kernel: Kernel
     given: tuple[Ref, ...]
@@ -47,11 +47,11 @@ Spec = tuple[tuple[int, ...], DType]
 
 @dataclass(slots=True)
 class Running:
-    """A program with its memory. inputs, outputs: tensors of torch on the device, of which calls
-    read and to which they write; numbers: which call a launch is of; memory, constants: of all
-    calls; loaded: kernels by their names; workspaces: of the vendor's products; beside: streams
-    beside the current one; graph: all calls, recorded once; over: the last run's end, on the stream
-    `last`; places: where inputs are read, of the first run on. Not to be called twice at a time."""
+    """A program with its memory. inputs, outputs: torch tensors on the device that calls read and
+    write; call_numbers: the call of each launch; memory, constants: of all calls; loaded: kernels
+    by name; workspaces: of cuBLAS products; side_streams: beside the current one; graph: all calls,
+    captured; end_event: the end of the last run, on `last_stream`; input_ranges: of the inputs,
+    from the first run on. Not reentrant."""
 
     calls: tuple[Call, ...]
     inputs: tuple[Any, ...]
@@ -69,14 +69,14 @@ class Running:
     places: Places | None = None
 
     def __del__(self) -> None:
-        """What is at work still reads the kernels' machine code, and writes into its memory."""
+        """Wait for the last run: it uses the kernels' machine code and memory."""
         if self.over is not None:
             with suppress(Exception), self.over.cuda.entered():  # the process may be about to end
                 self.over.synchronize()
 
     @property
     def number(self) -> int | None:
-        """Of the GPU; less than 0 in the interpreter."""
+        """The GPU's number; negative in the interpreter."""
         return next((int(x.get_device()) for x in (*self.inputs, *self.outputs)), None)
 
     @property
@@ -85,8 +85,8 @@ class Running:
         return sum(x.numel() * x.element_size() for x in some if x is not None)
 
     def launch(self) -> None:
-        """All kernels: on each stream one after the other."""
-        with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
+        """Launch all kernels, in order on each stream."""
+        with np.errstate(all="ignore"):  # the interpreter also computes masked-off elements
             if self.beside:
                 import torch
 
@@ -95,26 +95,27 @@ class Running:
             in_order(self)
 
     def only(self, *launches: Launch) -> Running:
-        """Some of the launches, with the same memory."""
+        """Return a program of some of the launches, with the same memory."""
         own = self.memory, self.constants, self.loaded
         return Running(self.calls, self.inputs, self.outputs, [*launches], (), *own)
 
     def compile(self, compilers: int = COMPILERS) -> None:
-        """Have Triton's compiler make all kernels, some at a time, and run none.
+        """Compile all kernels with Triton, several at a time, without running them.
 
-        Raises Uncompiled where one is not sound."""
+        Raises TritonCompileError if one's machine code is wrong.
+        """
         if not all(right for _, right in _compiled(self.launches, compilers)):
-            raise Uncompiled("Triton's compiler makes wrong code of a kernel")
+            raise Uncompiled("Triton's compiler generates wrong code for a kernel")
 
     def run(self, given: Sequence[Any]) -> None:
-        """Compute the outputs of these inputs, in the current stream; after the last run, on
-        whichever stream that was."""
+        """Compute the outputs of these inputs in the current stream, after the last run, whichever
+        stream that was on."""
         stream = self.behind()
         if self.places is None:
             self.places = Places.of_tensors(self.inputs)
         own = [x.data_ptr() for x in self.inputs]
         for x, value in zip(self.inputs, self.places.apart(given, own), strict=True):
-            if value is not x:  # it was written where it is read
+            if value is not x:  # else it was written in place
                 put(x, value)
         self()
         if self.over is not None:  # the launch has made the GPU's context current
@@ -122,8 +123,8 @@ class Running:
             self.last = stream
 
     def behind(self) -> int:
-        """The current stream, on which what comes waits for the last run, whichever that was on;
-        0 where there are none."""
+        """Return the current stream, after making it wait for the last run; 0 in the
+        interpreter."""
         if self.over is None:
             return 0
         if (stream := self.over.cuda.now()) != self.last:
@@ -150,16 +151,16 @@ def running(
     record: bool = True,
     kept: int = 0,
 ) -> Running:
-    """constants: the bytes of all of them; memory: bytes, of which the first `kept` are zeros
-    wherever no kernel writes. dots: the precision of products of
-    float32: ieee or tf32. On "cuda" the calls are recorded.
+    """Build a program. constants: the bytes of all constants; memory_bytes: of which the first
+    `zeroed_bytes` are zeros wherever no kernel writes. dot_precision: of fp32 products: ieee or
+    tf32. capture: record the calls as a graph on "cuda".
 
-    Raises NotImplementedError for what Triton's text cannot say, Uncompiled where Triton makes
-    nothing of it that runs here, ImportError without the extra.
+    Raises NotImplementedError if Triton text cannot express a kernel, TritonCompileError if
+    Triton's code does not run here, ImportError without the extra.
     """
     import torch
 
-    with torch.inference_mode(False):  # or calls outside of that mode could not write inputs
+    with torch.inference_mode(False):  # else calls outside of that mode could not write inputs
         pool = torch.empty(max(memory, 1), dtype=torch.uint8, device=device)
         pool[:kept].zero_()
         fixed = torch.empty(max(len(constants), 1), dtype=torch.uint8, device=device)
@@ -178,10 +179,10 @@ def running(
 
     early = overlaps(device)
     made = {c.kernel.name: loaded(c.kernel, device, dots, early) for c in calls}
-    # Scratch of a kernel is one call's at a time: on each stream it has its own.
+    # a kernel's scratch serves one call at a time: each stream has its own
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
-    workspaces: dict[int, Any] = {}  # and of the vendor's products, each stream
-    # None of what is empty, which a driver refuses.
+    workspaces: dict[int, Any] = {}  # likewise for cuBLAS
+    # no empty launches, which a driver refuses
     some = [[x for x in made[c.kernel.name].text.launches if x.programs] for c in calls]
     launches: list[Launch] = []
     numbers: list[int] = []
@@ -227,7 +228,7 @@ def running(
 
 
 def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, bool]]:
-    """Each function once, as Triton has compiled it, and whether that is sound."""
+    """Compile each function once; return it with whether its machine code is sound."""
     once = {name: (function, programs, given, how)
             for name, function, programs, given, how in launches}  # fmt: skip
 
@@ -244,15 +245,15 @@ def _compiled(launches: Sequence[Launch], compilers: int) -> list[tuple[Any, boo
 
 
 def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
-    """Launches with fewer steps of loops under way where the device cannot hold as many: blocks are
-    of one GPU's sizes; with other warps where machine code is not sound (gpu_machine_code.py); and
-    each function as it was compiled, by its name.
+    """Return launches with fewer pipeline stages where the device lacks resources (block sizes are
+    tuned for one GPU), with other warps where machine code is not sound
+    (triton/machine_code_check.py); and the compiled functions, by name.
 
-    Raises Uncompiled where it cannot hold one, and where none is sound.
+    Raises TritonCompileError if a kernel does not fit at one stage, or is not sound with either.
     """
     out: list[Launch] = list(launches)
     ready: dict[str, Any] = {}
-    wrong: set[str] = set()  # whose code was not sound
+    wrong: set[str] = set()  # names whose code was not sound
     while True:
         tried = {x[0]: x[-1] for x in out if x[0] not in ready}
         kernels = _compiled([x for x in out if x[0] in tried], COMPILERS)
@@ -260,11 +261,11 @@ def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
         for (name, how), (kernel, right) in zip(tried.items(), kernels, strict=True):
             if not right:
                 if name in wrong:
-                    why = f"{name}: Triton's compiler makes wrong code of it"
+                    why = f"{name}: Triton's compiler generates wrong code for it"
                     raise Uncompiled(why, name.removesuffix(f" {LATE}"))
                 wrong.add(name)
                 other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
-            elif kernel is None or kernel.fits():  # None: of the vendor's
+            elif kernel is None or kernel.fits():  # None: of a vendor
                 ready[name] = kernel
             elif how["num_stages"] == 1:
                 why = f"{name} needs more memory than a multiprocessor has"
@@ -277,9 +278,9 @@ def fitting(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, Any]]:
 
 
 def _checked(launches: Sequence[Launch]) -> list[Launch]:
-    """Launches whose loops wait for each step where they do not give the same bits else: Triton 3.6
-    miscompiles some loops of tf32 products of which several steps are under way at a time. Each
-    such kernel is run both ways, on numbers that are drawn."""
+    """Return launches with unpipelined loops where pipelining changes results: Triton 3.6
+    miscompiles some pipelined loops of tf32 products. Each such kernel is run both ways on random
+    inputs."""
     plain = [(f"{n} waits", f, k, x, {**how, "num_stages": 1}) for n, f, k, x, how in launches]
     some = [n for n, (_, f, _, _, how) in enumerate(launches) if _multiplies(f, how)]
     _compiled([x[n] for x in (launches, plain) for n in some], COMPILERS)
@@ -299,19 +300,19 @@ def _checked(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _multiplies(function: Any, how: Mapping[str, Any]) -> bool:
-    """Is it one with a product in a loop, of which several steps are under way?"""
+    """True if the function has a product in a pipelined loop."""
     return how["num_stages"] > 1 and "tl.dot" in getattr(function, "text", "")
 
 
 def _drawn(x: Any) -> Any:
-    """Numbers for a buffer: floats drawn, integers 0, which are in range wherever they index."""
+    """Return a random float buffer; integers are 0, which is a valid index everywhere."""
     import torch
 
     return drawn(torch.empty_like(x)) if x.is_floating_point() else torch.zeros_like(x)
 
 
 def _same(x: Any, y: Any) -> bool:
-    """The same bits, but for what is no number in both."""
+    """True if both are bitwise equal, or NaN."""
     return bool(((x == y) | ((x != x) & (y != y))).all())
 
 

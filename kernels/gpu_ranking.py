@@ -1,4 +1,4 @@
-"""Blocks of products of matrices on a GPU, ranked by what they should take (gpu_products.py)."""
+"""A cost model of GEMM blocks on a GPU, which ranks the options of gemm.py."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ from superopt.kernels.gpu_products import Matrix, terms_of
 from superopt.kernels.option import Option
 
 SIDES = (16, 32, 64, 128)  # of blocks of the result
-WIDE, LONG = (128, 256), 512  # and this one, of so many terms
-# And these, which are three, one after the other: between them and the next power of two there are
-# others, by which results have as many blocks as there are multiprocessors.
+WIDE, LONG = (128, 256), 512  # and this block, from so many terms on
+# Blocks of three equal sub-blocks: sizes between powers of two, for which the number of blocks
+# matches the number of multiprocessors better.
 THIRDS = ((192, 64), (192, 128), (64, 192))
-PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # of a sum
-MANY = 16  # steps of a sum from which on these are waited for
-SHORT = 256  # terms of a sum, behind which what is made of it counts
-LARGE = 128 * 128  # elements of a block from which on it has eight warps
-# Programs of a multiprocessor that take blocks in turns, and elements of such blocks, at least: of
-# smaller ones more are there at once, which was faster.
+PARTS = (1, 2, 3, 4, 6, 8, 9, 16)  # split-K factors
+MANY = 16  # from so many steps on, latency is waited for
+SHORT = 256  # up to so many terms the epilogue counts
+LARGE = 128 * 128  # elements of a block with eight warps
+# Persistent programs of a multiprocessor, and elements and terms of their blocks, at least: smaller
+# blocks run concurrently, which was faster.
 TOGETHER, AREA, TERMS = 2, 64 * 128, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What blocks do: so many steps of a sum, each as long as it reads and multiplies, and at least
-    as long as it waits; so many blocks at a time, of so many elements. ends: what is made of each
-    of these, in functions such as erf; begin: what a block takes before, in ns."""
+    """The timing of blocks: steps of a sum, each bounded by its loads and products and by latency;
+    concurrent blocks per multiprocessor; elements per block. epilogue_cost: in erf per element;
+    start_ns: of a block."""
 
     count: int
     step: float
@@ -70,19 +70,19 @@ class Steps:
     begin: float = BEGIN
 
     def together(self, blocks: int) -> float:
-        """In ns, those of a multiprocessor that run at once, without their begin."""
+        """Return the ns of concurrent blocks of a multiprocessor, without their start."""
         end = END + self.ends * ERF[self.near > 1]
         return self.count * max(self.least, blocks * self.step) + blocks * self.area * end
 
     def all(self, blocks: int) -> float:
-        """In ns, as many at once as there is room for."""
+        """Return the ns of all blocks, as many at once as fit."""
         full, rest = divmod(blocks, MULTIPROCESSORS * self.near)
         last = min(self.near, -(-rest // MULTIPROCESSORS))
         time = full * (self.begin + self.together(self.near))
         return time + (self.begin + self.together(last) if rest else 0.0)
 
     def turns(self, blocks: int, programs: int) -> float:
-        """In ns, of programs that each take one block after the other."""
+        """Return the ns of persistent programs."""
         share, again = IN_TURNS
         each = -(-blocks // programs)
         some = programs // MULTIPROCESSORS
@@ -91,8 +91,8 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows, columns and terms that a program takes at a time, in so many parts of a sum; how many
-    warps do so, for products of so many matrices, and how many steps are under way."""
+    """Rows, columns and terms of a block, split-K parts, warps, products per block (gates), and
+    pipeline stages."""
 
     rows: int
     columns: int
@@ -116,8 +116,8 @@ class Block:
 
 
 def ranked(m: Matrix) -> Iterator[Option]:
-    """Options, the best ones first, by what they should take: of each block the best one; after
-    each two of them one of the others, by which the compiler may do it otherwise."""
+    """Yield options by estimated time: the best of each block shape, and after each two of these
+    one of the others, which the compiler may treat differently."""
     first: list[tuple[float, Option]] = []
     rest: list[tuple[float, Option]] = []
     for b in _blocks(m, 1, THIRDS):
@@ -132,15 +132,15 @@ def ranked(m: Matrix) -> Iterator[Option]:
 
 
 def varied(o: Option, stages: int, more: int) -> Option:
-    """With so many steps under way, and twice as many warps, where there are few, `more` times."""
+    """Return the option with so many stages, and with its warps doubled up to 8."""
     knobs = {**dict(o.knobs), "stages": stages}
     knobs["warps"] = min(8, knobs["warps"] << more)
     return Option(o.algorithm, tuple(knobs.items()))
 
 
 def blocks(m: Matrix, gates: int = 1) -> Iterator[tuple[float, Option]]:
-    """What blocks should take, in ns. gates: of so many products of the same rows, a block of each
-    (gpu_gates.py)."""
+    """Yield (estimated ns, option) of block shapes. gates: products of the same rows, with a block
+    each (gated_gemm.py)."""
     for b in _blocks(m, gates):
         yield _whole(m, b, _steps(m, b, b.warps).all(_count(m, b))), b.option()
 
@@ -149,7 +149,7 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
     rows, columns, terms = m.sizes
     last = m.over[-1].size
     most = _most(m, gates)
-    # Terms at a time; of twice as many there are half as many steps.
+    # terms at a time; with twice as many there are half as many steps
     few = terms_of(m, most)
     deeps = {few, terms_of(m, 2 * most)} if gates == 1 and last >= DOT else {few}
     narrow = SIDES if gates == 1 else (NARROW, *SIDES)
@@ -163,7 +163,7 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
         if gates > 1 and (parts > 1 or wide > max(WIDE)):
             continue
         warps = 8 if h * wide >= LARGE else 4 if h * wide >= 32 * 64 else 2
-        if gates > 1:  # of several dots each warp computes all columns: others only help to read
+        if gates > 1:  # with several dots each warp computes all columns: others only help to load
             warps = min(warps, 1 << (max(h, wide // 4) // DOT).bit_length() - 1)
         b = Block(h, w, deep, parts, warps, gates)
         if b.thirds:
@@ -172,25 +172,25 @@ def _blocks(m: Matrix, gates: int, more: Sequence[tuple[int, int]] = ()) -> Iter
             b = replace(b, warps=4)
         steps = -(-terms // (parts * deep))
         if deep > few and steps > 1 and _shared(m, b) > SHARED:
-            continue  # fewer would be under way, which was no faster where it was measured
+            continue  # with fewer stages, which was never faster
         yield b
 
 
 def _thirds(m: Matrix, area: int, deep: int) -> bool:
-    """May a block be three? Not of short sums, nor where blocks of terms are not filled."""
+    """True if a block may be three sub-blocks: not for short sums or padded term blocks."""
     long = m.sizes[2] >= 2 * TERMS
     return deep & (deep - 1) == 0 and long and (area <= LARGE or _plain(m))
 
 
 def _plain(m: Matrix) -> bool:
-    """Have few warps room for large blocks? What is made of sums, or read for each, needs registers
-    as well; and behind short sums it is most of the time."""
+    """True if few warps have registers for large blocks: without an epilogue that needs more, and
+    with sums long enough to dominate it."""
     return not (m.ends or m.beside) and m.sizes[2] >= 2 * TERMS
 
 
 def _ways(m: Matrix, b: Block) -> Iterator[tuple[float, Option]]:
-    """A block by other warps, with fewer steps under way, and by programs that take one after the
-    other; and what each should take."""
+    """Yield a block with other warps, fewer stages, or persistent programs, with estimated
+    times."""
     fewer = replace(b, stages=STAGES - 1)
     some = [b, fewer]
     if b.rows * b.columns == LARGE:
@@ -206,23 +206,21 @@ def _ways(m: Matrix, b: Block) -> Iterator[tuple[float, Option]]:
 
 
 def _count(m: Matrix, b: Block) -> int:
-    """How many blocks there are."""
+    """Return the number of blocks."""
     rows, columns, _ = m.sizes
     batch = prod(a.size for a in m.batch)
     return b.parts * batch * -(-rows // b.rows) * -(-columns // b.columns)
 
 
 def _steps(m: Matrix, b: Block, warps: int) -> Steps:
-    """Each block of a result takes the steps of its sum, at least as long as a step waits, and as
-    long as the blocks that a multiprocessor has at a time read and multiply together. warps: what
-    such a block has where that is not said."""
+    """Return the timing of a block. warps: the default of such a block."""
     terms, last, size = m.sizes[2], m.over[-1].size, 2 if m.half else 4
     h, wide, deep = b.rows, b.gates * b.columns, b.deep
     few = terms_of(m, _most(m, b.gates))
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
     room = ROOM[b.stages == STAGES] // (h * wide)
     near = max(1, min(SHARED // _shared(m, b), WARPS // b.warps, room, MOST))
-    groups = h >= WGMMA and warps >= 4  # of warps, which multiply together
+    groups = h >= WGMMA and warps >= 4  # warp groups multiply together
     products = PRODUCTS[groups] * 2 / size
     read = h * whole * ROW * (ROUGH if last % (16 // size) or last < DOT else 1)
     step = max(h * wide * whole / products, (h + wide) * deep * size / BYTES, read)
@@ -245,8 +243,8 @@ def _steps(m: Matrix, b: Block, warps: int) -> Steps:
 
 
 def _whole(m: Matrix, b: Block, time: float) -> float:
-    """In ns, with the launch: no less than what is read and written takes, and with what adds the
-    parts of a sum. time: of all blocks."""
+    """Return the total ns with the launch: bounded by memory traffic, plus combining split-K parts.
+    blocks_ns: of all blocks."""
     rows, columns, terms = m.sizes
     batch, size = prod(a.size for a in m.batch), 2 if m.half else 4
     moved = (rows * terms / m.windows + rows * columns) * batch * size / MEMORY
@@ -256,28 +254,29 @@ def _whole(m: Matrix, b: Block, time: float) -> float:
 
 
 def _programs(m: Matrix, b: Block, near: int) -> int:
-    """How many should take such blocks in turns; 0: none. near: blocks of a multiprocessor."""
+    """Return the number of persistent programs; 0 for none. blocks_per_sm: concurrent blocks of a
+    multiprocessor."""
     size = 2 if m.half else 4
-    # What a program stores goes through shared memory, while the next block is read there.
+    # stores go through shared memory while the next block is loaded there
     kept = b.rows * b.columns * size // (1 if b.warps > 4 else 4)
     together = min(SHARED // (_shared(m, b) + kept), near, TOGETHER)
     return MULTIPROCESSORS * together if _in_turns(m, b) else 0
 
 
 def _in_turns(m: Matrix, b: Block) -> bool:
-    """May programs take such blocks in turns? Not where what is read for each row of a result, or
-    where in a picture a window is, would be waited for between two blocks."""
+    """True if persistent programs may take such blocks: not if per-row epilogue loads or window
+    addresses would stall between two blocks."""
     plain = b.parts == b.gates == 1 and not b.thirds and not m.beside and m.windows == 1
     return plain and b.rows * b.columns >= AREA and m.sizes[2] >= TERMS
 
 
 def _most(m: Matrix, gates: int) -> int:
-    """Terms of a step, where that is not said."""
+    """Return the default terms of a step."""
     short = m.half or (gates > 1 and m.c.b.dtype.bits == 16)
     return 64 if short else 32
 
 
 def _shared(m: Matrix, b: Block) -> int:
-    """Bytes of shared memory of a block."""
+    """Return the bytes of shared memory of a block."""
     whole, size = 1 << (b.deep - 1).bit_length(), 2 if m.half else 4
     return b.stages * (b.rows + b.gates * b.columns) * whole * size

@@ -1,6 +1,6 @@
-"""A program that was kept (gpu_image.py), ready to run: on the device, by CUDA's driver, as one
-CUDA graph; or in Triton's interpreter. torch is asked for only where it is needed: for what the
-vendor's library computes, in the interpreter, and for tensors of its own that are given."""
+"""Run a module image (cuda/image.py): on the device through the CUDA driver, as one CUDA graph; or
+in Triton's interpreter. torch is imported only if needed: for vendor calls, in the interpreter, and
+for torch tensors as inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by name then
+import ml_dtypes  # noqa: F401  # registers numpy's bfloat16
 import numpy as np
 
 from superopt.kernels.gpu_driver import (
@@ -31,7 +31,7 @@ from superopt.kernels.gpu_module import Library, functions
 
 @dataclass(slots=True)
 class Launches:
-    """What gpu_launch launches."""
+    """The launches of a program, as gpu_launch takes them."""
 
     calls: Sequence[Lane]
     launches: list[Launch]
@@ -41,7 +41,7 @@ class Launches:
 
 @dataclass(slots=True, eq=False)
 class Interpreted:
-    """A program in Triton's interpreter. arena: its memory, of which `views` are torch's."""
+    """A program in Triton's interpreter. arena: its memory, shared with torch's tensors."""
 
     image: Image
     arena: np.ndarray
@@ -49,18 +49,18 @@ class Interpreted:
     number: int | None = None  # of a GPU
 
     def run(self, given: Sequence[np.ndarray], there: bool) -> list[np.ndarray]:
-        """The outputs, of inputs in order: arrays of the types that the image says."""
+        """Return the outputs for inputs in order: arrays of the image's dtypes."""
         into = [self._array(port) for port in self.image.inputs]
         own = [x.__array_interface__["data"][0] for x in into]
         places = Places.of((at, x.nbytes) for at, x in zip(own, into, strict=True))
         for to, x in zip(into, places.apart(given, own), strict=True):
             np.copyto(to, x)
-        with np.errstate(all="ignore"):  # it computes what no mask lets through, too
+        with np.errstate(all="ignore"):  # it also computes masked-off elements
             in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
 
     def buffers(self) -> list[Any]:
-        """Tensors of torch where inputs are read."""
+        """Return torch tensors of the input buffers."""
         import torch
 
         return [torch.from_numpy(self._array(port)) for port in self.image.inputs]
@@ -72,7 +72,8 @@ class Interpreted:
 
 
 def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
-    """texts: those of functions; known: the arena's first bytes."""
+    """Load an image into the interpreter. code: of functions; known_bytes: the arena's first
+    bytes."""
     import torch
 
     arena = np.zeros(image.size, np.uint8)
@@ -100,10 +101,10 @@ def interpreted(image: Image, texts: bytes, known: np.ndarray) -> Interpreted:
 
 @dataclass(slots=True, eq=False)
 class OnDevice:
-    """A program on a GPU. arena: its memory; graph: all launches; held: what these are made of;
-    over: the last call's end, for which the next one waits where it is on another stream than
-    `last`; places: where inputs are read, of the first call on; outputs: torch's tensors of these,
-    once they were asked for."""
+    """A program on a GPU. arena: its memory; graph: all launches; owners: objects these need;
+    end_event: the end of the last call, on `last_stream`, for which calls on other streams wait;
+    input_ranges: of the inputs, from the first call on; outputs: torch tensors of these, once
+    requested."""
 
     image: Image
     cuda: Cuda
@@ -117,21 +118,21 @@ class OnDevice:
     outputs: list[Any] = field(default_factory=list)
 
     def __del__(self) -> None:
-        """What is at work still reads the kernels' machine code."""
+        """Wait for the last call, which uses the kernels' machine code."""
         if self.over is not None:
             with suppress(Exception), self.cuda.entered():  # the process may be about to end
                 self.over.synchronize()
 
     @property
     def number(self) -> int | None:
-        """Of the GPU."""
+        """The GPU's number."""
         return self.cuda.gpu.number
 
     def run(self, given: Sequence[Any], there: bool) -> list[Any]:
-        """The outputs, of inputs in order: arrays, or tensors on the device, of the types that the
-        image says. there: give tensors, which are the program's own."""
+        """Return the outputs for inputs in order: arrays, or tensors on the device, of the image's
+        dtypes. as_tensors: return tensors, which the program owns."""
         d, base = self.cuda.driver, self.arena.handle
-        held: list[Any] = []  # until they are there
+        held: list[Any] = []  # alive until they are copied
         assert self.graph is not None
         assert self.over is not None
         with self.cuda.entered():
@@ -150,7 +151,7 @@ class OnDevice:
                 else:
                     held.append(x.resolve_neg().contiguous())
                     size, place = x.numel() * x.element_size(), held[-1].data_ptr()
-                    if place != at:  # else it was written where it is read
+                    if place != at:  # else it was written in place
                         d("cuMemcpyDtoDAsync_v2", at, place, size, stream)
             d("cuGraphLaunch", self.graph.handle, stream)
             self.over.ends(stream)
@@ -166,7 +167,7 @@ class OnDevice:
         return out
 
     def buffers(self) -> list[Any]:
-        """Tensors of torch where inputs are read."""
+        """Return torch tensors of the input buffers."""
         with self.cuda.entered():
             return [self._tensor(port) for port in self.image.inputs]
 
@@ -182,9 +183,9 @@ class OnDevice:
 
 
 def on_device(image: Image, texts: bytes, known: np.ndarray, number: int | None = None) -> OnDevice:
-    """texts: machine code of functions; known: the arena's first bytes; number: of the GPU, if not
-    the current one. Raises RuntimeError where the driver does, as where there is no memory for it.
-    """
+    """Load an image on a GPU. code: machine code of functions; known_bytes: the arena's first
+    bytes; number: of the GPU, by default the current one. Raises RuntimeError if the driver fails,
+    for instance for lack of memory."""
     cuda = Cuda(driver(), gpu(number))
     with cuda.entered():
         arena = cuda.memory(image.size)
@@ -207,7 +208,7 @@ def on_device(image: Image, texts: bytes, known: np.ndarray, number: int | None 
         for s in image.steps:
             out.launches.append(_launch(image, s, made[s.function], arena.handle))
         on = OnDevice(image, cuda, arena, out, [*modules.values()])
-        on.launch()  # so that the driver has loaded all of it
+        on.launch()  # so that the driver loads everything
         cuda.wait()
         with _kept(made) as pool:
             on.graph = cuda.recorded(on.launch)
@@ -218,9 +219,8 @@ def on_device(image: Image, texts: bytes, known: np.ndarray, number: int | None 
 
 @contextmanager
 def _kept(made: Sequence[Any]) -> Iterator[Any]:
-    """What the vendor's library takes of torch's memory meanwhile is nobody else's, for as long as
-    there is the pool that it gives: each time the graph is launched it is used again. torch does
-    not know of a recording that is not its own."""
+    """Yield a torch memory pool that owns what vendor calls allocate during the capture: each
+    launch of the graph uses it again. torch does not know of captures that are not its own."""
     if not any(isinstance(f, Vendors) for f in made):
         yield None
         return
@@ -240,8 +240,8 @@ def _launch(image: Image, s: Step, made: Any, base: int) -> Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vendors:
-    """What the vendor's library computes, through torch, which is imported for it; called with
-    places in the arena. what, dots: see gpu_module.Library."""
+    """A vendor call through torch, which is imported for it, with arena slices as arguments.
+    operation, dot_precision: see module.VendorFunction."""
 
     cuda: Cuda
     arena: Owned
@@ -262,7 +262,7 @@ class Vendors:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Part of the arena, as torch reads where others' memory is."""
+    """Part of the arena, as an object from which torch reads foreign memory."""
 
     arena: Owned
     at: int
@@ -276,7 +276,7 @@ class _Bytes:
 
 
 def _tensor(arena: Owned, at: int, size: int, kind: str) -> Any:
-    """A tensor of torch of so many bytes, which are not copied."""
+    """Return a torch tensor over bytes of the arena, without a copy."""
     import torch
 
     held = torch.as_tensor(_Bytes(arena, at, size), device="cuda")
@@ -288,5 +288,6 @@ def _itemsize(kind: str) -> int:
 
 
 def bytes_of(port: Port) -> int:
+    """Return the bytes of a port."""
     _, shape, kind = port
     return prod(shape) * _itemsize(kind)

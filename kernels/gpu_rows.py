@@ -1,4 +1,4 @@
-"""What is computed of rows (plan/rows.py) on a GPU: a row is a program; short ones go together."""
+"""Row kernels (plan/rows.py) on a GPU: a row is a program; several short rows share one."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis
 from superopt.te.walk import axes_of, loads, parts, reductions, stages
 
-PER_WARP = 512  # elements of a row
-LARGEST = 1 << 15  # elements of a row that is one block
-STEP = 1 << 14  # elements at a time, which some rows are read faster by, three times
-LITTLE = 24  # operations of an element that are done again rather than kept in memory
-# Elements of several rows, which are a program of so many warps: of rows that begin at any address
-# each element is read by itself, and by neighbours; those that more than one warp has would be
-# summed by way of shared memory, which rows of fewer elements than lanes never are.
+PER_WARP = 512  # of a row
+LARGEST = 1 << 15  # of a row that is one block
+STEP = 1 << 14  # elements at a time: some rows are faster read so, three times
+LITTLE = 24  # of an element that is recomputed rather than stored
+# Elements and warps of a program of several rows. Unaligned rows load each element by itself, by
+# neighbouring threads; elements of more than one warp would be reduced through shared memory,
+# unless rows are shorter than a warp.
 ROWS, WARPS = 2048, 2
 RAGGED, LANES, MOST_WARPS = 1024, 32, 4
-# Rows of which elements lie beside each other: at least as many as halves are a sector; and as many
-# as were fastest of 10 softmaxes and layer norms, by elements of a program, which of short rows are
-# more; elements of a thread then (of 4 million pixels of 21 classes in halves, 120 us by these, and
-# 427 by 32 rows and 8 elements), and warps of a multiprocessor, where there are fewer programs.
+# Rows that are adjacent in memory: at least as many as 16-bit elements fill a sector; the fastest
+# number in 10 softmaxes and layer norms, by elements of a program, larger for short rows; elements
+# of a thread then (4 million pixels of 21 classes in fp16: 120 us by these, 427 by 32 rows and 8
+# elements); and warps of a multiprocessor, if there are fewer programs.
 BESIDE, NEIGHBOURS, AREA, MOST = 16, 64, 4096, 512
 EACH, BUSY = 128, 4
 
 
 def short_and_long(p: Problem) -> Iterator[Option]:
-    """The options of a problem of rows."""
+    """Yield the options of a row kernel."""
     n = max(prod(a.size for a in x) for x in _taken_together(p))
     best = max(1, min(8, 1 << max(n // PER_WARP, 1).bit_length() - 1))
     best = 32 if n > LARGEST else 16 if n > LARGEST // 4 else best
@@ -57,14 +57,14 @@ def short_and_long(p: Problem) -> Iterator[Option]:
 
 
 def _taken_together(p: Problem) -> Iterator[Sequence[Axis]]:
-    """The elements of a row, and the terms of what is summed for it."""
+    """Yield the axes of a row, and those of each reduction over it."""
     yield p.tensor.axes[p.lead :]
     yield from (r.axes for s in stages([p.tensor]) for r in reductions(s.body))
 
 
 def _high(p: Problem, n: int) -> Iterator[Option]:
-    """Several rows of n numbers at a time, where they are short and there are many: the best of 19
-    softmaxes and layer norms, or near it, come first."""
+    """Yield options with several rows of n elements per program, for many short rows; those that
+    were best in 19 softmaxes and layer norms, or close, come first."""
     last, wide = p.tensor.axes[p.lead - 1].size, 1 << max(n - 1, 0).bit_length()
     rows = prod(a.size for a in p.tensor.axes[: p.lead])
     if _across(p):
@@ -82,7 +82,7 @@ def _high(p: Problem, n: int) -> Iterator[Option]:
 
 
 def _across(p: Problem) -> bool:
-    """Do rows lie beside each other, in what is written and where terms are read?"""
+    """True if rows are adjacent in memory, in the result and in all reduced operands."""
 
     def innermost(t: Tensor) -> int:
         return lying(p.layouts.get(t), t.rank).parts[-1].axis
@@ -98,15 +98,15 @@ def _across(p: Problem) -> bool:
 
 
 def _read(p: Problem) -> int:
-    """How many tensors as large as the result are read."""
+    """Return how many tensors of the result's size are read."""
     read = {e.tensor for s in stages([p.tensor]) if s.body is not None for e in loads(s.body)}
     size = prod(p.tensor.shape)
     return sum(t.body is None and prod(t.shape) == size for t in read)
 
 
 def _beside(rows: int, last: int, wide: int, each: int = EACH) -> Iterator[Option]:
-    """Rows whose elements lie across others, `last` of which lie beside each other. each: elements
-    of a thread."""
+    """Yield options for strided rows, `last` of which are adjacent. elements_per_thread: at
+    most."""
     most = min(max(NEIGHBOURS, AREA // wide), MOST, rows // (2 * MULTIPROCESSORS))
     most = min(most, 8 * 32 * each // wide)
     high = 1 << max(min(max(most, BESIDE), last), 1).bit_length() - 1
@@ -123,14 +123,14 @@ def _beside(rows: int, last: int, wide: int, each: int = EACH) -> Iterator[Optio
 
 
 def in_memory(t: Tensor, lead: int, most: int = LARGEST) -> bool:
-    """Is what is kept of a row in memory, and not in registers? (Written into the result, a softmax
-    of 8192 rows of 1024 float32 took 27.4 us, and in registers 23.8.)"""
+    """True if intermediate rows are kept in memory instead of registers. (Written into the result,
+    a softmax of 8192 rows of 1024 fp32 took 27.4 us; in registers 23.8.)"""
     return prod(a.size for a in t.axes[lead:]) > most
 
 
 def by_rows(t: Tensor, lead: int, high: int = 1, most: int = LARGEST) -> Mapping[Tensor, Schedule]:
-    """Some rows are a program; what is computed of them is, whole, where it is not too long. most:
-    elements at a time."""
+    """Return schedules with `rows_per_program` rows each; their stages are computed whole, up to
+    max_elements at a time."""
     row = t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
     order, long, work = stages([t]), in_memory(t, lead, most), dict[Tensor, int]()

@@ -1,7 +1,7 @@
-"""The GPU target: Triton's text to functions that run, on a GPU or in Triton's interpreter.
+"""The GPU target: turn Triton text into functions that run on a GPU or in Triton's interpreter.
 
-Needs the extra `gpu`. TRITON_INTERPRET=1, set before triton is first imported, chooses the
-interpreter: kernels run on the CPU then, a program after the other.
+Needs the extra `gpu`. TRITON_INTERPRET=1, set before triton is first imported, selects the
+interpreter: kernels then run on the CPU, one program after the other.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from superopt.te.walk import parts
 
 
 def compile_options(kernel: Kernel) -> dict[str, bool]:
-    """Options of Triton's compiler for a kernel: whether it may contract a product and a sum.
+    """Return Triton's compile options of a kernel: whether to contract a product and a sum.
 
-    Not where a value is rounded to 16 bits between two operations. LLVM computes both operations in
-    16 bits then, which gives the same, and a contraction would leave out the rounding between.
+    Contraction is off if a value is rounded to 16 bits between two operations: LLVM computes both
+    in 16 bits then, which is equal, and a contraction would skip the rounding.
     """
     return {"enable_fp_fusion": not any(map(_rounds_between, flat(kernel.body)))}
 
 
 def _rounds_between(s: Store | Update) -> bool:
+    """True if a value is rounded to 16 bits and widened again."""
     for e in parts(s.value):
         match e:
             case Apply("cast", (Apply("cast", _, inner),), outer) if outer == F32 and inner in (
@@ -53,10 +54,10 @@ class Loaded:
     own: Mapping[Tensor, Any]
 
     def __call__(self, *tensors: Any) -> None:
-        """Compute the last tensors (of torch) from the first ones: contiguous, of the parameters'
-        types, on the device for which the kernel is loaded.
+        """Compute the result tensors (last) from the inputs: contiguous torch tensors of the
+        parameters' dtypes and shapes, on the kernel's device.
 
-        Raises TypeError or ValueError where they are not. Not to be called twice at a time.
+        Raises TypeError or ValueError if they are not. Not reentrant.
         """
         if len(tensors) != len(self.kernel.params):
             raise TypeError(f"{len(tensors)} tensors for {len(self.kernel.params)} parameters")
@@ -68,14 +69,14 @@ class Loaded:
                 raise ValueError(f"{p.name} is not contiguous")
             given[p] = x
         options = compile_options(self.kernel)
-        with np.errstate(all="ignore"):  # the interpreter computes what no mask lets through, too
+        with np.errstate(all="ignore"):  # the interpreter also computes masked-off elements
             for launch in self.text.launches:
                 arguments = [given[t] for t in launch.buffers]
                 self.functions[launch.name][(launch.programs,)](*arguments, **options)
 
 
 def torch_type(dtype: DType) -> Any:
-    """torch's element type. Raises NotImplementedError where there is none."""
+    """Return torch's dtype. Raises NotImplementedError if there is none."""
     import torch
 
     name = type_of(dtype).removeprefix("tl.")
@@ -83,11 +84,10 @@ def torch_type(dtype: DType) -> Any:
 
 
 def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool = False) -> Loaded:
-    """The kernel as functions for tensors on `device`: "cuda", or "cpu" in the interpreter. dots:
-    the precision of products of float32, by Triton's name: ieee or tf32. early: see
-    gpu_text.printed.
+    """Load a kernel for tensors on `device`: "cuda", or "cpu" in the interpreter. dot_precision: of
+    fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text.
 
-    Raises NotImplementedError for what Triton's text cannot say, ImportError without the extra.
+    Raises NotImplementedError if Triton text cannot express it, ImportError without the extra.
     """
     import torch
 

@@ -1,12 +1,11 @@
-"""Attention as torch is asked for it, which has cuDNN or its flash attention compute it: plain
-data, which prints as text that parses back, and the call. Nothing here knows where it comes from.
+"""Attention by torch (cuDNN or flash attention): plain data, which prints as text that parses back,
+and the call.
 
     sdpa 2x2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1
 
-are 2 x 2 heads, as many of keys, 8 queries, 8 keys and 16 numbers of each; of queries, keys and
-values which operand they are in, how far apart neighbours are along each dimension, and where the
-first one is; the same of the result; what scores are multiplied with; and whether queries see no
-keys behind their places.
+stands for batch 2, 2 heads, 2 key heads, 8 queries, 8 keys and head size 16; for queries, keys and
+values the operand, its strides and offset; strides and offset of the result; the scale of scores;
+and whether the mask is causal.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any
 from superopt.kernels.gpu_driver import alone
 
 NAME = "sdpa"
-VECTOR = 8  # elements of 16 bits that are read at a time
+VECTOR = 8  # 16-bit elements of a vector load
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Elements of a buffer: between neighbours along (batch, head, place, number), and before the
-    first one."""
+    """Elements of a buffer: strides along (batch, head, position, channel), and the first one's
+    offset."""
 
     steps: tuple[int, ...]
     first: int
@@ -35,7 +34,7 @@ class View:
 
     @property
     def whole(self) -> bool:
-        """Do numbers lie side by side, each row of them where whole vectors are read?"""
+        """True if channels are contiguous and each row of them is aligned to vector loads."""
         *steps, last = self.steps
         return last == 1 and not any(n % VECTOR for n in (*steps, self.first))
 
@@ -45,8 +44,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Sdpa:
-    """sizes: batch, heads, those of keys, queries, keys, numbers of each. given: of queries, keys
-    and values, the number of the operand, and where they are in it."""
+    """sizes: batch, heads, key heads, queries, keys, head size. operands: for queries, keys and
+    values the number of the operand and its view."""
 
     sizes: tuple[int, int, int, int, int, int]
     given: tuple[tuple[int, View], ...]
@@ -60,7 +59,7 @@ class Sdpa:
         return " ".join((NAME, sizes, *given, str(self.made), repr(self.scale), f"{self.causal:d}"))
 
     def run(self, *tensors: Any) -> None:
-        """Operands, and the result, as tensors of torch that are contiguous, on one device."""
+        """Compute the result, the last tensor: contiguous torch tensors on one device."""
         from torch.nn.functional import scaled_dot_product_attention
 
         *some, out = tensors
@@ -80,8 +79,8 @@ class Sdpa:
 
 @contextmanager
 def by_kernels() -> Iterator[None]:
-    """Not by products of cuBLAS, for which torch has memory that no graph may keep (gpu_cublas).
-    What torch is told is the process's: threads wait for each other."""
+    """A context that excludes torch's unfused attention by cuBLAS, whose workspace no graph may
+    keep (vendor/cublas.py). The setting is global: threads exclude each other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
@@ -91,10 +90,10 @@ def by_kernels() -> Iterator[None]:
 
 
 def parsed(text: str) -> Sdpa:
-    """Raises ValueError for a text that is none."""
+    """Parse an attention. Raises ValueError for other text."""
     name, *words = text.split()
     if name != NAME or len(words) != 7:
-        raise ValueError(f"{text!r} is no attention, such as {NAME} 1x2x8x8x16 0:...")
+        raise ValueError(f"{text!r} is not an attention, such as {NAME} 1x2x8x8x16 0:...")
     sizes, *given, made, scale, causal = words
     batch, heads, groups, queries, keys, width = map(int, sizes.split("x"))
     some = [x.split(":") for x in given]

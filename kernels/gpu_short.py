@@ -1,5 +1,5 @@
-"""Shorter functions on a GPU, in what is stored as halves. An erf, most of what a GELU takes, is 33
-instructions else, of which one takes as long as eight, and 20 so."""
+"""Reduced-precision functions in values stored in 16 bits on a GPU. An erf, most of a GELU's cost,
+takes 33 instructions otherwise, one of which costs as much as eight, and 20 so."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from superopt.kernels.tile import For, Stmt, Store
 from superopt.te.dtype import F32
 from superopt.te.node import Apply, Const, Expr
 
-# What keeps errors as small beside its result as they are; and what keeps them as small, but not
-# beside what is left of 1 less an erf. Of casts those to floats do.
+# Functions that keep relative errors; and those that keep absolute ones, but not relative to 1 -
+# erf(x). Casts between floats do, too.
 RELATIVE = frozenset(("mul", "neg", "select", "max", "min", "abs"))
 LINEAR = RELATIVE | {"add", "sub"}
 
 
 def shortened(e: Expr, through: Collection[str] = RELATIVE) -> Expr:
-    """What is stored as halves, with functions whose errors are no larger than those of halves,
-    where what is made of them keeps them so."""
+    """Return a value stored in 16 bits with reduced-precision functions, where the enclosing
+    `functions` preserve their accuracy."""
     match e:
         case Apply(fn, args, dtype) if fn in SHORT and dtype == F32:
             return Apply(SHORT[fn], args, dtype)
@@ -33,8 +33,8 @@ def shortened(e: Expr, through: Collection[str] = RELATIVE) -> Expr:
 
 
 def short(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """A kernel's, where halves are what was asked for in the place of floats: all between could be
-    of these, too."""
+    """Return the statements with narrowed 16-bit stores, for models whose floats were asked to be
+    stored so: all intermediate values could be 16-bit, too."""
     out: list[Stmt] = []
     for s in body:
         match s:

@@ -1,21 +1,21 @@
-"""How a GPU's kernels compute a tensor: by the kind of computation that it is, blocks of the
-result, which are programs, and of what is summed, one after the other.
+"""Options of a GPU kernel by the kind of computation: blocks of the result, which are programs, and
+of reductions, one after the other.
 
-    dot      a sum of products, by blocks of both operands (tl.dot); windows are loops around it
-    split    the same, of several parts of the sum at a time, which another kernel adds: where the
-             result has too few blocks for all multiprocessors
-    library  a product of matrices, or a convolution, by the vendor's library (gpu_library.py,
-             gpu_cudnn.py), and what is made of it; attention (gpu_flash.py)
-    gated, apart  products of one operand, of which one result is made (gpu_gates.py)
-    tile     sums over windows, by tiles of pixels and channels (gpu_windows.py)
-    across   sums along what lies next to each other: of several rows at a time, a block of each
-    each     all else: so many elements of the result at a time, and terms of sums one by one
-    turn     elements in another order than they are read, in tiles of both
-    rows     all that is computed of a row (plan/rows.py), a row at a time
-    online   attention, by blocks of keys (online.py), and in parts of these
+    dot      a matrix product by blocks of both operands (tl.dot); windows are loops around it
+    split    the same with split-K: several parts of the sum at a time, added by another kernel,
+             if the result has too few blocks for all multiprocessors
+    library  a matrix product or convolution by the vendor's library (vendor_gemm.py,
+             vendor_convolution.py), with its epilogue; attention (vendor_attention.py)
+    gated, apart  products of one operand, combined into one result (gated_gemm.py)
+    tile     reductions over windows, by tiles of pixels and channels (window_tiles.py)
+    across   reductions along contiguous terms: a block of terms for several rows at a time
+    each     all else: a block of elements of the result, reductions term by term
+    turn     transposes, in tiles of both orders
+    rows     row kernels (plan/rows.py), a row at a time
+    online   attention, by blocks of keys (online_attention.py), also in parts
 
-Result axes go together in the order in which they lie in memory, so that a block is what is side by
-side. Numbers of an option are those of a schedule; warps and stages go to Triton's compiler.
+Result axes are fused in memory order, so that a block is contiguous. Knobs are those of a schedule;
+warps and stages go to Triton's compiler.
 """
 
 from __future__ import annotations
@@ -69,15 +69,16 @@ from superopt.kernels.transform import reduction
 from superopt.te.node import Axis, Reduce
 from superopt.te.walk import axes_of, loads
 
-LARGE = 2**33  # products from which on the vendor's library is taken unmeasured
-ELEMENTS = 1024  # of a result at a time, at most
-TERMS = 256  # and where each is a sum
-TURNS = (64, 32)  # of what is read and of what is written side by side, at a time
-SUMMED = 1024  # terms of a sum at a time, at most
-ALONE = 512  # elements of a result whose terms are read together, and not one after the other
-FEW = 64  # elements of a result for each multiprocessor below which sums are taken apart
-MATRIX, DOTS = 1 << 21, 8  # elements of a constant for few rows from which on dots come first; ways
-BESIDE, TALL = 16, 512  # of a result, that are read side by side; and terms of each, at most
+LARGE = 2**33  # products from which the vendor's library is the unmeasured default
+ELEMENTS = 1024  # of a result at a time
+TERMS = 256  # of a result at a time, if each is a sum
+TURNS = (64, 32)  # of the read and of the written contiguous axis
+SUMMED = 1024  # of a sum at a time
+ALONE = 512  # results up to which terms are taken in blocks, not one by one
+FEW = 64  # for each multiprocessor; with fewer, sums are computed one at a time
+# elements of a constant, for few rows, from which dots come first; dots tried
+MATRIX, DOTS = 1 << 21, 8
+BESIDE, TALL = 16, 512  # results that are read contiguously; and terms of each, at most
 
 
 def choice(
@@ -87,8 +88,8 @@ def choice(
     forms: bool = True,
     fallback: Mapping[str, Option] | None = None,
 ) -> Choice:
-    """By the option that is wanted, where it is one of this problem's; else by that of its key in
-    `fallback`; else the best one."""
+    """Return the choice of the requested option, if the problem has it; else of that of its key in
+    `fallback`; else of the best option."""
     some = [wanted]
     if wanted is not None and fallback:
         some.append(fallback.get(computation(p)))
@@ -99,8 +100,8 @@ def choice(
 
 
 def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Option]:
-    """All ways, the one that should be the fastest first. vendor: also by the vendor's libraries?
-    forms: where these may put another computation in the place of sums, such as Winograd's?"""
+    """Yield all options, the estimated fastest first. vendor: include vendor libraries. forms:
+    allow algorithms that replace the sum by another computation, such as Winograd."""
     attention = online(p.tensor) if p.lead else None
     if attention is not None:
         first, *rest = attending(attention)
@@ -121,7 +122,7 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     own = list(_others(p) if matrix is None else ranked(matrix))
     own = own if few is None else [*narrowed(few), *own]
     if groups is not None:
-        matrix = None  # which no library has
+        matrix = None  # no vendor library has it
     product = offered(p, matrix) if vendor and matrix is not None else None
     theirs = [product] if product is not None else [*convolved(p)] if vendor and forms else []
     large = product is not None and matrix is not None and prod(matrix.sizes) >= LARGE
@@ -129,7 +130,7 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
 
 
 def _others(p: Problem) -> Iterator[Option]:
-    """What is no product of matrices."""
+    """Yield the options of what is no matrix product."""
     found = reduction(p.tensor)
     if found is not None:
         yield from _few_rows(p, found)
@@ -155,7 +156,7 @@ def _others(p: Problem) -> Iterator[Option]:
 
 
 def _few_rows(p: Problem, found: Reduce) -> Iterator[Option]:
-    """Products with a constant of too few rows for blocks of them."""
+    """Yield the options of products of a constant with too few rows for blocks."""
     other = _by_terms(p)
     turned = {} if other is None else {"turned": 1}
     if other is not None or _beside(p, found):
@@ -169,7 +170,7 @@ def _few_rows(p: Problem, found: Reduce) -> Iterator[Option]:
 
 
 def chosen(p: Problem, option: Option) -> Choice:
-    """What an option is for this problem. Raises ValueError where it is none of its options."""
+    """Return the choice of an option. Raises ValueError if the problem does not have it."""
     t = p.tensor
     match option.algorithm:
         case "library" if p.lead:
@@ -227,21 +228,21 @@ def chosen(p: Problem, option: Option) -> Choice:
             return Choice(option, t, {t: windowed}, tuple(once_read))
         case "each":
             return Choice(option, t, {t: each(p, option["elements"])})
-    raise ValueError(f"{option} is no way to compute {t.name}")
+    raise ValueError(f"{option} is not an option of {t.name}")
 
 
 def told(option: Option) -> tuple[int, int]:
-    """How many warps run its kernels, and how many steps of their loops are under way at a time."""
+    """Return the number of warps of an option's kernels, and of pipeline stages."""
     knobs = dict(option.knobs)
     return knobs.get("warps", 4), knobs.get("stages", 3)
 
 
-# --- sums, and all else ---
+# --- reductions, and all else ---
 
 
 def _turned(p: Problem) -> list[Axis] | None:
-    """The axes along which an operand lies side by side, where the result does not: which go
-    together in both, and are not its last one."""
+    """Return consecutive axes along which an operand is contiguous but the result is not; None if
+    there are none."""
     order = side_by_side(p)
     if p.tensor.body is None or not order or reduction(p.tensor) is not None:
         return None
@@ -261,7 +262,7 @@ def _turned(p: Problem) -> list[Axis] | None:
 
 
 def _turning(p: Problem, along: list[Axis], o: Option) -> Schedule:
-    """In tiles of both: what is read and what is written each are side by side."""
+    """Return the schedule of tiles in which both reads and writes are contiguous."""
     order = side_by_side(p)
     inner = order[-1].name
     rest = [a.name for a in order[:-1] if a not in along]
@@ -278,8 +279,8 @@ def _turning(p: Problem, along: list[Axis], o: Option) -> Schedule:
 
 
 def _by_terms(p: Problem) -> tuple[Problem, Made] | None:
-    """The problem with a constant, of which few rows are multiplied, by terms; None where it lies
-    so, or there is none."""
+    """Return the problem with the terms of its constant contiguous, for few rows; None if they are
+    already, or there is no constant."""
     c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or c.b.tensor not in p.constants or not c.of_b:
         return None
@@ -292,7 +293,7 @@ def _by_terms(p: Problem) -> tuple[Problem, Made] | None:
 
 
 def _across_of(p: Problem, found: Reduce, **more: int) -> Option:
-    """Rows of a result, and terms of a sum, at a time."""
+    """Return an option with blocks of rows and terms."""
     beside = bool(more) or _beside(p, found)
     most = max(1, min(8, count(p.tensor) // (4 * MULTIPROCESSORS)))
     rows = min(1 << most.bit_length() - 1 if beside else BESIDE, max(count(p.tensor), 1))
@@ -321,7 +322,7 @@ def _across(p: Problem, o: Option) -> Schedule:
 
 
 def _together(p: Problem, found: Reduce) -> list[Axis]:
-    """The last axes of the sum, of which terms lie equally far apart in all that is read."""
+    """Return the innermost reduction axes that can be fused: equally spaced in all operands."""
     last: list[Axis] = []
     over = set(found.axes)
     some = [x for x in loads(found.body) if any(over & axes_of(i) for i in x.index)]
@@ -336,7 +337,7 @@ def _together(p: Problem, found: Reduce) -> list[Axis]:
 
 
 def _beside(p: Problem, found: Reduce) -> bool:
-    """Do the terms of the sum lie next to each other, and the elements of the result do not?"""
+    """True if the terms of the sum are contiguous, and the elements of the result are not."""
     last = found.axes[-1]
     order = [a for a in side_by_side(p) if a.size > 1]
     if last.size < 32:

@@ -1,16 +1,17 @@
-"""The tile-level form as Triton's text: a function for each part of a kernel that is launched.
+"""Translate the tile-level form to Triton text: a function for each part of a kernel that is
+launched.
 
     parallel loops around it   the programs, numbered along one dimension of the grid
-    other loops                `for`; those that are unrolled, over tl.static_range
-    a tile                     blocks over its axes (`gpu_values.py`)
-    a register                 a variable; and a local buffer whose uses are all of whole tiles
-    another local buffer       memory, of each program where but one launch uses it
-    a product summed           tl.dot where its three axes have blocks of 16 and more, and it is of
-                               floats of at most 32 bits; the sums are float32
+    other loops                `for`; unrolled ones over tl.static_range
+    a tile                     blocks over its axes (`values.py`)
+    a register                 a variable; also a local buffer that is only used in whole tiles
+    another local buffer       memory, of each program if only one launch uses it
+    a product summed           tl.dot, if its three axes have blocks of at least 16 and it is of
+                               floats of at most 32 bits; accumulators are float32
 
-Unrolled loops around nothing but an update are axes of its tile, too: this is how a schedule says
-which part of a sum is a block. Sums of floats are in another order then. A product of halves is
-exact within a dot, where te/domain.py rounds it.
+Unrolled loops around a single update are axes of its tile, too: a schedule says so which part of a
+sum is a block. Float sums are then in another order. A 16-bit product is exact within a dot, where
+te/domain.py rounds it.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from superopt.te.fn import FOLDS, unit
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads
 
-ROUND = 1024  # what is added to indices is a multiple of it: vectors stay vectors
+ROUND = 1024  # multiple of which an opaque 0 is added to indices, which keeps vectorization
 
-# Nothing in memory is read or written before: that what the launch before has written is there, and
-# that it has read what is written over. All programs of this one run then; the next may begin.
+# Wait before the first memory access until the previous launch has ended: its stores are visible,
+# and its loads done. All programs of this launch run then; the next launch may begin.
 EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
-# The loads of a block's first terms are under way while the one before is stored.
+# the first loads of a block overlap with the stores of the one before
 TURNS = "for pid in tl.range({}, {}, {}, flatten=True):"
-# Triton 3.6's interpreter makes no number of a tensor, with numpy 2.4.
+# Triton 3.6's interpreter cannot convert a tensor to an int with numpy 2.4
 ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
-GRID = ("parallel", "block")  # loops whose steps are programs
-INDICES = 1 << 31  # of an axis of Triton, which are of 32 bits
+GRID = ("parallel", "block")  # loops whose iterations are programs
+INDICES = 1 << 31  # Triton's ranges have 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A function of pointers to `buffers`, run as so many programs at once."""
+    """A function of pointers to `buffers`, run as `programs` concurrent programs."""
 
     name: str
     programs: int
@@ -59,8 +60,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A kernel in Triton: the text of a module, its launches one after the other, and how many
-    elements its scratch buffers have in memory."""
+    """A kernel in Triton: a module's text, its launches in order, and the sizes of its scratch
+    buffers in memory, in elements."""
 
     source: str
     launches: tuple[Launch, ...]
@@ -70,13 +71,12 @@ class Printed:
 def printed(
     kernel: Kernel, dots: str = "ieee", interpreted: bool = False, early: bool = False
 ) -> Printed:
-    """The kernel's functions. dots: the precision of products of float32. interpreted: for Triton's
-    interpreter, whose dots of bfloat16 multiply the numbers' bits. early: its programs may begin
-    before those of the launch before have ended, and wait for these themselves (from sm_90 on).
+    """Return the kernel as Triton text. dot_precision: of fp32 products. interpreted: for Triton's
+    interpreter, whose bfloat16 dots multiply bit patterns. dependent_launch: programs may begin
+    before the previous launch has ended, and wait for it themselves (from sm_90 on).
 
-    Raises NotImplementedError, with the construct, for what Triton has no words for: element types,
-    scalar functions, blocks of too many elements, registers that are used in parts, buffers of 2^31
-    elements and more.
+    Raises NotImplementedError, with the construct, for what Triton does not support: element types,
+    scalar functions, too large blocks, registers used in parts, buffers of 2^31 elements.
     """
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
         if _size(t) >= INDICES:
@@ -103,7 +103,7 @@ def printed(
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
         fixed = frozenset(p.buffer for p in kernel.packs)
-        # Where each has memory of its own, that is one block's.
+        # a program's own scratch serves one block only
         some = kernel.programs if 0 < kernel.programs < programs and not apart else 0
         turns = (some, programs) if some else None
         texts.append(_function(name, given, axes, inner, registers, apart, fixed, how, turns))
@@ -121,11 +121,11 @@ def _module(texts: Sequence[str], short: bool) -> str:
     return f"import triton\nimport triton.language as tl\n{helpers(code, short)}\n\n{code}\n"
 
 
-# --- parts, and what they use ---
+# --- launches, and the buffers they use ---
 
 
 def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
-    """What is launched: each parallel loop, and each run of what stands between these."""
+    """Return the bodies to launch: each parallel loop, and each run of statements between them."""
     out: list[tuple[Stmt, ...]] = []
     for s in body:
         alone = isinstance(s, For) and s.kind in GRID
@@ -137,7 +137,7 @@ def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
 
 
 def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
-    """The axes of the parallel loops that all of it is in, and what is inside them."""
+    """Return the axes of the parallel loops around the whole body, and what is inside."""
     axes = []
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind in GRID:
         axes.append(body[0].axis)
@@ -146,7 +146,7 @@ def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
 
 
 def _plain(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Without loops of one step, whose axis is 0 wherever it is."""
+    """Yield statements without loops of one iteration, whose axis is 0 everywhere."""
     for s in body:
         if not isinstance(s, For):
             yield s
@@ -157,7 +157,7 @@ def _plain(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def _tiled(s: Stmt) -> Stmt:
-    """Unrolled loops around nothing but an update become axes of its tile."""
+    """Turn unrolled loops around a single update into axes of its tile."""
     if not isinstance(s, For):
         return s
     body = tuple(map(_tiled, s.body))
@@ -170,7 +170,8 @@ def _tiled(s: Stmt) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A buffer at an index: in the tile of which statement, inside which loops, and how."""
+    """A buffer at an index: the tile of the statement, the path of loops around, and the kind of
+    access."""
 
     buffer: Tensor
     index: tuple[Expr, ...]
@@ -196,7 +197,7 @@ def _uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_Use]:
 
 
 def _variable(uses: Sequence[_Use]) -> bool:
-    """Are all uses of whole tiles, after a store that is made before each of them?"""
+    """True if all uses are whole tiles, after a store that precedes each of them."""
     first = uses[0]
     rank = len(gv.dimensions(first.buffer, first.index) or ())
     if first.how != "store":
@@ -220,9 +221,9 @@ def _function(
     registers: frozenset[Tensor], apart: Sequence[Tensor], fixed: frozenset[Tensor],
     how: tuple[str, bool, bool], turns: tuple[int, int] | None = None,
 ) -> str:  # fmt: skip
-    """A function's text. apart: scratch of which each program has its own. fixed: constants, which
-    are asked for early. how: see `printed`. turns: how many programs take how many blocks in turns.
-    """
+    """Return a function's text. private: scratch that each program has for itself. constants:
+    prefetched early. settings: see `triton_text`. persistent: the number of programs, and of blocks
+    they share."""
     dots, interpreted, early = how
     uses = list(_uses(body))
     stored = {x.buffer for x in uses if x.how != "read"}
@@ -246,7 +247,7 @@ def _function(
         head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_size(t)}")
     _body(w, body)
     head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
-    if any(f"+ {gv.ZERO})" in x for x in w.lines):  # of a grid of one dimension
+    if any(f"+ {gv.ZERO})" in x for x in w.lines):  # the grid has one dimension
         head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
     if early and turns is None:
         head += asked(w, axes, {x.buffer: x.index for x in uses if x.buffer in fixed})
@@ -256,12 +257,12 @@ def _function(
 
 
 def _copies(s: Store | Update, registers: frozenset[Tensor]) -> bool:
-    """Is what is written what is in memory, which is read as 0 beyond extents?"""
+    """True if a store copies memory, which is read as 0 beyond extents."""
     return isinstance(s, Store) and isinstance(s.value, Load) and s.value.tensor not in registers
 
 
 def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
-    """The steps of the parallel loops, by the number of a program; the last one changes fastest."""
+    """Return the indices of the parallel loops from the program id; the last one varies fastest."""
     axes = gv.proper(axes)
     if not axes and not needed:
         return []
@@ -326,7 +327,7 @@ def _update(w: Writer, s: Update) -> None:
 
 
 def _reduced(w: Writer, s: Update, new: Block) -> Block:
-    """The block, folded over what the update goes over."""
+    """Return the block reduced over the update's axes."""
     over = gv.proper(s.over)
     if not over:
         return new
@@ -350,8 +351,8 @@ _Operand = tuple[Expr, tuple[Axis, ...]]
 
 
 def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
-    """The two factors, each with its tile, of a sum of products of matrices; None where it is none
-    that Triton takes."""
+    """Match a matrix product that tl.dot takes: its two factors with their tiles; None
+    otherwise."""
     axes, over = gv.proper(s.axes), gv.proper(s.over)
     match s.fn, s.value, axes, over:
         case "sum", Apply("mul", (x, y)), (m, n), (k,):
@@ -373,7 +374,8 @@ def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
 
 
 def _narrow(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
-    """Halves, where they are made float32 for the product only: this is exact within a dot."""
+    """Return 16-bit operands without their cast to float32 for the product, which is exact within a
+    dot."""
     match x, y:
         case Apply("cast", (a,), f), Apply("cast", (b,), g) if f == g == F32:
             if a.dtype == b.dtype and a.dtype in kinds:
@@ -382,7 +384,7 @@ def _narrow(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
 
 
 def _operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
-    """A factor of a dot: 0 beyond the extent of what is summed."""
+    """Return a factor of a dot, 0 beyond the extent of the summed axis."""
     w.over(tile)
     b = gv.value(w, e)
     text = gv.whole(w, b, e.dtype)

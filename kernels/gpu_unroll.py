@@ -1,6 +1,6 @@
-"""Loops that are written out, before a kernel is Triton's text: those whose steps each have a tile
-of their own, and unrolled ones inside these. Triton has no registers that are counted; each step's
-tile is a variable then, and what several steps read is read once.
+"""Unroll loops before Triton text is printed: those whose iterations each have a tile of their own,
+and unrolled ones inside these. Triton has no arrays of registers: each iteration's tile is a
+variable, and a load that several iterations share is done once.
 
     for i < 2 unroll                       a_0[v] = 0
       a[i, v] = 0                     =>   a_1[v] = 0
@@ -27,7 +27,7 @@ Scratch = tuple[tuple[Tensor, str], ...]
 
 
 def written_out(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...], Scratch]:
-    """The statements without such loops, and the buffers, of which some are in parts now."""
+    """Return the statements without such loops, and the buffers, some of which are split."""
     apart = _apart(body, {t for t, _ in scratch})
     if not apart:
         return tuple(body), scratch
@@ -40,7 +40,7 @@ def written_out(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...
 
 
 def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
-    """The buffers whose first index is that of an unrolled loop, wherever they are used."""
+    """Return the buffers whose first index is an unrolled loop's axis at all uses."""
     counted: set[Tensor] = set()
     otherwise: set[Tensor] = set()
 
@@ -59,13 +59,13 @@ def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
 
 
 def _summed(s: For) -> bool:
-    """Is it a block of a sum, whose terms go together (gpu_text.py) and are not read one by one?"""
+    """True if it is a block of a sum, whose terms are taken together (codegen.py)."""
     return s.axis.size >= DOT and len(s.body) == 1 and isinstance(s.body[0], Update)
 
 
 @dataclass(slots=True)
 class _Writing:
-    """apart: the buffers of which each step has its own part; parts: these, by the step."""
+    """split_buffers: those with a part for each iteration; parts: these, by iteration."""
 
     apart: set[Tensor]
     parts: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class _Writing:
                     yield replace(s, buffer=at.tensor, index=at.index, value=value)
 
     def counted(self, s: For) -> bool:
-        """Does the loop count parts of a buffer?"""
+        """True if the loop's axis indexes parts of a split buffer."""
         for x in s.body:
             if isinstance(x, For):
                 if self.counted(replace(s, body=x.body)):
@@ -103,7 +103,7 @@ class _Writing:
         return self.partly(placed(e, env)) if env else e
 
     def partly(self, e: Expr) -> Expr:
-        """With parts in the place of what is in parts."""
+        """Return `e` reading parts in place of split buffers."""
         match e:
             case Load(t, (Const(n), *rest), dtype) if t in self.apart:
                 key = t, int(n)

@@ -1,9 +1,9 @@
-"""Values of a tile as Triton's text: blocks over the tile's axes, indices, reads and writes.
+"""Emit the values of a tile as Triton text: blocks over the tile's axes, indices, loads and stores.
 
-A tile of r axes is a block of rank r. What hangs on some of them only is of extent 1 along the
-others, so that blocks of one tile always go together; what hangs on none is a scalar. Extents of
-blocks are powers of two: an axis of another extent is rounded up, and what lies beyond it is
-neither read nor stored, nor part of a reduction. An axis of one step is none: its index is 0.
+A tile of r axes is a block of rank r. A value that does not depend on an axis has extent 1 there,
+so that blocks of one tile always broadcast; one that depends on none is a scalar. Block extents are
+powers of two: others are rounded up, and what lies beyond is masked in loads, stores and
+reductions. An axis of one step is dropped: its index is 0.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import axes_of, loads
 
-# A number that is 0, which no compiler knows. Of small quotients LLVM makes operations of 16 bits,
-# two in a register of which one is undefined; ptxas 12.8 leaves out what is added to the other.
+# An opaque 0. For small quotients LLVM emits 16-bit operations, two per register with one undefined
+# half; ptxas 12.8 then drops what is added to the other.
 ZERO = "zero"
-LARGEST = 1 << 20  # elements of a block, by Triton's rule
+LARGEST = 1 << 20  # Triton's limit
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A text, and the tile's axes on which it hangs."""
+    """A text, and the axes of the tile that it depends on."""
 
     text: str
     axes: frozenset[Axis] = frozenset()
@@ -49,13 +49,13 @@ class Block:
 
 @dataclass(slots=True)
 class Writer:
-    """A function as it grows: names, the lines of its body, and the tile that is being computed.
+    """The state of a function's text: names, body lines, and the current tile.
 
-    registers: the buffers that are variables; zeroed: those that hold what was read, which is 0
-    beyond extents, and nothing else. synced: those that a program stores to and reads.
-    dots, interpreted: see gpu_text.printed. known: what is read in a tile, in this loop, since
-    memory or what says where was written; early: what was read before a loop that comes first, by
-    where it lies; stored: what the kernel writes.
+    registers: buffers that are variables; zeroed: those that only hold loads, which are 0 beyond
+    extents. read_and_stored: buffers that a program stores to and reads. dot_precision,
+    interpreted: see codegen.triton_text. known_loads: of a tile in this loop, since memory or their
+    index was written; hoisted: loads before the first loop, by address; stored: buffers that the
+    kernel writes.
     """
 
     registers: frozenset[Tensor]
@@ -73,13 +73,13 @@ class Writer:
     stored: frozenset[Tensor] = frozenset()
     loads: int = 0
     zeroed: frozenset[Tensor] = frozenset()
-    folded: int = 0  # depth of quotients and rests, within which an index is said
+    folded: int = 0  # inside of which an index is printed
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
 
     def fresh(self, stem: str) -> str:
-        """A name in Python that is nobody's yet."""
+        """Return an unused Python name."""
         stem = re.sub(r"\W", "_", stem)
         stem = f"_{stem}" if stem[:1].isdigit() or keyword.iskeyword(stem) or not stem else stem
         name, n = stem, 1
@@ -95,8 +95,7 @@ class Writer:
         return self.names[t]
 
     def over(self, axes: Sequence[Axis]) -> None:
-        """From here on a tile over these axes is computed. Raises NotImplementedError where its
-        block is too large."""
+        """Begin a tile over these axes. Raises NotImplementedError if its block is too large."""
         self.tile = proper(axes)
         size = math.prod(shape(self.tile))
         if size > LARGEST:
@@ -107,12 +106,12 @@ class Writer:
 
 
 def proper(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes of more than one step."""
+    """Return the axes of more than one step."""
     return tuple(a for a in axes if a.extent != 1)
 
 
 def padded(a: Axis) -> int:
-    """The least power of two that an axis fits into."""
+    """Return the least power of two that is at least the extent."""
     return 1 << max(a.size - 1, 0).bit_length()
 
 
@@ -124,14 +123,14 @@ def shape(axes: Sequence[Axis]) -> tuple[int, ...]:
 
 
 def spread(tile: Sequence[Axis], text: str, axes: Sequence[Axis]) -> str:
-    """A block over some axes of the tile, in its order, as one of the tile's rank."""
+    """Return a block over some axes of the tile expanded to the tile's rank."""
     if not axes or len(tile) == len(axes):
         return text
     return f"{text}[{', '.join(':' if a in axes else 'None' for a in tile)}]"
 
 
 def whole(w: Writer, b: Block, dtype: DType) -> str:
-    """A value for each element of the tile."""
+    """Return a value for each element of the tile."""
     if b.axes == set(w.tile) and w.tile:
         return b.text
     how = f"tl.full({shape(w.tile)}, {b.text}, {type_of(dtype)})"
@@ -139,12 +138,12 @@ def whole(w: Writer, b: Block, dtype: DType) -> str:
 
 
 def ragged(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes that blocks go beyond."""
+    """Return the axes that are padded."""
     return tuple(a for a in axes if padded(a) != a.size)
 
 
 def within(w: Writer, axes: frozenset[Axis]) -> Block | None:
-    """Where these axes of the tile are below their extents; None where they always are."""
+    """Return the mask of these axes' extents; None if none is padded."""
     some = ragged([a for a in w.tile if a in axes])
     tests = [f"({_axis(w, a).text} < {a.size})" for a in some]
     return Block(" & ".join(tests), frozenset(some)) if tests else None
@@ -158,8 +157,8 @@ def both(w: Writer, a: Block | None, b: Block | None) -> Block | None:
 
 
 def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
-    """Tests that go together: scalars become blocks where others are blocks. Triton would do this,
-    but its interpreter makes an integer of a scalar test then, which is no mask."""
+    """Return masks of which scalars are broadcast, if others are blocks. Triton would do so, but
+    its interpreter then makes an integer of a scalar test, which is no mask."""
     if all(b.axes for b in some) or not any(b.axes for b in some):
         return list(some)
     ones = (1,) * len(w.tile)
@@ -171,7 +170,7 @@ def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
 
 
 def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
-    """`e` over the tile; where the guard does not hold, nothing is read for it."""
+    """Emit `e` over the tile; where the guard fails, nothing is loaded for it."""
     if e.dtype == INDEX:
         return index(w, e, guard)
     match e:
@@ -192,7 +191,7 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             ]
             return _applied("select", [where, *some], dtype, dtype)
         case Apply("tf32", (Load(buffer, at),)) if buffer in w.registers:
-            # Not bitwise operations first: ptxas drops such products (gpu_machine_code.py).
+            # no bitwise operation first: ptxas drops such products (machine_code_check.py)
             total = read(w, buffer, at, guard)  # begins with +0, so it is never -0
             return _applied("tf32", [replace(total, text=f"{total.text} + 0.0")], F32, F32)
         case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
@@ -201,7 +200,7 @@ def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply(fn, args, dtype):
             known = all(isinstance(a, Const) for a in args)
             some = [value(w, a, guard) for a in args]
-            if known:  # or Python would compute it
+            if known:  # else Python would compute it
                 kinds = [I64 if a.dtype == INDEX else a.dtype for a in args]
                 some = [Block(typed(b.text, t)) for t, b in zip(kinds, some, strict=True)]
             elif fn in OF_THE_FIRST and isinstance(args[0], Const):
@@ -220,8 +219,8 @@ def _applied(fn: str, some: Sequence[Block], kind: DType, dtype: DType) -> Block
 
 
 def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
-    """An index: what hangs on no axis of the tile comes first, and stays a scalar. It is of 32
-    bits, which Triton's axes have, where these hold all that it is made of."""
+    """Emit an index: scalar terms first. It has 32 bits, as Triton's ranges do, if these hold all
+    terms."""
     terms: list[Block] = []
     p = ix.polynomial(rejoined(e) or e)
     wide = _wide(p)
@@ -242,8 +241,8 @@ def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
 
 
 def _wide(p: ix.Poly) -> bool:
-    """May its terms, or sums of some, have no place in 32 bits? What is unknown is of data, which
-    is at most a size: places in a tensor of fewer than 2^31 elements."""
+    """True if its terms or partial sums may exceed 32 bits. Unknown terms come from data, at most a
+    size: indices of a tensor of fewer than 2^31 elements."""
     most = 0
     for atoms, c in p.items():
         known = affine.interval(ix.as_index(ix.from_polynomial({atoms: c})))
@@ -266,14 +265,14 @@ def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             return _axis(w, a)
         case Index(element, bound):
             at = value(w, element, guard)
-            if element.dtype.bits < 32:  # where the bound may have no place
+            if element.dtype.bits < 32:  # which may not hold the bound
                 at = Block(cast(at.text, element.dtype, I32), at.axes)
             some = [at, index(w, bound, guard)]
             return _called("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
             known = affine.interval(x)
-            # Triton divides toward zero, and takes rests of neighbours for neighbours, also where
-            # some are below zero: then a multiple of the divisor is added.
+            # Triton truncates, and assumes remainders of contiguous values to be contiguous, also
+            # if some are negative: then a multiple of the divisor is added
             least = 0 if known is None else min(known[0] // n, 0)
             w.folded += 1
             some = [index(w, ix.as_index(x - least * n), guard), index(w, y, guard)]
@@ -300,7 +299,7 @@ def _called(template: str, some: Sequence[Block]) -> Block:
 def read(
     w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = ""
 ) -> Block:
-    """The elements at these places; where the guard does not hold, `other`, or anything."""
+    """Emit a load; where the guard fails, the value is `fallback`, or arbitrary."""
     if buffer in w.registers:
         return _held(w, buffer, at)
     place = index(w, flat_index(buffer, at), guard)
@@ -325,13 +324,13 @@ def read(
 
 
 def early(w: Writer, at: str, guard: Block | None) -> Block | None:
-    """What was read there before a loop, always or when the guard holds."""
+    """Return the hoisted load of an address, unconditional or with this guard."""
     whens = ("", guard.text) if guard else ("",)
     return next((x for when in whens if (x := w.early.get((at, when, w.tile)))), None)
 
 
 def _held(w: Writer, buffer: Tensor, at: Sequence[Expr]) -> Block:
-    """A register, as a block of the tile."""
+    """Return a register as a block of the tile."""
     axes = dimensions(buffer, at)
     assert axes is not None
     ordered = [a for a in w.tile if a in axes]
@@ -340,41 +339,40 @@ def _held(w: Writer, buffer: Tensor, at: Sequence[Expr]) -> Block:
 
 
 def _permuted(text: str, axes: Sequence[Axis], ordered: Sequence[Axis]) -> str:
-    """A block over `axes`, of which the dimensions take the order of the others."""
+    """Return a block over `axes` permuted to `ordered`."""
     if list(axes) == list(ordered):
         return text
     return f"tl.permute({text}, {tuple(axes.index(a) for a in ordered)})"
 
 
 def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
-    """Store a value for each element of the tile."""
+    """Emit a store for each element of the tile."""
     if buffer in w.registers:
         axes = dimensions(buffer, at)
         assert axes is not None
         text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
         w.line(f"{w.buffer(buffer)} = {text}")
-        old = re.compile(rf"\b{w.buffer(buffer)}\b")  # which said where something was read, or when
+        old = re.compile(rf"\b{w.buffer(buffer)}\b")  # loads whose index or mask uses it
         w.known = {k: v for k, v in w.known.items() if not old.search(k[1])}
         return
     place = index(w, flat_index(buffer, at))
     if place.axes != set(w.tile):
         raise NotImplementedError(
             f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
-            f"{', '.join(a.name for a in w.tile)}: the index must hang on all of them"
+            f"{', '.join(a.name for a in w.tile)}: the index must depend on all of them"
         )
     mask = within(w, place.axes)
     rest = f", mask={mask.text}" if mask else ""
     w.known.clear()
-    # What others of the program read before, and what they read then.
+    # other threads of the program may read before and after
     around = ["tl.debug_barrier()"] if buffer in w.synced else []
     store = f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})"
     w.lines += ["    " * w.depth + x for x in (*around, store, *around)]
 
 
 def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:
-    """The axes of a tile that is all of the buffer, dimension by dimension, without those of extent
-    1; or the one axis along which all of it is read in its order. None where the index says
-    something else."""
+    """Return the axes of a tile that covers the buffer, by dimension, without those of extent 1; or
+    the one axis along which all of it is read in order. None for any other index."""
     found = []
     for i, n in zip(at, buffer.shape, strict=True):
         if n == 1:
@@ -395,6 +393,6 @@ def _one_axis(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis] | None:
 
 
 def hangs_on(e: Expr, tile: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes of a tile that a value or what it reads hangs on."""
+    """Return the axes of a tile that a value or its indices depend on."""
     found = axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
     return tuple(a for a in tile if a in found)

@@ -1,5 +1,5 @@
-"""Sums and maxima of windows on a GPU, whose channels lie last: tiles of columns and channels, and
-of several rows, which share what their windows have in common."""
+"""Reductions over windows on a GPU, with channels last: tiles of columns and channels, and of
+several rows, which share the overlap of their windows."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from superopt.te.affine import affine
 from superopt.te.node import Axis, Reduce
 from superopt.te.walk import loads
 
-# Elements of a result of windows, channels at most, and warps, of 16 and of 32 bits: those that
-# took the least time of 20 depthwise convolutions of one and of 16 pictures come first.
+# Elements of a tile, channels at most, and warps, for 16 and 32 bits; best first, by 20 depthwise
+# convolutions of one and of 16 images.
 TILES = {
     16: ((512, 64, 2), (512, 32, 4), (512, 64, 4), (1024, 64, 4)),
     32: ((512, 32, 4), (1024, 64, 4), (512, 64, 2), (512, 64, 4)),
 }
-# Of products the same, and how many are one above the other (`tile`): the least time of 11
-# of these. Many above each other leave few programs: from so many elements on.
+# The same for products, with rows stacked in a tile (`window_schedule`), by 11 of these. Many rows
+# leave few programs: from so many elements on.
 ABOVE = ((1024, 64, 7, 4), (1024, 64, 4, 4), (512, 32, 7, 2), (1024, 64, 2, 4), (256, 64, 7, 1),
          (512, 32, 1, 4), (1024, 64, 1, 4))  # fmt: skip
 DEEP = {7: 1 << 20, 2: 1 << 17, 1: 0}
-LOST = 1.2  # rows that are computed, by those that there are, at most
+LOST = 1.2  # computed rows over existing ones
 
 
 def windows(p: Problem) -> tuple[Axis, Axis] | None:
-    """The two last axes of a result of windows (the columns of a picture, and its channels), where
-    what is summed lies apart: by both it is said where an element is without dividing for each."""
+    """Return the last two axes of a result of windows (image columns and channels), if the reduced
+    elements are strided: with both axes in the tile, addresses need no division. None otherwise."""
     order, found = side_by_side(p), reduction(p.tensor)
     if found is None or len(found.axes) < 2 or len(order) < 3:
         return None
@@ -44,8 +44,8 @@ def windows(p: Problem) -> tuple[Axis, Axis] | None:
 
 
 def tall(p: Problem) -> tuple[Axis, Axis] | None:
-    """Of a result of `windows`, the axis before its rows, and that of the sum along which the
-    windows of its elements overlap: what one element reads, the next ones do, too."""
+    """Return the axis before the rows of `window_axes`, and the reduction axis along which windows
+    of neighbours overlap, so that neighbours share loads. None if there are none."""
     order, found = side_by_side(p), reduction(p.tensor)
     if found is None:
         return None
@@ -61,8 +61,8 @@ def tall(p: Problem) -> tuple[Axis, Axis] | None:
 
 
 def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
-    """So many of both axes of `windows` at a time, and terms of sums one by one; and so many of the
-    axis before these, each in registers of its own, with which what windows share is read once."""
+    """Return the schedule of tiles of both axes of `window_axes`, reductions term by term, with
+    stacked_rows rows in separate registers that share loads."""
     order, found, along = side_by_side(p), reduction(p.tensor), tall(p)
     assert found is not None
     *rest, row, column = (a.name for a in order)
@@ -87,7 +87,7 @@ def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
 
 
 def tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
-    """The best ones first; see TILES and ABOVE."""
+    """Return (elements, channels, stacked rows, warps), best first; see TILES and STACKED_TILES."""
     along = tall(p) if any(x.tensor in p.constants for x in loads(found.body)) else None
     if along is None:
         some = TILES[16 if p.tensor.dtype.bits == 16 else 32]

@@ -1,9 +1,9 @@
-"""Convolutions in groups, whose channels are no whole vectors: vectors end where a group does.
+"""Grouped convolutions whose groups are no whole vectors: vectors end where a group does.
 
     y[c, h] = sum(x[c // d * e + k, h + r] * b[c, k, r] for k, r)
 
-is, with c = g * d + o, a product for each group g, whose vectors go along o. What is computed is y
-with these two axes in the place of c, and it is stored where y's elements belong.
+is, with c = g * d + o, a product for each group g, with vectors along o. The computed tensor has
+these two axes instead of c, and is stored in y's layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """root: the result, with an axis of groups and one within a group; lies: where."""
+    """root: the result with an axis of groups and one within a group, stored as `layout`."""
 
     root: Tensor
     lies: Scatter
@@ -38,8 +38,8 @@ def groups(
     lanes: int,
     registers: int = co.REGISTERS,
 ) -> Groups | None:
-    """The products of the groups of `t`, if it is one of several; None where each group has but one
-    channel, or whole vectors."""
+    """Match the products of several groups; None if each group has one channel, or whole
+    vectors."""
     whole = co.contraction(t, constants)
     found = None if whole is None or whole.of_b else _group(whole)
     if found is None:
@@ -67,7 +67,7 @@ def groups(
 
 
 def _group(c: co.Contraction) -> tuple[Axis, int] | None:
-    """The axis of channels, and how many of them a group has."""
+    """Return the axis of channels, and the channels of a group."""
     for i in c.a.index:
         for axis, size in _quotients(i):
             if axis in c.both and size > 1 and axis.size % size == 0:

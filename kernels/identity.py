@@ -1,4 +1,4 @@
-"""What tells kernels apart, and what they compute: digests, whatever buffers are called."""
+"""Digests of kernels and of what they compute, independent of buffer names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from superopt.kernels.tile import For, Kernel, Stmt, Store
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
-SIZE = 10  # bytes of a digest
+SIZE = 10  # of a digest
 
 
 def identity(kernel: Kernel) -> str:
-    """Of kernels that become the same code. Their names are none of it."""
+    """Return the digest of a kernel: equal for kernels with the same code. Names do not count."""
     w = _Written()
     w.kernel(kernel)
     return w.digest()
 
 
 def computation(p: Problem) -> str:
-    """Of problems that the same kernels solve, and as they are solved where they may be in tiles or
-    by parts, or may not."""
+    """Return the digest of a problem: equal for problems with the same candidate kernels. It
+    depends on whether Winograd and Strassen are allowed."""
     w = _Written()
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
@@ -42,7 +42,7 @@ def _lies(layout: Layout | Scatter | None) -> str:
 
 @lru_cache
 def sources() -> str:
-    """Of this package's own text: another version of it writes other code."""
+    """Return the digest of this package's sources, since another version generates other code."""
     found = blake2b(digest_size=SIZE)
     for folder in (Path(__file__).parent, Path(te.__file__).parent):
         for path in sorted(folder.glob("*.py")):
@@ -51,7 +51,7 @@ def sources() -> str:
 
 
 class _Written:
-    """Expressions as text, with each number's type; buffers are told by their places."""
+    """Expressions as text with constants' types; buffers are numbered."""
 
     def __init__(self) -> None:
         self.known: dict[Expr, str] = {}
@@ -78,7 +78,7 @@ class _Written:
             self.stmt(s)
 
     def tensor(self, t: Tensor) -> str:
-        """A name for a tensor of a computation, which is written where it is first read."""
+        """Return the name of a tensor, whose definition is written at its first use."""
         if t not in self.places:
             name = self.places[t] = f"v{len(self.places)}"
             if t.body is not None:

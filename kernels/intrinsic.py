@@ -1,8 +1,7 @@
-"""Instructions of a target that compute many elements at once: each is a tensor expression.
+"""Instructions of a target that compute many elements at once, each as a tensor expression.
 
-A schedule names one (`tensorize`), and the loops it names must compute that expression. Element
-types are left open, as is a conversion of an operand before the product: which types there are is
-said by the target that has the instruction.
+A schedule names one (`tensorize`), and the named loops must compute its expression. Element types,
+and a conversion of operands before the product, are left to the target that has the instruction.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from superopt.te.walk import axes_of
 
 
 def _dot(k: int) -> Tensor:
-    """vpdpbusd of AVX-512 VNNI, sdot of Arm, dp4a of NVIDIA."""
+    """Return the dot product of vpdpbusd (AVX-512 VNNI), sdot (Arm) and dp4a (NVIDIA)."""
     a, b = Tensor("a", F32, (k,)), Tensor("b", F32, (k,))
     return compute((), lambda: reduce_sum(k, lambda x: a[x] * b[x]))
 
 
 def _product(m: int, n: int, k: int) -> Tensor:
-    """Tiles of tensor cores (mma), and of AMX and SME."""
+    """Return the matrix product of tensor cores (mma), AMX and SME."""
     a, b = Tensor("a", F32, (m, k)), Tensor("b", F32, (k, n))
     return compute((m, n), lambda i, j: reduce_sum(k, lambda x: a[i, x] * b[x, j]))
 
@@ -41,16 +40,16 @@ def matched(s: Scheduled, n: int, name: str) -> None:
     """Raise IllegalSchedule unless the loops from the n-th on compute the intrinsic."""
     what = f"tensorize({s.loops[n].axis.name.removeprefix(s.prefix)}, {name})"
     if name not in INTRINSICS:
-        raise IllegalSchedule(f"{what}: there are the intrinsics {', '.join(INTRINSICS)}")
+        raise IllegalSchedule(f"{what}: the intrinsics are {', '.join(INTRINSICS)}")
     meant, found = INTRINSICS[name], reduction(s.tensor)
     assert isinstance(meant.body, Reduce)
     if found is None or found.fn != meant.body.fn:
-        raise IllegalSchedule(f"{what}: {s.tensor.name} is no {meant.body.fn}")
+        raise IllegalSchedule(f"{what}: {s.tensor.name} is not a {meant.body.fn}")
     loops = [(x.axis.name, x.extent, x.reduced) for x in s.loops[n:]]
     wanted = [(a.name, a.extent, False) for a in meant.axes]
     wanted += [(a.name, a.extent, True) for a in meant.body.axes]
     if [x[1:] for x in loops] != [x[1:] for x in wanted]:
-        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, and not {_words(wanted)}")
+        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, not {_words(wanted)}")
     inner = dict(zip((x.axis for x in s.loops[n:]), (*meant.axes, *meant.body.axes), strict=True))
     if not _same(found.body, meant.body.body, s.env, inner):
         raise IllegalSchedule(f"{what}: {found.body} is not {meant.body.body} in these loops")
@@ -73,7 +72,8 @@ def _same(e: Expr, meant: Expr, env: dict[Expr, Expr], inner: dict[Axis, Axis]) 
 
 
 def _moving(i: Expr, inner: dict[Axis, Axis]) -> Expr | None:
-    """What of an index moves with the inner loops, by the intrinsic's axes; None where nothing."""
+    """Return the part of an index that depends on the inner loops, over the intrinsic's axes; None
+    if there is none."""
     part: ix.Poly = {
         atoms: c
         for atoms, c in ix.polynomial(i).items()

@@ -1,10 +1,10 @@
-"""How a tensor lies in memory, as data: which part of which axis each dimension of its buffer is.
+"""Memory layouts of tensors as data: which part of which axis each dimension of a buffer is.
 
-    i0 i1//16 i2+1 i3+1 i1%16     a picture in blocks of 16 channels, with a border of one
+    i0 i1//16 i2+1 i3+1 i1%16     an NCHW image in blocks of 16 channels, with a border of one
 
-A border (`i2+1`) is zeros on both sides of an axis, written once and never stored to, so that what
-reads past the edge of a padded tensor needs no condition. An axis in blocks may end within one: the
-rest of that block is never read.
+A border (`i2+1`) is zeros on both sides of an axis, written once and never stored to, so that reads
+past the edge of a padded tensor need no guard. The last block of an axis may be partial; the rest
+of it is never read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superopt.te.node import Axis, Expr
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A dimension: (index[axis] + border) // block, or its rest by `block` (`within`)."""
+    """A dimension: (index[axis] + border) // block, or that modulo `block` (`is_inner`)."""
 
     axis: int
     block: int = 1
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Every axis is one part, or one of blocks and one within a block."""
+    """Each axis is one part, or two: the block, and the position in it."""
 
     parts: tuple[Part, ...]
 
@@ -44,24 +44,25 @@ class Layout:
         return " ".join(map(str, self.parts))
 
     def border(self, axis: int) -> int:
-        """The zeros on each side of an axis."""
+        """Return the zeros on each side of an axis."""
         return next((p.border for p in self.parts if p.axis == axis), 0)
 
     def borders(self) -> tuple[int, ...] | None:
-        """The zeros on each side of each dimension; None where they are parts of blocks."""
+        """Return the zeros on each side of each dimension; None if an axis with a border is
+        blocked."""
         if any(p.border and p.block > 1 for p in self.parts):
             return None
         return tuple(p.border for p in self.parts)
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the buffer of a tensor of this shape."""
+        """Return the shape of the buffer of a tensor of this shape."""
         return tuple(
             p.block if p.within else -(-(shape[p.axis] + 2 * p.border) // p.block)
             for p in self.parts
         )
 
     def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where in the buffer the element at `index` is."""
+        """Return the buffer index of the element at `index`."""
         out: list[Expr] = []
         for p in self.parts:
             i = ix.as_index(index[p.axis] + p.border)
@@ -79,12 +80,12 @@ def row_major(rank: int) -> Layout:
 
 
 def parsed(text: str) -> Layout:
-    """A layout from its text. Raises ValueError where it is none."""
+    """Parse a layout. Raises ValueError for other text."""
     parts = []
     for word in text.split():
         m = _PART.fullmatch(word)
         if m is None:
-            raise ValueError(f"{word} is no part of a layout, such as i1//16")
+            raise ValueError(f"{word} is not a layout part, such as i1//16")
         axis, border, how, block = m.groups()
         parts.append(Part(int(axis), int(block or 1), how == "%", int(border or 0)))
     checked(parts)
@@ -92,7 +93,7 @@ def parsed(text: str) -> Layout:
 
 
 def checked(parts: Sequence[Part]) -> None:
-    """Raise ValueError unless each axis is said once, whole or in blocks."""
+    """Raise ValueError unless each axis appears once, whole or in blocks."""
     for axis in range(1 + max((p.axis for p in parts), default=-1)):
         own = sorted((p.within, p.block, p.border) for p in parts if p.axis == axis)
         whole = len(own) == 1 and not own[0][0] and own[0][1] == 1
@@ -101,26 +102,26 @@ def checked(parts: Sequence[Part]) -> None:
         )
         if not (whole or blocks):
             words = " ".join(str(p) for p in parts if p.axis == axis) or "nothing"
-            raise ValueError(f"axis {axis} is {words}, not one part, nor blocks and within these")
+            raise ValueError(f"axis {axis} is {words}: not one part, nor blocks and inner parts")
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A tensor's elements lie where those of another one do: that at `index`, which is said by the
-    tensor's own axes. Several elements may lie at one place, if they are equal."""
+    """The layout of a tensor whose elements are stored within another tensor, at `index` over the
+    tensor's own axes. Several equal elements may share a place."""
 
-    shape: tuple[int, ...]  # of the other one
+    shape: tuple[int, ...]  # of the other tensor
     layout: Layout
     axes: tuple[Axis, ...]
     index: tuple[Expr, ...]
 
     def own(self) -> Layout:
-        """The layout that the tensor's own axes would have: that of what it is a part of."""
+        """Return the layout of the tensor's own axes: that of the other tensor, if ranks agree."""
         return self.layout if len(self.axes) == len(self.index) else row_major(len(self.axes))
 
 
 def lying(layout: Layout | Scatter | None, rank: int) -> Layout:
-    """How the axes of a tensor lie, whatever it is a part of."""
+    """Return the layout of a tensor's own axes, even if it is stored within another tensor."""
     if isinstance(layout, Scatter):
         return layout.own()
     return layout or row_major(rank)
@@ -128,8 +129,8 @@ def lying(layout: Layout | Scatter | None, rank: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor, or a region of it from `begin` on, in a buffer; or in one of several, that at
-    `slot`, which are the first dimension."""
+    """A tensor in a buffer, or its region from `begin` on; if the buffer holds several copies (its
+    first dimension), the copy at `slot`."""
 
     buffer: Tensor
     layout: Layout | Scatter

@@ -1,12 +1,12 @@
-"""From tensor expressions, schedules and layouts to a kernel in the tile-level form, pass by pass:
+"""Lower tensor expressions, schedules and layouts to a kernel in the tile-level form, pass by pass:
 
     expressions  tensors, each an element of others
-    schedule     what is said of each
+    schedule     the schedule of each
     stages       the tensors that have loops (staging.py)
-    loops        of each tensor, and inside which others' they are (place.py)
-    tile         the kernel (nest.py, element.py)
+    loops        the loops of each tensor, and the loops of others around them (compute_at.py)
+    tile         the kernel (loop_nest.py, element.py)
 
-A target's passes come behind (dump.py).
+The passes of a target follow (runtime/dump.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ def lowered(
     tables: Mapping[Tensor, np.ndarray] | None = None,
     packed: Sequence[Tensor] = (),
 ) -> Kernel:
-    """A kernel of `inputs` that computes `outputs`; what these are computed from is scratch.
+    """Return a kernel of `inputs` that computes `outputs`; intermediate tensors are scratch.
 
-    Shapes are numbers. What is read must be in range, or under a select's guard. A tensor lies in
-    its buffer as its layout says, row by row where it has none. The numbers of `tables` are known;
-    the inputs `packed` are constants, which the kernel takes in the order in which it reads them.
-    Raises IllegalSchedule.
+    Shapes are static. Loads must be in range, or under a select's guard. A tensor has its layout,
+    or is row-major. The values of `tables` are compile-time constants; the inputs `packed` are
+    constants, passed in the order in which the kernel reads them. Raises IllegalSchedule.
     """
     how, known = schedules or {}, tables or {}
     made = staged(outputs, how, known)
@@ -78,7 +77,7 @@ def _given(
     layouts: Mapping[Tensor, Layout | Scatter],
     results: Sequence[Tensor],
 ) -> Given:
-    """What is said of the tensors that were given, of those that stand for them."""
+    """Return schedules, layouts and placements of the tensors that replace the given ones."""
     of = {made.now[t]: steps for t, steps in how.items() if t in made.now}
     lie = {made.now.get(t, t): layout for t, layout in layouts.items()}
     at: dict[Tensor, ComputeAt | CacheRead] = {t: p for t, (p, _) in made.copies.items()}
@@ -91,7 +90,7 @@ def _given(
 
 
 def buffer(name: str, t: Tensor, layout: Layout | Scatter | None) -> Stored:
-    """Where a tensor lies: in a buffer of this name, row by row where it has no layout."""
+    """Return a tensor's view of a buffer of this name; row-major without a layout."""
     layout = layout or row_major(t.rank)
     if isinstance(layout, Scatter):
         return Stored(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)

@@ -1,4 +1,4 @@
-"""What the primitives that say how loops run do to them: legality, before and after."""
+"""The primitives that say how loops run: legality, and loops before and after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from superopt.kernels.transform import (
 
 
 def unroll(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are written out. The innermost loops over elements are a tile, in registers.
+    """Unroll a loop. The innermost unrolled loops over elements are a tile, in registers.
 
     for i < 3                    y[0] = a[0]
       y[i] = a[i]           =>   y[1] = a[1]
@@ -33,12 +33,12 @@ def unroll(s: Scheduled, axis: str) -> Scheduled:
 
 
 def vectorize(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done at once, as lanes of vectors: the innermost one.
+    """Run the steps of the innermost loop as lanes of vectors.
 
-    for i < 16
-      y[i] = a[i] + 1       =>   y[0:16] = a[0:16] + 1
+        for i < 16
+          y[i] = a[i] + 1       =>   y[0:16] = a[0:16] + 1
 
-    Where it is of the sum, the lanes are added to each other in the end.
+    In a reduction loop the lanes are combined at the end.
     """
     n = at(s, axis)
     if n != len(s.loops) - 1:
@@ -47,21 +47,21 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
 
 
 def parallel(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps are done by several threads: the outermost one, and of no sum; and then the
-    next one's, too.
+    """Share a loop's steps among threads: the outermost loop, then the next one too, and no
+    reduction.
 
-    for i < 3               for i < 3 parallel
-      for j < 4     =>        for j < 4
+        for i < 3               for i < 3 parallel
+          for j < 4     =>        for j < 4
     """
     return lawful(_marked(s, axis, PARALLEL), f"parallel({axis})")
 
 
 def bind(s: Scheduled, axis: str, to: str) -> Scheduled:
-    """A loop's steps go to the blocks of a GPU's grid, or to the threads of a block: the outermost
-    loops, blocks outside threads, and none of a sum.
+    """Bind a loop to the blocks of a GPU's grid, or to the threads of a block: the outermost loops,
+    blocks outside threads, and no reduction.
 
-    for i < 64              for i < 64 block
-      for j < 128     =>      for j < 128 thread
+        for i < 64              for i < 64 block
+          for j < 128     =>      for j < 128 thread
     """
     if to not in (BLOCK, THREAD):
         raise IllegalSchedule(f"bind({axis}, {to}): a loop is bound to a block or a thread")
@@ -69,28 +69,28 @@ def bind(s: Scheduled, axis: str, to: str) -> Scheduled:
 
 
 def vthread(s: Scheduled, axis: str) -> Scheduled:
-    """A loop's steps take turns in each statement inside it (virtual threads: Chen and others, TVM,
-    2018, section 4.4). Not of a sum. What is computed at a loop inside it is so for all of them.
+    """Interleave a loop's steps in each statement inside it (virtual threads: Chen and others, TVM,
+    2018, section 4.4). No reduction. Stages computed at a loop inside it serve all of them.
 
-    for v < 2               for i < 4
-      for i < 4       =>      y[0, i] = a[0, i]
-        y[v, i] = a[v, i]     y[1, i] = a[1, i]
+        for v < 2               for i < 4
+          for i < 4       =>      y[0, i] = a[0, i]
+            y[v, i] = a[v, i]     y[1, i] = a[1, i]
     """
     if s.loops[at(s, axis)].reduced:
-        raise IllegalSchedule(f"vthread({axis}): it is an axis of the sum")
+        raise IllegalSchedule(f"vthread({axis}): it is a reduction axis")
     return _marked(s, axis, VTHREAD)
 
 
 def pipeline(s: Scheduled, axis: str, stages: int) -> Scheduled:
-    """What is computed at a loop (by cache_read or compute_at) is so `stages` - 1 steps ahead, into
-    as many buffers as there are stages: double buffering.
+    """Compute stages at a loop (cache_read or compute_at) `stages` - 1 steps ahead, into as many
+    buffers as there are stages: double buffering.
 
-    for k < 8                    b[0] = copy of a's part 0
-      b = copy of a's part k =>  for k < 8
-      use b                        b[min(k + 1, 7) % 2] = copy of a's part min(k + 1, 7)
-                                   use b[k % 2]
+        for k < 8                    b[0] = copy of a's part 0
+          b = copy of a's part k =>  for k < 8
+          use b                        b[min(k + 1, 7) % 2] = copy of a's part min(k + 1, 7)
+                                       use b[k % 2]
 
-    In the last steps there is nothing ahead, and the last part is copied once more, over itself.
+    The last steps have nothing ahead, and copy the last part once more, over itself.
     """
     if stages < 2:
         raise IllegalSchedule(f"pipeline({axis}, {stages}): {stages} stages are fewer than 2")
@@ -101,14 +101,14 @@ def pipeline(s: Scheduled, axis: str, stages: int) -> Scheduled:
 
 
 def tensorize(s: Scheduled, axis: str, intrinsic: str) -> Scheduled:
-    """The loops from `axis` inward become one statement, that a target has an instruction for.
+    """Replace the loops from `axis` inward by one statement that a target has an instruction for.
 
-    for k.o < 8                            for k.o < 8
-      for k.i < 4                      =>    sum += a[k.o*4 + k] * b[k.o*4 + k] for k < 4 by dot4
-        sum += a[k.o*4 + k.i] * b[..]
+        for k.o < 8                         for k.o < 8
+          for k.i < 4                   =>    sum += a[k.o*4 + k] * b[k.o*4 + k] for k < 4 by dot4
+            sum += a[k.o*4 + k.i] * b[..]
 
-    They must be the loops of the intrinsic's expression (intrinsic.py), and the sum its term; what
-    target has it for which types is the target's matter: others compute its expression.
+    They must be the loops of the intrinsic's expression (intrinsic.py), and the sum its term.
+    Targets without the instruction, or without it for these types, compute its expression.
     """
     n = at(s, axis)
     for loop in s.loops[n:]:
@@ -119,24 +119,25 @@ def tensorize(s: Scheduled, axis: str, intrinsic: str) -> Scheduled:
 
 
 def cache_write(s: Scheduled, axis: str) -> Scheduled:
-    """Results of the loops inside `axis` wait in a local buffer, in the order of these loops, and
-    are copied out in the end. Not inside a sum.
+    """Collect the results of the loops inside `axis` in a local buffer, in loop order, and copy
+    them out at the end. Not inside a reduction.
 
-    for i < 4               for i < 4
-      for j < 8       =>      for j < 8
-        y[j, i] = ..            t[j] = ..
-                              for j < 8
-                                y[j, i] = t[j]
+        for i < 4               for i < 4
+          for j < 8       =>      for j < 8
+            y[j, i] = ..            t[j] = ..
+                                  for j < 8
+                                    y[j, i] = t[j]
     """
     n = at(s, axis)
     if s.waits is not None:
-        raise IllegalSchedule(f"cache_write({axis}): results wait inside {s.waits} already")
+        raise IllegalSchedule(f"cache_write({axis}): there is one at {s.waits} already")
     if s.loops[n].kind == TENSORIZE:
-        raise IllegalSchedule(f"cache_write({axis}): {axis} is said to be {TENSORIZE} already")
+        raise IllegalSchedule(f"cache_write({axis}): {axis} is already marked {TENSORIZE}")
     return lawful(replace(s, waits=s.loops[n].axis), f"cache_write({axis})")
 
 
 def _marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
+    """Set the kind of a serial loop."""
     n = at(s, axis)
     plain(s.loops[n])
     loops = (*s.loops[:n], replace(s.loops[n], kind=kind), *s.loops[n + 1 :])

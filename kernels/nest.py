@@ -1,8 +1,7 @@
-"""The loops of a scheduled tensor as statements on tiles.
+"""Lower the loops of a scheduled tensor to statements on tiles.
 
-The innermost loops that are unrolled or vectorized, and go over elements, are the tile, and so are
-virtual threads, wherever they are. Without a sum a tile is stored, and that is all. With one, it is
-summed in registers:
+The innermost unrolled or vectorized loops over elements are the tile, as are virtual threads
+anywhere. Without a reduction a tile is stored. With one, it accumulates in registers:
 
     for m < 22                          for m < 22
       for k0 < 8 reduced                  total[i, j] = 0
@@ -10,9 +9,9 @@ summed in registers:
           for j < 64 vectorize              total[i, j] sum= a[m, i, k0] * b[k0, j]
                                           y[m, i, j] = total[i, j]
 
-Where loops over elements are inside those of the sum, what is summed waits in a local buffer, over
-all of these loops, and is in registers while the innermost loops of the sum run. What other tensors
-compute at a loop stands where its body begins.
+If loops over elements are inside reduction loops, a local buffer over all of these holds the
+accumulators, which are in registers while the innermost reduction loops run. Stages computed at a
+loop stand at the beginning of its body.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from superopt.te.fn import unit
 from superopt.te.node import Apply, Axis, Expr, Reduce
 
 TILED = (UNROLL, VECTORIZE, TENSORIZE)
-Numbered = tuple[int, Loop]  # a loop, and at which depth its body is
-Inner = Mapping[int, Callable[[], tuple[Stmt, ...]]]  # what is computed at which depth
+Numbered = tuple[int, Loop]  # the depth of a loop's body, and the loop
+Inner = Mapping[int, Callable[[], tuple[Stmt, ...]]]  # stages by the depth they are computed at
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be computed, in which loops and, at once, over which axes. waits: the buffer in
-    which results wait, and where in it."""
+    """What is computed, in which loops, over which tile axes. cache_write: the buffer that collects
+    results, and its index."""
 
     nest: Nest
     s: Scheduled
@@ -69,7 +68,8 @@ class _Work:
 def nested(
     nest: Nest, s: Scheduled, outer: tuple[Axis, ...] = (), inner: Inner | None = None
 ) -> tuple[Stmt, ...]:
-    """The tensor's elements, computed into its buffer as the schedule says, inside `outer`."""
+    """Return the statements that compute the tensor into its buffer as scheduled, inside
+    `outer`."""
     inner = inner or {}
     nest.order = (*outer, *(x.axis for x in s.loops))
     if any(x.extent == 0 for x in s.loops if not x.reduced):
@@ -82,7 +82,7 @@ def nested(
 
 
 def _tiled(nest: Nest, s: Scheduled, inner: Inner, deepest: int) -> _Work:
-    """Which loops are the tile: of those inside the deepest one that others compute at."""
+    """Split off the tile: among loops inside the deepest compute_at depth."""
     numbered = tuple(enumerate(s.loops, 1))
     threads = [x for x in numbered if x[1].kind == VTHREAD]
     rest = [x for x in numbered if x[1].kind != VTHREAD]
@@ -97,6 +97,7 @@ def _tiled(nest: Nest, s: Scheduled, inner: Inner, deepest: int) -> _Work:
 
 
 def _ending(loops: Sequence[Loop], holds: Callable[[Loop], bool]) -> list[Loop]:
+    """Return the longest suffix of loops for which the predicate holds."""
     return list(takewhile(holds, reversed(loops)))[::-1]
 
 
@@ -123,7 +124,7 @@ def _computed(w: _Work) -> tuple[Stmt, ...]:
 
 
 def _waiting(w: _Work, depth: int) -> tuple[Stmt, ...]:
-    """Results wait until all loops inside this depth have ended."""
+    """Collect results until all loops inside this depth have ended."""
     outside = [x for x in w.loops if x[0] <= depth]
     inside = tuple(x for x in w.loops if x[0] > depth)
     own = [x for x in inside if not x[1].reduced]
@@ -138,13 +139,13 @@ def _waiting(w: _Work, depth: int) -> tuple[Stmt, ...]:
 def around(
     loops: Sequence[Numbered], body: tuple[Stmt, ...], inner: Inner | None = None
 ) -> tuple[Stmt, ...]:
-    """The loops around a body; and in them, where it is given, what is computed there."""
+    """Return the loops around a body, with the stages computed in them, if given."""
     for depth, x in reversed(loops):
         before = inner[depth]() if inner is not None and depth in inner else ()
         if x.kind == PIPELINE and inner is not None:
             if depth not in inner:
                 raise IllegalSchedule(
-                    f"pipeline({x.axis.name}, {x.stages}): nothing is copied there, by cache_read "
+                    f"pipeline({x.axis.name}, {x.stages}): nothing is computed there by cache_read "
                     "or compute_at"
                 )
             body = ahead(x, before, body)
@@ -164,7 +165,7 @@ def _stored(w: _Work, body: Expr) -> tuple[Stmt, ...]:
 
 
 def _copied(w: _Work, new: Expr) -> tuple[Stmt, ...]:
-    """A result goes to its place."""
+    """Store a value at its result's index."""
     env = w.s.env
     before: list[Stmt] = []
     where = tuple(index(w.nest, env[a], {}, w.axes, before) for a in w.s.tensor.axes)
@@ -173,7 +174,7 @@ def _copied(w: _Work, new: Expr) -> tuple[Stmt, ...]:
 
 
 def _summed(w: _Work, found: Reduce, inner: Sequence[Numbered]) -> tuple[Stmt, ...]:
-    """In registers from the first to the last."""
+    """Accumulate in registers over the whole reduction."""
     total = _registers(w, found)
     return (
         Store(total, w.axes, start(found), w.axes),
@@ -185,7 +186,7 @@ def _summed(w: _Work, found: Reduce, inner: Sequence[Numbered]) -> tuple[Stmt, .
 def _added(
     w: _Work, found: Reduce, inner: Sequence[Numbered], kept: Tensor, place: tuple[Axis, ...]
 ) -> tuple[Stmt, ...]:
-    """In registers for as long as the innermost loops of the sum run."""
+    """Accumulate in registers while the innermost reduction loops run."""
     total = _registers(w, found)
     return (
         Store(total, w.axes, kept[place], w.axes),
@@ -198,13 +199,13 @@ def _updated(w: _Work, found: Reduce, total: Tensor) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
     body = _within(found, w.s.env)
     if w.s.intrinsic and body is not found.body:
-        raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, and some are beyond the sum")
+        raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, some beyond the reduction")
     term = value(w.nest, body, w.s.env, w.axes, before)
     return (*before, Update(total, w.axes, found.fn, term, w.axes, w.over, w.s.intrinsic))
 
 
 def _within(found: Reduce, env: Mapping[Expr, Expr]) -> Expr:
-    """What is summed; nothing of it where loops go beyond its axes (transform.cover)."""
+    """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
     places = [(ix.as_index(env[a]), a.size) for a in found.axes]
     inside = both(*(compare("lt", i, n) for i, n in places if not _below(i, n)))
     if not isinstance(inside, Expr):
@@ -221,7 +222,7 @@ def _below(i: Expr, n: int) -> bool:
 
 
 def _kept(inside: Expr, e: Expr) -> Expr:
-    """The value, and 0 elsewhere."""
+    """Return the value where `inside` holds, and 0 elsewhere."""
     if isinstance(e, Apply) and e.fn == "cast":
         return Apply("cast", (_kept(inside, e.args[0]),), e.dtype)
     return select(inside, e, const(0, e.dtype))
@@ -232,7 +233,7 @@ def _registers(w: _Work, found: Reduce) -> Tensor:
 
 
 def put_for(e: Expr, found: Reduce, total: Tensor, place: tuple[Axis, ...]) -> Expr:
-    """`e`, with what was summed in the place of the sum."""
+    """Return `e` with the reduction replaced by the accumulated total."""
     if e == found:
         return cast(total[place], found.dtype)
     if isinstance(e, Apply):

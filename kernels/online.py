@@ -1,16 +1,17 @@
-"""Attention by blocks of keys: rows of a softmax, multiplied with a matrix, that are never whole.
+"""Online attention, by blocks of keys: a softmax times a matrix, with no row of scores ever
+complete.
 
     s[i, j] = sum(q[i, c] * k[j, c] for c)
     x[i, j]                                     of s[i, j]: scaled, masked
-    y[i, d] = sum(exp(x[i, j] - most[i]) * v[j, d] for j), multiplied or divided by what is of
+    y[i, d] = sum(exp(x[i, j] - most[i]) * v[j, d] for j), multiplied or divided by a function of
               sum(exp(x[i, j] - most[i]) for j)
 
-`most` is the largest x of a row so far; where a block has a larger one, the sums are multiplied by
-exp(most - new): Milakov and Gimelshein, arXiv:1805.02867, algorithm 3; Dao et al., FlashAttention,
-arXiv:2205.14135, section 3.1. That is the rule `attention-step`, which is proved for all sizes.
+`most` is the running maximum of a row; if a block raises it, the sums are multiplied by exp(most -
+new): Milakov and Gimelshein, arXiv:1805.02867, algorithm 3; Dao et al., FlashAttention,
+arXiv:2205.14135, section 3.1. This is the rule `attention-step`, proved for all sizes.
 
-Of few rows and many keys parts of the keys are for different programs, and another kernel adds
-what they leave: the rule `attention-in-parts`. The kernels are online_kernel.py's.
+For few rows and many keys, parts of the keys go to different programs, and another kernel combines
+their results: the rule `attention-in-parts`. The kernels are in online_attention_kernel.py.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.walk import axes_of, loads, reductions
 
-FEW = 16  # rows that blocks have at least
-LEAST, MOST = 8, 256  # numbers of a query, and of a row of the result
+FEW = 16  # of a block
+LEAST, MOST = 8, 256  # of queries and of values
 
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """y = out(sum(exp(x - most) * v) for j), where x is of sum(q * k for c): expressions over the
-    axes of `t`, j and c, in which `held` stands for a sum. over: what all is multiplied with, or
-    divided by (`fn`), of the sum `total`. heads: where there are few rows, an axis of which `share`
-    neighbours read the same keys, so that they are rows, too."""
+    """y = epilogue(sum(exp(score - most) * v) for j), where score is of sum(q * k for c):
+    expressions over the axes of `tensor`, j and c, in which `placeholder` stands for a sum.
+    normalizer: the factor or divisor (`normalizer_fn`), of the sum `total`. shared_heads: for few
+    rows, an axis of which `heads_per_key` neighbours read the same keys, so that they are rows,
+    too."""
 
     t: Tensor
     i: Axis
@@ -58,17 +60,17 @@ class Online:
 
     @property
     def rows(self) -> int:
-        """That read the same keys."""
+        """The number of rows that read the same keys."""
         return self.i.size * self.share
 
     @property
     def short(self) -> DType:
-        """Of which kind values are in memory."""
+        """The dtype of values in memory."""
         return bare(self.v).dtype
 
 
 def online(t: Tensor) -> Online | None:
-    """What `t` is, if it is such a product, of stages that are computed with it."""
+    """Match an attention with its stages; None if `t` is none."""
     found = reduction(t)
     if t.body is None or found is None or found.fn != "sum" or len(found.axes) != 1:
         return None
@@ -106,7 +108,7 @@ def online(t: Tensor) -> Online | None:
         return None
     whole = placed(found, ones)
     assert isinstance(whole, Reduce)
-    kept = select(guard, held[()], Const(0, F32))  # nothing of all rows is nothing of their sum
+    kept = select(guard, held[()], Const(0, F32))  # a masked row's total is 0, too
     out = put(put_for(placed(t.body, ones), whole, held, ()), held, kept)
     i = max(rows, key=lambda a: a.size)
     made = Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
@@ -118,7 +120,7 @@ def online(t: Tensor) -> Online | None:
 
 
 def shared(a: Axis, some: Sequence[Expr]) -> int:
-    """How many neighbours along an axis read the same; 1 where that is not said by a quotient."""
+    """Return how many neighbours along an axis read the same elements; 1 if no quotient says so."""
     found: set[int] = set()
 
     def visit(e: Expr) -> None:
@@ -140,7 +142,7 @@ def shared(a: Axis, some: Sequence[Expr]) -> int:
 
 
 def _opened(e: Expr) -> Expr:
-    """With what is computed of elements in it; sums stay."""
+    """Return `e` with elementwise stages inlined; reductions stay."""
     match e:
         case Load(t, at) if t.body is not None and reduction(t) is None:
             return _opened(placed(t.body, dict(zip(t.axes, at, strict=True))))
@@ -150,8 +152,8 @@ def _opened(e: Expr) -> Expr:
 
 
 def _guarded(p: Expr) -> tuple[Expr, Expr]:
-    """Which rows have weights, where p says so (ONNX's Attention: those of which some key is not
-    masked), and these."""
+    """Return the condition for a row to have weights (ONNX's Attention: some key is not masked;
+    true by default), and the weights."""
     match p:
         case Apply("select", (guard, weights, Const(0))):
             return guard, weights
@@ -159,8 +161,8 @@ def _guarded(p: Expr) -> tuple[Expr, Expr]:
 
 
 def _softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
-    """x, where p is exp(x - its largest of a row) multiplied with, or divided by, what is of the
-    sum of that; this, and the sum."""
+    """Match p = exp(x - its row maximum) times, or over, a function of the row sum: x, the function
+    name, the normalizer, and the sum's tensor."""
     match p:
         case Apply("mul" | "div" as fn, (Apply("exp") as e, over)):
             pass
@@ -178,7 +180,7 @@ def _softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
 
 
 def _row(e: Load, fn: str, j: Axis) -> Expr | None:
-    """What is summed, or the largest is taken of, along j."""
+    """Return what is reduced along j."""
     match e.tensor.body:
         case Reduce(f, (over,), body) if f == fn and over.extent == j.extent:
             return _opened(
@@ -188,7 +190,8 @@ def _row(e: Load, fn: str, j: Axis) -> Expr | None:
 
 
 def _product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
-    """x with `held` for the product in it; its factors, and what it goes over."""
+    """Match the product in x: x with a placeholder for it, its factors, its axis, the
+    placeholder."""
     some = {y for y in loads(x) if y.tensor.body is not None}
     if len(some) != 1:
         return None
@@ -206,12 +209,12 @@ def _product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
 
 
 def hangs(e: Expr) -> set[Axis]:
-    """The axes on which a value hangs, or what it reads does."""
+    """Return the axes that a value or its indices depend on."""
     return axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
 
 
 def bare(e: Expr) -> Expr:
-    """What is read as it lies in memory, where that is a shorter float."""
+    """Return the operand of a cast from a narrower float, as it is in memory."""
     match e:
         case Apply("cast", (x,), dtype) if dtype == F32 and x.dtype.is_float:
             return x

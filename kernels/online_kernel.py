@@ -1,11 +1,11 @@
-"""Attention by blocks of keys (online.py) as kernels in the tile-level form, made directly.
+"""Online attention (online_attention.py) as kernels in the tile-level form, built directly.
 
-In parts, of few rows and many keys: each part p of the keys leaves its largest score m[p], and
-sums of its own numbers for that; another kernel adds them, of more parts than one for each row.
+With key parts, for few rows and many keys: each part p stores its maximum score m[p] and its sums
+relative to that; another kernel combines them.
 
     total = sum(total[p] * exp(m[p] - most) for p), most = max(m[p] for p); and so the others
 
-That is the rule `attention-in-parts` (rules/library/attention.rules), proved for all sizes.
+This is the rule `attention-in-parts` (rules/library/attention.rules), proved for all sizes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from superopt.te.inline import placed
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 
 LARGEST = float(np.finfo(np.float32).max)
-BESIDE = 4  # numbers behind a row of sums: its largest score, its total, and so that rows are whole
+BESIDE = 4  # behind a row of sums: its maximum score, its total, and padding for aligned rows
 Lying = Mapping[Tensor, Layout | Scatter]
 
 
 @dataclass(slots=True)
 class _Registers:
-    """Tiles of a kernel, and statements on them."""
+    """The register tiles of a kernel."""
 
     scratch: list[tuple[Tensor, str]] = field(default_factory=list)
 
@@ -61,8 +61,8 @@ def kernel(
     a: Online, given: Sequence[Tensor], layouts: Lying, rows: int, keys: int,
     parts: Tensor | None = None,
 ) -> Kernel:  # fmt: skip
-    """`rows` of a result at a time, and so many keys. given: what is read, in order. parts: what is
-    written in the result's place, by parts of the keys (see `parted`)."""
+    """Return the kernel with blocks of `rows` by `keys`. inputs: in order. parts: the tensor
+    of partial results to write instead of the result (see `partial_results`)."""
     stored = {x: buffer(x.name, x, layouts.get(x)) for x in given}
     count, length = a.rows, a.j.size
     m, n = min(rows, max(count, FEW)), min(keys, length)
@@ -70,10 +70,10 @@ def kernel(
     part = Axis("part", 1 if parts is None else _size_of(parts, 0))
     step, key = Axis("keys", -(-length // (n * part.size))), Axis("key", n)
     limit = seen(a.x, a.i, a.j, Load(a.held, (), F32), bare(a.k).dtype)
-    # The blocks that see the most keys come first, so that no long one is left at the end.
+    # blocks that see the most keys come first, so that no long one is left at the end
     number = ix.as_index(block if limit is None else block.extent - 1 - block)
     env = _places(a, number, row)
-    # What is beyond the last key is one of the others, of which nothing is taken.
+    # beyond the last key another one is read and masked
     key_ = ix.as_index((part * step.extent + step) * n + key)
     env[a.j] = ix.apply("min", (key_, ix.as_index(length - 1)), INDEX)
     beyond = length % (n * step.size * part.size) != 0
@@ -136,10 +136,10 @@ def kernel(
 
 
 def _places(a: Online, block: Expr, row: Axis) -> dict[Axis, Expr]:
-    """What a block's row says of the result's axes."""
+    """Return the result's axes at a row of a block."""
     env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
     count = a.rows
-    if count < row.size:  # beyond the last row is the last one again, which is stored as often
+    if count < row.size:  # beyond the last row is the last one again, stored several times
         last = Const(count - 1, INDEX)
         number: Expr = Apply("min", (row, last), INDEX)
     else:
@@ -154,7 +154,7 @@ def _places(a: Online, block: Expr, row: Axis) -> dict[Axis, Expr]:
 
 
 def _last(a: Online, block: Expr, row: Axis) -> Expr:
-    """The last query of a block."""
+    """Return the last query of a block."""
     if a.heads is not None or a.rows < row.size:
         return ix.as_index(a.i.size - 1)
     return ix.as_index(_from(block, row.size, a.rows) + (row.size - 1))
@@ -164,7 +164,8 @@ def _bounded(
     a: Online, limit: Seen | None, tile: _Registers, q: Load, loop: For, part: Axis, n: int,
     last: Expr,
 ) -> tuple[Stmt, ...]:  # fmt: skip
-    """The loop over blocks of n keys, of a part of these, up to those that the last query sees."""
+    """Return the loop over the key blocks of a part, up to the last one that the block's last query
+    sees."""
     if limit is None:
         return (loop,)
     steps = loop.axis.size
@@ -189,14 +190,14 @@ def _bounded(
 
 
 def _group(a: Online) -> Axis:
-    """The heads that share no keys."""
+    """Return the axis of heads that share no keys."""
     assert a.heads is not None
     return Axis(f"{a.heads.name}g", a.heads.size // a.share)
 
 
 def parted(a: Online, parts: int) -> Tensor:
-    """What parts of the keys leave: of each row sums, the largest score, the total of powers. Its
-    body says what is read for it."""
+    """Return the tensor of partial results: for each row sums, maximum score, and total of powers.
+    Its body records what is read."""
     rest = tuple(x for x in a.t.axes if x is not a.d)
     axes = (Axis("part", parts), *rest, Axis("column", a.d.size + BESIDE))
     body = Apply("mul", (put(a.x, a.held, Apply("mul", (a.q, a.k), F32)), a.v), F32)
@@ -204,8 +205,8 @@ def parted(a: Online, parts: int) -> Tensor:
 
 
 def added(a: Online, held: Tensor) -> Tensor:
-    """The result as what is computed of `held`, which is a buffer of `parted`'s shape. Its body
-    says what is read for it: by one part it would be all."""
+    """Return the result as a function of `buffer`, which holds `partial_results`. Its body, that
+    of one part, records what is read."""
     rest = [ix.as_index(0) if x.extent == 1 else x for x in a.t.axes if x is not a.d]
     width = ix.as_index(a.d.size)
 
@@ -217,7 +218,7 @@ def added(a: Online, held: Tensor) -> Tensor:
 
 
 def adding(a: Online, held: Tensor, given: Sequence[Tensor], layouts: Lying) -> Kernel:
-    """What parts of the keys left, as the result: a row at a time, of all parts."""
+    """Return the kernel that combines partial results, a row at a time."""
     stored = {x: buffer(x.name, x, layouts.get(x)) for x in given}
     out = buffer(a.t.name, a.t, layouts.get(a.t))
     env: dict[Axis, Expr] = {x: ix.as_index(0) for x in a.t.axes if x.extent == 1}
@@ -257,20 +258,19 @@ def _result(a: Online, at: Callable[[Expr], Expr], sums: Expr, total: Expr) -> E
 
 
 def _ground(most: Load) -> Expr:
-    """Of a row of which all is left out so far: exp(-inf - -inf) would be no number."""
+    """Return the maximum, or 0 for a fully masked row so far: exp(-inf - -inf) would be NaN."""
     return select(compare("eq", most, NONE), ZERO, most)
 
 
 def powers(a: Online, scores: Expr) -> tuple[str, Expr]:
-    """By which function powers are taken, and of what: powers of two are what there are
-    instructions for, which is one multiplication less. Of 32 bits scores may be so large that by
-    log2(e) they are infinite."""
+    """Return the function of exponentials and its argument: exp2 is an instruction, which saves a
+    multiplication. fp32 scores times log2(e) might overflow."""
     doubled = _times(scores, math.log2(math.e)) if a.short.bits == 16 else None
     return ("exp", scores) if doubled is None else ("exp2", doubled)
 
 
 def _times(e: Expr, by: float) -> Expr | None:
-    """A number times, where a constant in it takes that in; None where none does."""
+    """Return `e` times a number, folded into one of its constants; None if there is none."""
     match e:
         case Const(c, dtype):
             much = float(c) * by
@@ -298,13 +298,13 @@ def _times(e: Expr, by: float) -> Expr | None:
 
 
 def _guarded(v: Expr, key: Expr, length: int) -> Expr:
-    """Zero beyond the last key: its value may be infinite."""
+    """Return v, 0 beyond the last key, whose value may be infinite."""
     inner = bare(v)
     return cast(select(compare("lt", key, length), inner, Const(0, inner.dtype)), v.dtype)
 
 
 def _from(block: Expr, m: int, n: int) -> Expr:
-    """Where a block begins: the last one where it just fits."""
+    """Return the beginning of a block; the last one overlaps."""
     if n % m == 0:
         return ix.as_index(block * m)
     return ix.apply("min", (ix.as_index(block * m), ix.as_index(n - m)), INDEX)
@@ -321,7 +321,7 @@ def _size_of(t: Tensor, d: int) -> int:
 
 
 def _stored(e: Expr, stored: Mapping[Tensor, Stored]) -> Expr:
-    """Loads of buffers."""
+    """Return `e` with loads of buffers."""
     match e:
         case Load(t, index, dtype):
             at = tuple(_stored(i, stored) for i in index)

@@ -1,5 +1,5 @@
-"""A way to compute a tensor, among those of its space: an algorithm and its numbers. Data, which
-prints as text that parses back:
+"""An option: an algorithm and its knobs, one way to compute a tensor. Data, which prints as text
+that parses back:
 
     direct rows=6 vectors=4 deep=0
     winograd m=4 apart=0 block=2 rows=2 columns=3 vectors=4
@@ -28,12 +28,12 @@ class Option:
 
     @classmethod
     def parsed(cls, text: str) -> Self:
-        """Raises ValueError for a text that is none."""
+        """Parse an option. Raises ValueError for other text."""
         algorithm, *rest = text.split()
         knobs = []
         for word in rest:
             name, sign, n = word.partition("=")
             if not sign:
-                raise ValueError(f"{word} is no number with a name, such as rows=6")
+                raise ValueError(f"{word} is not a knob, such as rows=6")
             knobs.append((name, int(n)))
         return cls(algorithm, tuple(knobs))

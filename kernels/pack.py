@@ -1,4 +1,4 @@
-"""Constants in the order in which a kernel reads them, and numpy arrays in a layout."""
+"""Pack constants in a kernel's reading order, and convert numpy arrays to and from a layout."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from superopt.te.node import Apply, Axis, Const, Expr
 
 
 def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """The array of the source, as the kernel takes it; in `out`, where that is given."""
+    """Return the source's array as the kernel takes it; in `out`, if given."""
     shape = [a.extent for a in pack.axes if isinstance(a.extent, int)]
     out = np.empty(shape, array.dtype) if out is None else out.reshape(shape)
-    if not array.size:  # indices may say 0 all the same, where what is summed has no terms
+    if not array.size:  # indices may still be 0, if the sum has no terms
         out[...] = 0
         return out
     forms = [affine(i) for i in pack.index]
-    if all(f is not None for f in forms):  # a view with other strides
+    if all(f is not None for f in forms):  # a strided view
         strides = dict.fromkeys(pack.axes, 0)
         for f, stride in zip(forms, array.strides, strict=True):
             assert f is not None
@@ -37,7 +37,7 @@ def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.n
 
 
 def _numbers(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:
-    """An index for all values of the axes at once."""
+    """Evaluate an index for all values of the axes at once."""
     match e:
         case Const(v):
             return np.asarray(int(v))
@@ -63,14 +63,14 @@ _FUNCTIONS = {
 
 
 def laid(layout: Layout, array: np.ndarray) -> np.ndarray:
-    """The buffer of an array in this layout; borders, and what is left of blocks, are zeros."""
+    """Return the buffer of an array in this layout; borders and block remainders are zeros."""
     out = np.zeros(layout.shape(array.shape), array.dtype)
     out[_places(layout, array.shape)] = array
     return out
 
 
 def read(layout: Layout, buffer: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """The array of this shape that lies in `buffer`."""
+    """Return the array of this shape from its buffer."""
     return np.asarray(buffer[_places(layout, shape)])
 
 

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: multiply-adds, and bytes of memory and of caches."""
+"""Measure this machine's peak rates: FMAs, and bytes of memory and of caches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 
 from superopt.kernels.cpu import Machine, linked, object_code
 
-CHAINS = 12  # of multiply-adds that do not wait for each other
-STEPS = 100_000  # of a call: the call itself is below a hundredth of it
-SIZES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # bytes: 16 KiB to 256 MiB
-TAKES, MANY = 3, 12  # of them counts the best one
-SECONDS = 0.002  # of one take, at least
-GONE = 1 << 22  # bytes that one call goes through, at least
+CHAINS = 12  # independent FMA dependency chains
+STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
+SIZES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
+TAKES, MANY = 3, 12  # the best of so many takes counts
+SECONDS = 0.002  # of a take
+GONE = 1 << 22  # traversed by one call
 
 
 _SUMMED = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -26,14 +26,14 @@ _SUMMED = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """flops: operations in float32 per second; bandwidths: bytes per second, by how many bytes are
-    gone through again and again."""
+    """flops: fp32 operations per second; bandwidths: bytes per second, by the bytes that are
+    traversed repeatedly."""
 
     flops: float
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: int) -> float:
-        """Of as many bytes: from the cache that holds them, or from memory."""
+        """Return the rate for `size` bytes: of the cache that holds them, or of memory."""
         return next((rate for n, rate in self.bandwidths if n >= size), self.memory)
 
     @property
@@ -43,7 +43,7 @@ class Peak:
 
 @lru_cache(maxsize=8)
 def peak(machine: Machine, threads: int) -> Peak:
-    """Of so many threads together."""
+    """Measure the peak rates of so many threads together."""
     engine = linked([object_code(_text(machine.width // 4), machine)], machine)
     kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUMMED}
     spin, read = (
@@ -55,7 +55,7 @@ def peak(machine: Machine, threads: int) -> Peak:
     with ThreadPoolExecutor(threads) as pool:
 
         def least(runs: Sequence[Callable[[], object]], takes: int = TAKES) -> float:
-            """Seconds of all of them at a time."""
+            """Return the seconds of all runs concurrently."""
             count, best = 1, float("inf")
             for _ in range(takes):
                 while True:
@@ -89,8 +89,8 @@ def _often(run: Callable[[], object], count: int) -> None:
 
 
 def _text(lanes: int) -> str:
-    """spin: so many multiply-adds of each chain. sum: of so many bytes, a multiple of 8 vectors,
-    so many times."""
+    """Return LLVM text. spin: `steps` FMAs of each chain. sum: the sum of `bytes` (a multiple of 8
+    vectors), `times` times."""
     kind = f"<{lanes} x float>"
     fma = f"@llvm.fmuladd.v{lanes}f32"
     half = "<" + ", ".join(["float 0.5"] * lanes) + ">"
@@ -131,7 +131,7 @@ def _text(lanes: int) -> str:
 
 
 def _joined(values: list[str], kind: str) -> list[str]:
-    """Their sum's first lane in memory, so that none of them is left out."""
+    """Return text that stores a lane of the values' sum, so that none is eliminated."""
     lines = []
     total = values[0]
     for k, v in enumerate(values[1:]):

@@ -1,4 +1,4 @@
-"""Convolutions that are computed in tiles: which ones they are, and where tiles lie."""
+"""Convolutions that Winograd can compute: matching, and the geometry of tiles."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from superopt.te import index as ix
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
-MOST = 33.0  # by what rounding may grow: that of F(4 x 4, 3 x 3), and a quarter more
+MOST = 33.0  # limit on error amplification: that of F(4 x 4, 3 x 3), plus a quarter
 SIDES = (2, 4)  # of tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """A third dimension, whose slices are summed over: its axis in the result, the slices that are
-    read for one, and which these are: first + stride * i + apart * k."""
+    """The third spatial dimension, whose slices are summed: its axis in the result, the slices read
+    for one output, and which these are: first + stride * i + dilation * k."""
 
     axis: Axis
     taps: int
@@ -30,16 +30,15 @@ class Depth:
 
     @property
     def reach(self) -> int:
-        """Slices from the first one that is read to the last one."""
+        """The number of slices from the first to the last one that is read."""
         return (self.axis.size - 1) * self.stride + (self.taps - 1) * self.apart + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A convolution: its axes, its kernel's sides, how far from an output's place its window
-    begins, and how far apart what it reads is (dilations), and windows are (strides): one of both
-    is 1. Along one dimension only (w is None) it is a picture of one column; in three it is many
-    pictures, of which some are summed."""
+    """A convolution: its axes, its window, where the first window begins, dilations and strides
+    (one of both is 1 along each side). A 1-D one (w is None) is an image of one column; a 3-D one
+    is many images, some of which are summed."""
 
     n: Axis
     k: Axis
@@ -54,27 +53,27 @@ class Picture:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Rows and columns of the result."""
+        """The rows and columns of the result."""
         return self.h.size, 1 if self.w is None else self.w.size
 
     @property
     def pictures(self) -> tuple[int, int]:
-        """How many are given, and how many there are in the result."""
+        """The number of input images, and of result images."""
         n = self.n.size
         return (n, n) if self.depth is None else (n * self.depth.reach, n * self.depth.axis.size)
 
     @property
     def taps(self) -> int:
-        """Pictures that are summed."""
+        """The number of images that are summed."""
         return 1 if self.depth is None else self.depth.taps
 
     @property
     def over(self) -> tuple[int, ...]:
-        """What its sums go over, but for the window."""
+        """The extents of its reduction, without the window."""
         return (self.channels,) if self.depth is None else (self.depth.taps, self.channels)
 
     def given(self, q: Expr, c: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
-        """The index of an element of picture q that is given."""
+        """Return the index of an element of input image q."""
         if self.w is None:
             return q, c, row
         if self.depth is None:
@@ -83,7 +82,7 @@ class Picture:
         return n, c, ix.as_index(z + self.depth.first), row, column
 
     def made(self, q: Expr, o: Expr, row: Expr, column: Expr) -> dict[Expr, Expr]:
-        """The index of an element of picture q of the result, by its axes in order."""
+        """Return the result's axes in order at an element of result image q."""
         if self.w is None:
             return {self.n: q, self.k: o, self.h: row}
         if self.depth is None:
@@ -92,7 +91,7 @@ class Picture:
         return {self.n: n, self.k: o, self.depth.axis: z, self.h: row, self.w: column}
 
     def summed(self, q: Expr, tap: Expr) -> Expr:
-        """The picture that is given, that is a term of picture q of the result."""
+        """Return the input image that is term `tap` of result image q."""
         assert self.depth is not None
         n, z = self._split(q, self.depth.axis.size)
         slice_ = z * self.depth.stride + tap * self.depth.apart
@@ -104,29 +103,29 @@ class Picture:
         return ix.as_index(q // each), ix.as_index(q % each)
 
     def tile(self, m: int) -> tuple[int, int]:
-        """The sides of a tile: 1, where the kernel has one row or column."""
+        """Return the sides of a tile: 1 along a side where the window is 1."""
         high, wide = (m if r > 1 else 1 for r in self.kernel)
         return high, wide
 
     def forms(self, m: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """(side, kernel, stride) of a tile along both sides; of a single element the stride is no
+        """Return (side, taps, stride) of a tile along both sides; for one tap the stride does not
         matter."""
         (h, w), (r, s), (below, beside) = self.tile(m), self.kernel, self.strides
         return (h, r, below if r > 1 else 1), (w, s, beside if s > 1 else 1)
 
     def reads(self, m: int) -> tuple[int, int]:
-        """The sides of what a tile is computed from; so many products take its place."""
+        """Return the sides of a tile's input; it takes so many products."""
         high, wide = (n * s + r - s for n, r, s in self.forms(m))
         return high, wide
 
     @property
     def size(self) -> int:
-        """The multiply-adds of the direct convolution."""
+        """The FMAs of the direct convolution."""
         (high, wide), (r, s) = self.sides, self.kernel
         return self.pictures[1] * self.k.size * high * wide * self.channels * self.taps * r * s
 
     def fitting(self) -> list[int]:
-        """The tiles that it is not smaller than, and that do not round too badly."""
+        """Return the tile sides that fit into the result and do not amplify errors too much."""
         sides = [x // d for x, d in zip(self.sides, self.steps, strict=True)]
         out = []
         for m in SIDES:
@@ -138,7 +137,7 @@ class Picture:
 
 
 def picture(t: Tensor, c: Contraction) -> Picture | None:
-    """The convolution that a contraction is, if tiles can compute it."""
+    """Match a convolution that Winograd can compute; None otherwise."""
     found = reduction(t)
     if found is None or t.rank not in (3, 4, 5) or not t.rank == len(c.a.index) == len(c.b.index):
         return None
@@ -168,8 +167,8 @@ def picture(t: Tensor, c: Contraction) -> Picture | None:
 
 
 def _side(i: Expr, over: Axis, t: Tensor) -> tuple[Axis, int, int, int] | None:
-    """Of a dimension of what is read: the result's axis, where the first window begins, and how far
-    apart windows are, and what one of them reads."""
+    """Match an input dimension: the result's axis, where the first window begins, stride,
+    dilation."""
     form = affine.affine(i)
     if form is None or len(form.terms) != 2 or form.coefficient(over) < 1:
         return None
@@ -180,31 +179,31 @@ def _side(i: Expr, over: Axis, t: Tensor) -> tuple[Axis, int, int, int] | None:
 
 
 def counts(p: Picture, m: int) -> tuple[int, int]:
-    """Rows and columns of tiles."""
+    """Return the rows and columns of tiles."""
     sides = zip(p.sides, p.steps, p.tile(m), strict=True)
     high, wide = (d * over(over(n, d), side) for n, d, side in sides)
     return high, wide
 
 
 def start(tile: Expr, size: int, m: int, apart: int) -> Expr:
-    """Where a tile begins. The outputs of a dilated convolution that read the same places, every
-    `apart`-th, are a convolution by themselves: its tiles come after each other."""
+    """Return where a tile begins. Outputs of a dilated convolution that read the same positions,
+    every `dilation`-th, are a convolution of their own, whose tiles follow each other."""
     first, _, phase = _begins(tile, size, m, apart)
     return ix.as_index(first * apart + phase)
 
 
 def stored(tile: Expr, i: Expr, size: int, m: int, apart: int) -> Expr:
-    """Where element i of a tile goes. What the tile before has given is not given again, rounded
-    otherwise, by another thread: it goes to the place of the first element that is new, which is
-    stored after it."""
+    """Return where element i of a tile is stored. Overlap with the previous tile is not stored
+    twice (with other rounding, by another thread): it goes to the place of the first new element,
+    which is stored after it."""
     first, new, phase = _begins(tile, size, m, apart)
     at = ix.apply("max", (ix.as_index(first + i), new), tile.dtype)
     return ix.as_index(at * apart + phase)
 
 
 def _begins(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr]:
-    """The first element of a tile, and the first that no tile before it has, among the outputs of
-    its phase; and the phase."""
+    """Return the first element of a tile, and the first one that no earlier tile has, within its
+    phase; and the phase."""
     if apart == 1:
         begin, phase, own = ix.as_index(tile * m), ix.as_index(0), ix.as_index(size)
     else:
@@ -217,5 +216,5 @@ def _begins(tile: Expr, size: int, m: int, apart: int) -> tuple[Expr, Expr, Expr
 
 
 def over(n: int, d: int) -> int:
-    """n / d, rounded up."""
+    """Return n / d, rounded up."""
     return -(-n // d)

@@ -1,4 +1,4 @@
-"""Where tensors are computed that are so at a loop of one that reads them."""
+"""Placement of tensors that are computed at a loop of one of their readers (compute_at)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from superopt.te.walk import loads, stages
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is said of the tensors `order`, of which each comes behind those it reads. at: of those
-    that are computed at loops of others, where; readers: of copies, which read them."""
+    """What the schedules say of the tensors `order`, in dependency order. compute_at: where tensors
+    are computed at loops of others; readers: the reader of each cached copy."""
 
     order: Sequence[Tensor]
     schedules: Mapping[Tensor, Schedule]
@@ -42,7 +42,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor's loops, inside which others' they are, and what is computed at each depth."""
+    """A tensor's loops, the loops of others around them, and the tensors computed at each depth."""
 
     loops: Scheduled
     outer: tuple[Axis, ...] = ()
@@ -55,7 +55,7 @@ class Placed:
 
 
 def placed(nest: Nest, root: Scheduled, given: Given) -> dict[Tensor, Placed]:
-    """The loops of a tensor, and of all that is computed at these."""
+    """Return the loops of a tensor, and of all tensors computed at these."""
     out = {root.tensor: Placed(root)}
     for t in reversed(stages([root.tensor])):
         if t in given.at and any(_reads(p.loops.tensor, t) for p in out.values()):
@@ -64,7 +64,7 @@ def placed(nest: Nest, root: Scheduled, given: Given) -> dict[Tensor, Placed]:
 
 
 def emitted(nest: Nest, t: Tensor, all: Mapping[Tensor, Placed]) -> tuple[Stmt, ...]:
-    """The statements of a tensor, and of all that is computed at its loops."""
+    """Return the statements of a tensor, and of all tensors computed at its loops."""
     p = all[t]
 
     def inside(some: Sequence[Tensor]) -> tuple[Stmt, ...]:
@@ -75,15 +75,15 @@ def emitted(nest: Nest, t: Tensor, all: Mapping[Tensor, Placed]) -> tuple[Stmt, 
 
 
 def _compute_at(nest: Nest, t: Tensor, given: Given, all: dict[Tensor, Placed]) -> None:
-    """A tensor is computed at a loop of one that reads it: as much of it as is read inside.
+    """Place a tensor at a loop of a reader: the part of it that is read inside is computed there.
 
-    for i < 64                    for i.o < 8
-      t[i] = ..                     for i < 8
-    for i.o < 8             =>        t[i] = ..
-      for i.i < 8                   for i.i < 8
-        y[i] = t[i] * 2               y[i] = t[i] * 2
+        for i < 64                    for i.o < 8
+          t[i] = ..                     for i < 8
+        for i.o < 8             =>        t[i] = ..
+          for i.i < 8                   for i.i < 8
+            y[i] = t[i] * 2               y[i] = t[i] * 2
 
-    All that read it must do so inside that loop; inside a loop of a sum, only its terms may.
+    All its readers must be inside that loop; inside a reduction loop, only the term may read it.
     """
     said = given.at[t]
     target = _target(t, said, given, all)
@@ -93,20 +93,20 @@ def _compute_at(nest: Nest, t: Tensor, given: Given, all: dict[Tensor, Placed]) 
         raise IllegalSchedule(f"{said}: {s.tensor.name} has the loops {', '.join(names)}")
     depth = names.index(said.axis) + 1
     while depth and s.loops[depth - 1].kind == VTHREAD:
-        depth -= 1  # for all virtual threads
+        depth -= 1  # once for all virtual threads
     around = [x for x in s.loops[:depth] if x.kind != VTHREAD]
     outer = (*target.outer, *(x.axis for x in around))
     if any(x.kind == TENSORIZE for x in around):
-        raise IllegalSchedule(f"{said}: {said.axis} is said to be {TENSORIZE}")
+        raise IllegalSchedule(f"{said}: {said.axis} is marked {TENSORIZE}")
     if any(x.reduced for x in around) and _reads_besides(s.tensor, t):
-        raise IllegalSchedule(f"{said}: it is inside a sum, and read outside of it, too")
+        raise IllegalSchedule(f"{said}: it is inside a reduction, but also read outside of it")
     for reader in (r for r in given.order if _reads(r, t)):
         where = all[reader].outer if reader in all else None
         if reader is not s.tensor and (where is None or where[: len(outer)] != outer):
             raise IllegalSchedule(f"{said}: {reader.name} reads {t.name} outside of that loop")
     layout = given.layouts.get(t) or row_major(t.rank)
     if isinstance(layout, Scatter):
-        raise IllegalSchedule(f"{t.name} is computed at {said}: it cannot lie as a part of another")
+        raise IllegalSchedule(f"{t.name} is computed at {said}: it cannot be a part of another")
     readers = [p.loops for p in all.values() if _reads(p.loops.tensor, t)]
     box = region(t, readers, outer)
     shape = layout.shape([n for _, n in box])
@@ -131,7 +131,7 @@ def _target(
     if found is None:
         reader = next(o.name for o in all if _reads(o, t))
         raise IllegalSchedule(
-            f"{said}: {reader} reads {t.name}, and is not inside loops of {said.tensor}"
+            f"{said}: {reader} reads {t.name}, but is not inside loops of {said.tensor}"
         )
     return found
 
@@ -141,7 +141,7 @@ def _reads(t: Tensor, other: Tensor) -> bool:
 
 
 def _reads_besides(t: Tensor, other: Tensor) -> bool:
-    """Does `t` read it outside of its sum?"""
+    """True if `t` reads it outside of its reduction."""
     found = reduction(t)
     if found is None or t.body is None:
         return False
@@ -150,7 +150,7 @@ def _reads_besides(t: Tensor, other: Tensor) -> bool:
 
 
 def scheduled(s: Scheduled, schedule: Schedule | None, layout: Layout | Scatter) -> Scheduled:
-    """By its schedule, or where that says only where, by the default one."""
+    """Apply a tensor's schedule, or the default one if it only says where."""
     steps = schedule or ()
     if all(isinstance(p, ComputeAt) for p in steps):
         steps = (*default(s, lying(layout, s.tensor.rank)), *steps)

@@ -1,4 +1,4 @@
-"""Threads that help with a program: they run its `work`, outside of Python's lock."""
+"""A pool of threads that run a program's `work`, outside of Python's lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Work = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Pool:
-    """state: the words that threads share; process: the one that they are of (a fork has none)."""
+    """state: the words that threads share; pid: the owning process (a fork has no threads)."""
 
     state: np.ndarray
     process: int
@@ -27,10 +27,10 @@ class Pool:
 
 
 def started(work: Work, workspaces: list[int], owns: object) -> Pool:
-    """A thread for each workspace, which `work` is given besides the state. They end with the pool,
-    or with the process; until then what `owns` the code and memory that they use stays.
+    """Start a thread for each workspace; it runs `work(state, workspace)`. Threads end with the
+    pool or the process; until then `owner` keeps their code and memory alive.
 
-    Raises UsageError where the system starts no more threads.
+    Raises UsageError if the system starts no more threads.
     """
     held = np.zeros(STATE_BYTES + 64, np.uint8)
     begin = -held.ctypes.data % 64
@@ -58,7 +58,7 @@ def _ended(
     state: np.ndarray, threads: tuple[threading.Thread, ...], process: int, owns: object
 ) -> None:
     if os.getpid() != process:
-        return  # a fork: the threads are the other one's
+        return  # a fork: the threads belong to the parent
     words = state.view(np.int64)
     words[STOP] = 1
     for t in threads:
@@ -69,7 +69,7 @@ def _ended(
 
 
 def _wake(address: int) -> None:
-    """Wake whoever sleeps on this word (Linux; elsewhere nobody does)."""
+    """Wake all sleepers on this word (Linux; elsewhere none sleep)."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine)
     if number is not None and hasattr(libc, "syscall"):

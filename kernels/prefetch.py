@@ -1,4 +1,4 @@
-"""How far ahead buffers are asked for that do not stay in a core's second cache."""
+"""Plan software prefetches of buffers that do not stay in a core's L2 cache."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import axes_of, loads
 
-STREAMED = 1 << 20  # bytes of a buffer that does not stay in the second cache
-# Bytes of a constant that does not, by those of a vector: processors of narrower ones have smaller
-# caches. With one of 512 KiB each panel of 0.6 MB came late: products of 7 x 7 pixels were at 85 %
-# of the peak, and are at 94 %.
+STREAMED = 1 << 20  # of a buffer that does not stay in L2
+# Bytes of a constant that does not stay in L2, by bytes of a vector: processors with narrower
+# vectors have smaller caches. With 512 KiB, panels of 0.6 MB came late: products of 7 x 7 pixels
+# reached 85 % of peak, and reach 94 % with prefetches.
 KEPT = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
-PARTS = 1 << 18  # bytes of one that is read in many places at a time, far apart
+PARTS = 1 << 18  # of a buffer that is read in many distant places at a time
 PAGE = 4096
 LINE = 64  # bytes that memory gives at a time
-PANEL = 1 << 19  # bytes of a part that does, together with the next one
-NEXT = 12288  # bytes ahead in what is read once
-FEW = 2  # rows of a product that read all of a constant once
-SOON = 2048  # bytes ahead in what is read in large steps, which the processor does not foresee
+PANEL = 1 << 19  # of a part that stays in L2 together with the next one
+NEXT = 12288  # ahead in what is read once
+FEW = 2  # rows of a product that reads the constant once
+SOON = 2048  # ahead at large strides, which the hardware prefetcher misses
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is asked for while something is read: what lies so many bytes after it. again: where
-    this is the next part of a buffer, of `part` bytes, the loops that read a part again, and how
-    often the steps of each: each time a share of the next part is asked for, so that memory is
-    busy all the time, and not only the first time. within: the loops along the part. fresh: of axes
-    of a window that are written out, the elements at which something is asked for."""
+    """What to prefetch when a buffer is read: the bytes `distance_bytes` ahead. For the next part
+    of `part_bytes`: repeat_loops, which read a part again, with the weight of each loop's step:
+    each repetition prefetches a share of the next part, so that memory is busy evenly; part_loops:
+    those along the part. fresh_elements: per unrolled window axis, the range of elements that
+    trigger a prefetch."""
 
     bytes: int
     part: int = 0
@@ -44,16 +44,16 @@ class Ahead:
 
     @property
     def times(self) -> int:
-        """How often a part is read."""
+        """The number of times a part is read."""
         return prod(a.size for a, _ in self.again)
 
 
 def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
-    """What is asked for while such buffers are read, by vectors of `width` bytes.
+    """Return the prefetches of large buffers, for vectors of `width` bytes.
 
-    Of a constant a part that is read several times before the next one is: that one. Else what
-    comes soon. Of others, only what is read in steps (as by windows that do not touch), or in many
-    places at a time (where tables say how their elements are summed).
+    For a constant whose part is read several times before the next one: that next part; else the
+    bytes soon after. For other buffers, only strided reads (windows that do not touch), or reads in
+    many places at a time (where tables define sums).
     """
     fixed = {p.buffer for p in kernel.packs}
     parts = bool(kernel.tables)
@@ -69,7 +69,7 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
             part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
             rows = prod(a.size for a in own if a not in used)
             if part >= _bytes(buffer) and rows <= FEW:
-                continue  # one stream, as fast as it comes: asking takes longer than it saves
+                continue  # one sequential stream: prefetching costs more than it saves
             if part > PANEL:
                 out[buffer] = Ahead(NEXT)
             else:
@@ -82,15 +82,15 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
 
 
 def asked(how: Ahead, moving: Moving, constant: int, size: int) -> tuple[Moving, int] | None:
-    """The place that is asked for where one is read, both as elements of `size` bytes from a
-    buffer's begin; None where another read asks for its line."""
+    """Return the address to prefetch at a read, both in elements of `size` bytes; None if another
+    read prefetches its cache line."""
     times = how.times
     along = [c for atoms, c in moving if atoms[0] in how.within]
     if times == 1 or not along or min(along) < times:
         return moving, constant + how.bytes // size
     if constant % (LINE // size * times):
         return None
-    # Up, where it does not divide: shares overlap, and nothing is left out.
+    # rounded up: shares overlap, and nothing is left out
     slower = tuple((a, -(-c // times) if a[0] in how.within else c) for a, c in moving)
     share = how.part // size // times
     turns = tuple(((a,), share * count) for a, count in how.again)
@@ -98,7 +98,7 @@ def asked(how: Ahead, moving: Moving, constant: int, size: int) -> tuple[Moving,
 
 
 def _jumps(load: Load, loops: Sequence[For]) -> bool:
-    """Does each step of the innermost loop read another page?"""
+    """True if each step of the innermost loop reads another page."""
     written = [f for f in loops if f.kind != "unroll"]
     if not written:
         return False
@@ -115,7 +115,7 @@ def _jumps(load: Load, loops: Sequence[For]) -> bool:
 
 
 def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:
-    """Do neighbours of a tile lie apart in some dimension?"""
+    """True if neighbours in a tile are strided in some dimension."""
     first: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops}
     forms = [affine(ix.substitute(i, first)) for i in load.index]
     return any(f.coefficient(a) > 1 for f in forms if f is not None for a in own)
@@ -124,8 +124,8 @@ def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:
 def _fresh(
     load: Load, loops: Sequence[For], own: Collection[Axis]
 ) -> tuple[tuple[Axis, int, int], ...]:
-    """Of windows that overlap, and are written out, the elements (from, to) that no window has
-    which comes before, in the steps of a loop, or behind, in a tile."""
+    """Return, for overlapping unrolled windows, the elements (from, to) that no earlier window
+    reads, in loop steps or, in a tile, no later one."""
     moved = [f.axis for f in loops if f.kind != "unroll"]
     out = []
     for form in filter(None, (affine(_without_clamp(i)) for i in load.index)):
@@ -142,18 +142,18 @@ def _fresh(
 
 
 def _without_clamp(index: Expr) -> Expr:
-    """The index where no tile is moved back within the bounds, as the last one of a row may be."""
+    """Return the index without the clamps of partial last tiles."""
     clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
     return ix.substitute(index, {a: max(a.args, key=lambda x: len(axes_of(x))) for a in clamps})
 
 
-Loop = tuple[Axis, bool, bool]  # is it written out? does the place that is read hang on it?
+Loop = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on it?
 
 
 def _reads(
     body: Sequence[Stmt], buffers: Collection[Tensor], around: tuple[For, ...]
 ) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...]]]:
-    """What is read of these buffers, the loops that it is in, and the axes of its tile."""
+    """Yield reads of these buffers, with their loops and tile axes."""
     for s in body:
         if isinstance(s, For):
             yield from _reads(s.body, buffers, (*around, s))
@@ -164,8 +164,8 @@ def _reads(
 
 
 def _again(loops: Sequence[Loop], tile: int) -> int:
-    """Elements that a loop reads again in each of its steps, before others are; all of them, where
-    none does."""
+    """Return the elements that a loop reads again in each step before others are read; all of them
+    if no loop does."""
     moved = False
     for n, (axis, written, used) in enumerate(loops):
         if moved and not used and not written and axis.size > 1:
@@ -175,7 +175,8 @@ def _again(loops: Sequence[Loop], tile: int) -> int:
 
 
 def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
-    """The loops that read a part again, and those along it; none where they are not so nested."""
+    """Return the loops that read a part again, and those along it; empty if they are not nested
+    so."""
     some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]
     first = next((n for n, (_, used) in enumerate(some) if used), len(some))
     begin = next((n for n, (_, used) in enumerate(some) if n > first and not used), len(some))

@@ -1,4 +1,4 @@
-"""What a kernel is to compute, where that lies; and how it does."""
+"""The problem that a kernel solves, and the choice of how it does."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from superopt.te.walk import loads, reductions
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be computed: a tensor from others in memory, where these lie, which of them are
-    constants. width: bytes of a vector. lead: where it is computed row by row, of which stages are
-    within it, how many axes say which row; else 0. tiles: may convolutions be computed in tiles
-    (Winograd), of other roundings? levels: how often products of matrices may be cut (Strassen),
-    of which constants become larger, too? unit: bytes of a vector that are multiplied at a time,
-    where it takes several steps; 0: all. dilated: may such be in tiles? registers: of vectors.
-    halved: are floats stored as halves, as was asked for (gpu_short.py)?"""
+    """A tensor to compute from others in memory, their layouts, and which are constant. width:
+    bytes of a vector. row_axes: for row kernels with stages, the number of axes that select a row;
+    else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
+    also enlarges constants. multiply_bytes: bytes of a vector multiplied at a time, if the
+    processor splits vectors; 0: all. allow_dilated_winograd: likewise. registers: of vectors.
+    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | Scatter]
@@ -51,13 +50,13 @@ class Problem:
 
     @property
     def halves(self) -> bool:
-        """Are vectors multiplied a part at a time?"""
+        """True if the processor splits vector multiplications."""
         return self.parts < self.lanes
 
     def numbers(self) -> tuple[int, ...]:
-        """What a problem's time hangs on most: elements of the result, terms of each one's sum,
-        bytes of constants and of other operands, the extents of the result's last two axes as it
-        lies, and the vector's bytes."""
+        """Return the features a problem's time mostly depends on: elements of the result, terms of
+        each sum, bytes of constants and of other operands, extents of the result's last two axes in
+        memory order, and the bytes of a vector."""
         t = self.tensor
         sums = reductions(t.body)
         terms = prod(a.size for a in sums[0].axes) if sums else 1
@@ -76,11 +75,11 @@ Direct = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel]
 class Choice:
     """How a kernel computes a tensor.
 
-    root: what is computed in its place; lies: where, if not as the tensor does. packed: constants
-    in the order in which they are read. made: constants that are made of others. first: what are
-    kernels of their own before it, each with the buffer from which it is read. direct: of tensors
-    that have no schedule, what makes the kernel, of what it reads and where all lies. settles: what
-    is kept of rows may lie in the result (settled.py). programs: see Kernel.
+    root: the tensor that is computed instead, with `layout` if it differs. packed: constants in
+    reading order. derived_constants: constants computed from others. producers: tensors computed by
+    kernels before, with the buffers they are read from. direct: functions that build kernels
+    without a schedule, from inputs and layouts. in_place: row stages may be stored in the result
+    (in_place_stages.py). programs: see Kernel.
     """
 
     option: Option

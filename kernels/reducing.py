@@ -1,9 +1,9 @@
-"""Reductions that are no products of matrices: windows, depthwise convolutions, rows.
+"""Schedules of reductions that are no contractions: windows, depthwise convolutions, rows.
 
-along the result   vectors of neighbours in the result, each with a sum of its own; several at a
-                   time, because one must wait for itself
-across             vectors of what is summed, added to each other in the end: where that lies
-                   next to each other, as the rows of a softmax do
+along   vectors of neighbouring results, each lane with a reduction of its own; several
+        vectors at a time, to hide latency
+across  vectors of terms, whose lanes are combined at the end: for contiguous terms, such as
+        the rows of a softmax
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Const, Expr, Load, Reduce
 from superopt.te.walk import axes_of, loads
 
-ROWS = 8  # sums at a time
-OTHERS = 2  # registers that hold no sum
-FEW = 8  # terms of a sum that are written out
-WINDOW = 32  # elements of a window that are written out
-WIDE = 64  # elements of the result at a time, where there is one row
+ROWS = 8  # accumulators at a time
+OTHERS = 2  # registers that hold no accumulator
+FEW = 8  # of a reduction
+WINDOW = 32  # elements
+WIDE = 64  # of the result at a time, if there is one row
 
 
 def options(
     t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int, registers: int
 ) -> list[tuple[float, Option]]:
-    """Ways to compute a reduction, with a rank each, the best one 0; none where it is no single
-    one."""
+    """Return options with ranks, best 0; an empty list if `t` is no single reduction."""
     found = reduction(t)
     if found is None:
         return []
@@ -76,7 +75,7 @@ def scheduled(
     constants: Collection[Tensor],
     option: Option,
 ) -> tuple[Schedule, tuple[Tensor, ...]]:
-    """A schedule, and the constants that are packed for it."""
+    """Return a schedule, and the constants that are packed for it."""
     found = reduction(t)
     assert found is not None
     if option.algorithm == "across":
@@ -91,7 +90,7 @@ def scheduled(
 
 
 def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis, Axis | None, int]:
-    """The axis of the result along which vectors go, the next one, and the block of the first."""
+    """Return the vector axis of the result, the next axis, and the vector axis's block."""
     out = lying(layouts.get(t), t.rank)
     order = list(dict.fromkeys(t.axes[p.axis] for p in reversed(out.parts)))
     order = [a for a in order if a.size > 1] or order[:1]
@@ -100,8 +99,8 @@ def _frame(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter]) -> tuple[Axis,
 
 
 def _apart(read: list[Load], n: Axis, m: Axis) -> bool:
-    """Does each row of sums read what no other one reads, side by side? Then rows together would be
-    as many streams, of which each is read in short pieces."""
+    """True if each row of results reads a contiguous range that no other row reads: rows together
+    would be as many streams of short runs."""
     return all(
         all(isinstance(i, Axis | Const) for i in x.index) and m in x.index and strides(x, n) == 1
         for x in read
@@ -109,17 +108,17 @@ def _apart(read: list[Load], n: Axis, m: Axis) -> bool:
 
 
 def _even(extent: int, most: int) -> int:
-    """Rows at a time, so that few are computed twice."""
+    """Return the number of rows at a time that recomputes few."""
     return min(range(1, most + 1), key=lambda r: (-(-extent // r) * (r + 1), -r))
 
 
 def _rows(
     read: list[Load], lane: Axis, last: Axis, layouts: Mapping[Tensor, Layout | Scatter]
 ) -> bool:
-    """Do neighbours of the sum lie next to each other, and those of the result do not?"""
+    """True if neighbouring terms are contiguous, and neighbouring results are not."""
     if last.size < 4:
         return False
-    if any(x.tensor in layouts for x in read):  # pictures: their channels are neighbours
+    if any(x.tensor in layouts for x in read):  # images: their channels are contiguous
         some = [x for x in read if any(last in axes_of(i) for i in x.index)]
         return bool(some) and all(_beside(x, layouts) == last for x in some)
     along = [strides(x, last) for x in read]
@@ -130,7 +129,7 @@ def _rows(
 
 
 def _beside(x: Load, layouts: Mapping[Tensor, Layout | Scatter]) -> Expr | None:
-    """What says which of the elements that lie next to each other is read."""
+    """Return the index of the contiguous dimension."""
     layout = layouts.get(x.tensor)
     if isinstance(layout, Scatter):
         return None
@@ -138,7 +137,7 @@ def _beside(x: Load, layouts: Mapping[Tensor, Layout | Scatter]) -> Expr | None:
 
 
 def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list[Tensor]:
-    """Constants whose neighbours along the lanes do not lie next to each other."""
+    """Return the constants that are not contiguous along the lanes."""
     counts: dict[Tensor, int] = {}
     for x in read:
         counts[x.tensor] = counts.get(x.tensor, 0) + 1
@@ -149,7 +148,7 @@ def _packed(read: list[Load], lane: Axis, constants: Collection[Tensor]) -> list
         and counts[x.tensor] == 1
         and any(lane in axes_of(i) for i in x.index)
         and strides(x, lane) != 1
-        and not any(True for i in x.index for _ in loads(i))  # rows that data chooses
+        and not any(True for i in x.index for _ in loads(i))  # rows selected by data
     ]
 
 
@@ -158,22 +157,22 @@ def _across(t: Tensor, found: Reduce, lanes: int) -> Schedule:
 
 
 def _within(read: list[Load], lane: Axis, a: Axis) -> bool:
-    """Does it say where within a few neighbours something is, and the lanes, which of these (the
-    channels of groups)? Then a vector of all of them is read once, and its parts are picked."""
+    """True if the axis selects one of a few neighbours and the lane which (channels of groups): a
+    vector of all is loaded once, and shuffled."""
     return 1 < a.size <= FEW and any(
         {a, lane} <= axes_of(i) and affine(i) is None for x in read for i in x.index
     )
 
 
 def _window(read: list[Load], t: Tensor, over: Sequence[Axis]) -> bool:
-    """Do the sums of neighbours have elements in common, that windows over them share?"""
+    """True if windows of neighbouring results overlap."""
     indices = [set(axes_of(i)) for x in read for i in x.index]
     return any(any(a in i for a in over) and any(a in i for a in t.axes) for i in indices)
 
 
 def _few(over: Sequence[Axis]) -> list[Axis]:
-    """The innermost axes of a window that are written out: then NaN is asked for in fewer steps,
-    and sums take no steps of loops as short as they are."""
+    """Return the innermost window axes to unroll: NaN tests are then shared, and short loops
+    vanish."""
     sizes = [prod(a.size for a in over[n:]) for n in range(len(over))]
     return [a for a, size in zip(over, sizes, strict=True) if size <= WINDOW]
 

@@ -1,4 +1,4 @@
-"""Which part of a tensor is read inside a loop: where it begins, and how far it goes."""
+"""Bounds inference: the region of a tensor that is read inside a loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from superopt.te.walk import axes_of, loads
 
 
 def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Region:
-    """The box of `t` that all `readers` read while the axes `outer` stand still.
+    """Return the box of `t` that all readers read at fixed values of the axes `outer`.
 
-    An index a + b, where a hangs on these and b on others, begins at a + min b; the lesser of that
-    and a number (the last vector of an axis) begins at the lesser of both. What is no such sum, or
-    hangs on data, is a whole axis.
+    An index a + b, with a over outer axes and b over others, begins at a + min b. The minimum of
+    that and a constant (the last vector of an axis) begins at the minimum of both. Any other index,
+    or one that depends on data, covers the whole axis.
     """
     fixed = frozenset(outer)
     reads = [
@@ -36,7 +36,7 @@ def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Re
     return tuple(out)
 
 
-Span = tuple[Expr, int, int]  # what stands still, and from where to where the rest goes
+Span = tuple[Expr, int, int]  # the fixed part, and the range of the rest
 
 
 def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
@@ -61,7 +61,7 @@ def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
 
 
 def _lesser(atoms: Sequence[Expr], fixed: frozenset[Axis]) -> tuple[Expr, int] | None:
-    """Where the lesser of a sum and a number begins, and how far it goes at most."""
+    """Return where the minimum of a sum and a constant begins, and its maximal extent."""
     match atoms:
         case [Apply("min", (Const() as c, p) | (p, Const() as c))]:
             found = _span(p, fixed)
@@ -81,6 +81,6 @@ def _joined(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
     where = affine.interval(begin)
     if where is None or where[0] < 0 or size > n:
         return whole
-    if where[1] + size > n:  # what is read is within the tensor
+    if where[1] + size > n:  # reads are within the tensor
         begin = ix.apply("min", (begin, ix.as_index(n - size)), INDEX)
     return begin, size

@@ -1,5 +1,5 @@
-"""The address space that this process has left. LLVM, and much else that is written in C++, ends
-the process where it gets no memory, so that it is asked for only where there is enough."""
+"""Check the address space before LLVM runs: LLVM and other C++ code abort the process if an
+allocation fails."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-# What compiling takes at most, several times over: a kernel of half a million letters takes some
-# 5 MB beside LLVM's own code and tables; and objects that are linked.
+# Generous upper bounds: a kernel of half a million characters takes about 5 MB besides LLVM's own
+# code and tables, and linked objects.
 LLVM = 48 << 20
 LETTER = 64
 
 
 def left() -> int | None:
-    """Bytes that may be mapped still; None where there is no limit, or nobody tells."""
+    """Return the bytes that may still be mapped; None if unlimited or unknown."""
     if resource is None or (most := resource.getrlimit(resource.RLIMIT_AS)[0]) < 0:
         return None
     try:
@@ -29,8 +29,8 @@ def left() -> int | None:
 
 
 def ask(letters: int, besides: int = 0) -> None:
-    """Raises MemoryError where LLVM may not get what it needs for a text, or for so many bytes of
-    code. besides: bytes that are needed, too."""
+    """Raise MemoryError if LLVM may lack memory for a text, or for so many bytes of code.
+    extra_bytes: needed besides."""
     needs = LLVM + letters * LETTER + besides
     if (there := left()) is not None and there < needs:
-        raise MemoryError(f"compiling takes up to {needs} bytes, and {there} are left")
+        raise MemoryError(f"compiling needs up to {needs} bytes of address space, {there} are left")

@@ -1,4 +1,4 @@
-"""Kernels of rows: all that is computed of one row, while it is in the cache."""
+"""Row kernels: everything computed of a row, while the row is in the cache."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from superopt.te.node import Axis, Load, Reduce
 from superopt.te.walk import loads, stages
 
 CHUNKS = 8
-ROWS = 8  # at a time, at most
-ROOM = 1 << 14  # bytes of rows in the first cache
-STAYS = 1 << 21  # bytes of a result that stays in the second cache
-BURST = 2048  # bytes of one that does not, at a time: memory takes so many while more is computed
-SUMMED = 4096  # terms of a sum at a time, at most
+ROWS = 8  # at a time
+ROOM = 1 << 14  # of rows at a time
+STAYS = 1 << 21  # of a result that stays in L2
+BURST = 2048  # at a time for larger results: memory absorbs so many while more is computed
+SUMMED = 4096  # of a sum at a time
 
 
 def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
-    """Of a tensor and of its stages: these are computed in the loop over rows, of which `lead` axes
-    say which. lanes: elements at a time."""
+    """Return the schedules of a tensor and its stages, which are computed in the loop over rows.
+    lanes: elements at a time."""
     row, some = t.axes[lead - 1].name, block(t, lead)
     split = f"{row}.o" if some > 1 else row
     out = within(t, lead, lanes, split)
@@ -42,7 +42,8 @@ def scheduled(t: Tensor, lead: int, lanes: int) -> Mapping[Tensor, Schedule]:
 
 
 def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Schedule]:
-    """The same, as a part of another kernel. at: the loop of `t` at which stages are computed."""
+    """Return the schedules of a row kernel's stages as part of another kernel. loop: of `t`, at
+    which stages are computed."""
     row = at or t.axes[lead - 1].name
     out: dict[Tensor, Schedule] = {}
     order = stages([t])
@@ -60,8 +61,8 @@ def within(t: Tensor, lead: int, lanes: int, at: str = "") -> dict[Tensor, Sched
 
 
 def block(t: Tensor, lead: int) -> int:
-    """Rows at a time, in the first cache: what one of them waits for, others need not. With 4 KiB
-    or more layer norms of 16 MiB took 1.4 to 1.8 times as long."""
+    """Return the rows at a time, within L1: their latencies overlap. With 4 KiB or more, layer
+    norms of 16 MiB took 1.4 to 1.8 times as long."""
     order = stages([t])
     kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
     row = prod(a.size for a in t.axes[lead:]) * max(t.dtype.bits // 8, 1)
@@ -69,19 +70,19 @@ def block(t: Tensor, lead: int) -> int:
     room = ROOM // (kept * row) if rows * row <= STAYS else BURST // row
     size = t.axes[lead - 1].size
     most = max(1, min(ROWS, room, rows // CHUNKS, size))
-    # Where some divide, no rows are computed twice, and these may lie in the result (settled.py).
+    # a divisor recomputes no rows, and allows in-place stages (in_place_stages.py)
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)
 
 
 def once(s: Tensor, order: Sequence[Tensor]) -> bool:
-    """Is it read in one place, and need not be kept?"""
+    """True if the stage is read in one place, and need not be stored."""
     read = [x for o in order if o.body is not None for x in loads(o.body) if x.tensor is s]
     return len(set(read)) == 1
 
 
 def shared(axes: Sequence[Axis]) -> Iterator[str]:
-    """The outer loops that threads share: enough chunks for all of them, and no more, for each one
-    is a call."""
+    """Yield the outer loops that threads share: enough chunks for all threads, and no more, since
+    each is a call."""
     chunks = 1
     for a in axes:
         if chunks >= CHUNKS:
@@ -97,8 +98,8 @@ def _vectors(last: Axis, lanes: int) -> list[Primitive]:
 
 
 def summed(found: Reduce, most: int = SUMMED) -> list[Primitive]:
-    """Across vectors: of all, or of as many terms as divide a long sum. Axes whose elements lie in
-    a row are one."""
+    """Return primitives that reduce across lanes: all terms, or a divisor of a long sum. Contiguous
+    axes are fused."""
     *outer, last = found.axes
     steps: list[Primitive] = []
     name, extent = last.name, last.size
@@ -115,6 +116,6 @@ def summed(found: Reduce, most: int = SUMMED) -> list[Primitive]:
 
 
 def _together(x: Load, outer: Axis, last: Axis, extent: int) -> bool:
-    """Does the outer axis go on where `extent` elements along the last one end?"""
+    """True if the outer axis continues where `extent` elements along the last one end."""
     far, near = strides(x, outer), strides(x, last)
     return far is not None and near is not None and far == near * extent

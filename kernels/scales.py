@@ -1,10 +1,10 @@
-"""Rows of a matrix, made alike: each by its largest element.
+"""Row scaling of a matrix by the inverse of each row's largest element.
 
-What computes sums of rows rounds by the largest of these. So rows are multiplied by the inverse of
-their largest elements before, and results are divided by it again (outside scaling; Ballard,
-Benson, Druinsky, Lipshitz, Schwartz, Improving the numerical stability of fast matrix
-multiplication, SIAM J. Matrix Anal. Appl. 37, 2016, section 4.1): then errors are small beside each
-row's own elements, and rows of zeros give zeros.
+Algorithms that sum rows (Strassen) have errors relative to the largest of these rows. So rows are
+scaled before, and results are unscaled (outside scaling; Ballard, Benson, Druinsky, Lipshitz,
+Schwartz, Improving the numerical stability of fast matrix multiplication, SIAM J. Matrix Anal.
+Appl. 37, 2016, section 4.1): errors are then relative to each row's own elements, and rows of zeros
+give zeros.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from superopt.te.dtype import F32, I32
 from superopt.te.expr import Tensor, apply, compare, compute, const, reduce_max, select
 from superopt.te.node import Axis, Expr
 
-# Largest elements of which the inverse is a number, and no subnormal one.
+# range of largest elements whose inverse is a normal number, as bits
 LEAST, MOST = (int(np.float32(x).view(np.int32)) for x in (2.0**-126, 2.0**126))
 MAGNITUDE = 0x7FFFFFFF  # all bits of a float but its sign
 
 
 def inverses(factor: Expr, rows: Sequence[Axis], k: Axis, none: Mapping[Expr, Expr]) -> Tensor:
-    """Of each row of a matrix of float32, by the indices of `rows`, the inverse of its largest
-    element; 0 where all are. factor: an element. k: of which there is one in a row. none: what
-    other axes of it are.
+    """Return the inverse of each row's largest magnitude, by the indices of `rows`; 0 for rows of
+    zeros. factor: an element, over rows and k. fixed: values of its other axes.
 
-    By their bits floats are in the order of their magnitudes: so no NaN is asked for.
+    Magnitudes compare as their bits, so that NaN needs no test.
     """
 
     def body(*at: Expr) -> Expr:
@@ -45,5 +44,5 @@ def inverses(factor: Expr, rows: Sequence[Axis], k: Axis, none: Mapping[Expr, Ex
 
 
 def undone(inverse: Expr) -> Expr:
-    """What a result of such a row is multiplied by."""
+    """Return the factor that unscales a result of such a row."""
     return select(compare("lt", 0, inverse), 1 / inverse, const(0, F32))

@@ -1,11 +1,10 @@
-"""Scatters as kernels: a copy of the data, and then the updates, one after the other.
+"""Scatter kernels: a copy of the data, then the updates in order.
 
     y = x
     for k: y[i, indices[i, k], j] = f(y[i, indices[i, k], j], updates[i, k, j])
 
-Updates run in order, so that the last of several updates of an element wins, and sums
-are added in order. Threads share what different updates never meet in: leading axes, and blocks of
-the elements of a row.
+The last of several updates of an element wins, and sums are added in order. Threads share leading
+axes, and blocks of the elements of a row, where updates never conflict.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ from superopt.te.dtype import DType
 from superopt.te.expr import Tensor, apply, gather, ravel
 from superopt.te.node import Axis, Const, Expr
 
-BLOCK = 128  # elements of a row that a chunk has, at most; where rows are short, half of one
-LONGEST_TILE = 512  # elements of a row that is no multiple of a smaller number
+BLOCK = 128  # of a row, for a chunk; half of short rows
+LONGEST_TILE = 512  # of a row without a suitable divisor
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """What a scatter computes.
+    """A scatter.
 
-    dtype: of data and updates. index: of indices. outer, rows, row: the data as [outer, rows, row];
-    updates are [outer, count, row]. named: the sizes that are multiplied to `rows`, of which an
-    index has one number each, indices being [count, len(named)]; or none, where each element of the
-    updates has an index of its own. reduction: none, add, mul, max or min. fill: the number that
-    all elements of the data are, or None.
+    dtype: of data and updates. index_dtype: of indices. outer, rows, row: the data's shape [outer,
+    rows, row]; updates are [outer, count, row]. indexed_sizes: the sizes whose product is `rows`,
+    with indices [count, len(indexed_sizes)]; or none, if each element of the updates has an index.
+    reduction: none, add, mul, max or min. fill: the constant that the data consists of, or None.
     """
 
     dtype: DType
@@ -46,14 +44,14 @@ class Scatter:
 
 
 def block(row: int) -> int:
-    """Elements of a row that are one tile; 0 where no tile is small enough."""
+    """Return the elements of a row in a tile; 0 if no tile is small enough."""
     most = min(BLOCK, max(row // 2, 1))
     found = next((n for n in range(most, 15, -1) if row % n == 0), row)
     return found if found <= LONGEST_TILE else 0
 
 
 def scatter(s: Scatter) -> Kernel:
-    """A kernel of data (unless these are all one number), indices and updates, and the result."""
+    """Return a kernel of data (unless constant), indices, updates, and the result."""
     shape = (s.outer, s.rows, s.row)
     x, y = Tensor("x", s.dtype, shape), Tensor("y", s.dtype, shape)
     updates = Tensor("updates", s.dtype, (s.outer, s.count, s.row))
@@ -83,7 +81,7 @@ def scatter(s: Scatter) -> Kernel:
 def _copy(
     s: Scatter, x: Tensor, y: Tensor, i: Axis, j: Expr, tile: tuple[Axis, ...]
 ) -> tuple[Stmt, ...]:
-    """The data's elements j of all rows; many rows at once where a row is one element."""
+    """Return a copy of elements j of all rows; of many rows at once if a row is one element."""
 
     def own(n: Expr) -> Expr:
         return Const(s.fill, s.dtype) if s.fill is not None else x[i, n, j]

@@ -1,12 +1,12 @@
-"""Schedules: how the loops of a tensor's computation are split, ordered and run. Data, which prints
-as text that parses back:
+"""The schedule language: how the loops of a tensor's computation are split, ordered and run. Data,
+which prints as text that parses back:
 
     split(i0, 6); split(i1, 64); reorder(i1.o, i0.o, k0, i0.i, i1.i); unroll(i0.i); vectorize(i1.i)
 
 Axes are named as in the tensor's expression: i0, i1, ... of its elements, k0, ... of its reduction.
-What a primitive does, and when it may be used, is said at the function of its name: `transform.py`
-has those that change loops, `marks.py` those that say how a loop runs, `staging.py` and `place.py`
-those that say where a tensor is computed.
+The function of a primitive's name documents it: `loop_transforms.py` has those that change loops,
+`loop_annotations.py` those that say how a loop runs, `staging.py` and `compute_at.py` those that
+say where a tensor is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 
 
 class _Written:
-    """A primitive is written as its class is called, with its fields."""
+    """A primitive, which prints as a call of its class with its fields."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class Parallel(_Written):
 
 @dataclass(frozen=True, slots=True)
 class Bind(_Written):
-    """to: block or thread, of a GPU's grid."""
+    """kind: block or thread, of a GPU's grid."""
 
     axis: str
     to: str
@@ -93,7 +93,7 @@ class Vthread(_Written):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(_Written):
-    """stages: how many steps' copies there are at a time."""
+    """stages: the number of buffered steps."""
 
     axis: str
     stages: int = 2
@@ -101,7 +101,7 @@ class Pipeline(_Written):
 
 @dataclass(frozen=True, slots=True)
 class Tensorize(_Written):
-    """intrinsic: a name of intrinsic.py's table."""
+    """intrinsic: a name in intrinsic.INTRINSICS."""
 
     axis: str
     intrinsic: str
@@ -122,7 +122,7 @@ class CacheWrite(_Written):
 
 @dataclass(frozen=True, slots=True)
 class ComputeAt(_Written):
-    """tensor: the name of one that reads this one."""
+    """tensor: the name of a reader of this tensor."""
 
     tensor: str
     axis: str
@@ -148,7 +148,7 @@ PRIMITIVES: dict[str, Callable[..., Primitive]] = {
 
 
 class IllegalSchedule(ValueError):
-    """A primitive that cannot be used where it is; says why."""
+    """A primitive that is not applicable, with the reason."""
 
 
 def text(schedule: Schedule) -> str:
@@ -156,7 +156,7 @@ def text(schedule: Schedule) -> str:
 
 
 def parsed(source: str) -> Schedule:
-    """A schedule from its text. Raises IllegalSchedule where it is none."""
+    """Parse a schedule. Raises IllegalSchedule for other text."""
     return tuple(_primitive(part.strip()) for part in source.split(";") if part.strip())
 
 
@@ -169,11 +169,11 @@ def _primitive(part: str) -> Primitive:
                     return PRIMITIVES[word](*given)
     except SyntaxError:
         pass
-    raise IllegalSchedule(f"{part} is no primitive, such as split(i0, 8)")
+    raise IllegalSchedule(f"{part} is not a primitive, such as split(i0, 8)")
 
 
 def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
-    """The fields of a primitive, each of its type; None where these are others."""
+    """Return a primitive's fields, each of its type; None if they do not match."""
     wanted = fields(primitive)  # type: ignore[arg-type]  # a class, which is called
     if wanted and wanted[0].type == "tuple[str, ...]":
         return [tuple(map(_name, args))] if args else None
@@ -193,10 +193,10 @@ def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> lis
 
 
 def _name(e: ast.expr) -> str:
-    """An axis, as it is written: i0, i0.o, i0.o.i."""
+    """Return an axis as written: i0, i0.o, i0.o.i."""
     match e:
         case ast.Name(n):
             return n
         case ast.Attribute(of, n):
             return f"{_name(of)}.{n}"
-    raise IllegalSchedule(f"{ast.unparse(e)} is no axis")
+    raise IllegalSchedule(f"{ast.unparse(e)} is not an axis")

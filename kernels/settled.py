@@ -1,4 +1,4 @@
-"""Stages of a kernel of rows that are computed in the result's own memory."""
+"""In-place stages: stages of a row kernel that are stored in the result's memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load
 from superopt.te.walk import loads
 
-SLOW = 10  # operations of a function that takes longer than to fetch what it is written to
+SLOW = 10  # of a function that takes longer than fetching the memory it is stored to
 
 
 def settled(kernel: Kernel) -> Kernel:
-    """A local buffer becomes a part of the result, where each of the result's elements is made of
-    the one that lies at its place in the buffer, and no two steps of the loops around share any.
+    """Replace a local buffer by a part of the result, if each element of the result is computed
+    from the one at its place in the buffer, and no two iterations share any.
 
-    Memory is then fetched for a row while its exp is computed, and not all at once when the row is
-    scaled: of 16 MiB that took 1.2 to 1.4 times as long. What is computed fast had better stay in
-    the first cache: sums of which layer norms are made took 0.8 to 0.9 times as long there.
+    Memory is then fetched while a row's exp is computed, not all at once when the row is scaled:
+    for 16 MiB the latter took 1.2 to 1.4 times as long. Cheap stages had better stay in L1: sums of
+    layer norms took 0.8 to 0.9 times as long there.
     """
     for buffer, scope in kernel.scratch:
         if scope == "local" and (begin := _begin(kernel, buffer)) is not None:
@@ -32,7 +32,8 @@ def settled(kernel: Kernel) -> Kernel:
 
 
 def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
-    """Where in the result the buffer's first element lies; None where it must lie elsewhere."""
+    """Return the index in the result of the buffer's first element; None if this is not
+    possible."""
     body: Sequence[Stmt] = kernel.body
     around = set()
     while len(body) == 1 and isinstance(body[0], For):
@@ -59,7 +60,7 @@ def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
 
 
 def _slow(e: Expr) -> bool:
-    """Has it a function that is computed by a polynomial?"""
+    """True if the expression has a function that is computed by a polynomial."""
     if not isinstance(e, Apply):
         return False
     own = e.args and cost(e.fn, e.args[0].dtype, len(e.args), e.dtype) >= SLOW

@@ -1,5 +1,5 @@
-"""The ways in which a kernel can compute a tensor, by the kind of computation that it is, and the
-one that should be the fastest."""
+"""The options of a kernel on the CPU by the kind of computation, and the one estimated to be the
+fastest."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction, unscheduled
 
-TURNED = 16  # elements of a side of a tile that is turned, at most
+TURNED = 16  # elements of a side of a transposed tile
 
 
 def choice(p: Problem, wanted: Option | None = None) -> Choice:
-    """By the option that is wanted, where it is one of this problem's; else the way that should be
-    the fastest."""
+    """Return the choice of the requested option, if the problem has it; else of the best one."""
     first = best(p)
     if wanted is not None and wanted != first and wanted in options(p):
         return chosen(p, wanted)
@@ -37,6 +36,7 @@ def choice(p: Problem, wanted: Option | None = None) -> Choice:
 
 
 def best(p: Problem) -> Option:
+    """Return the option that is estimated to be the fastest."""
     fused = _attention(p)
     if fused is not None:
         return _blocked(*next(at.options(fused)))
@@ -77,13 +77,13 @@ def best(p: Problem) -> Option:
 
 
 def side(p: Problem) -> int:
-    """Of tiles that are turned: as many vectors as there are lanes have to be in registers."""
+    """Return the side of a transposed tile: so many vectors must be in registers."""
     return min(p.lanes, TURNED)
 
 
 def takes(p: Problem) -> float | None:
-    """What a sum of products should take as it is or in tiles, in multiply-adds of a vector; None
-    of what is none."""
+    """Return the estimated time of a contraction, direct or by Winograd, in vector FMAs; None if it
+    is none."""
     found = _product(p)
     if found is None:
         return None
@@ -93,15 +93,15 @@ def takes(p: Problem) -> float | None:
 
 
 def _of_rows(p: Problem) -> int:
-    """Elements of rows at a time: with few registers all of a short one, else as few as hide what
-    each of their steps waits for (18 softmaxes and norms of 33 to 30,522 elements)."""
+    """Return the elements of rows at a time: with few registers all of a short row, else as few as
+    hide latency (18 softmaxes and norms of 33 to 30,522 elements)."""
     if p.registers != co.FEWER:
         return LANES
     return 2 * LANES if p.tensor.axes[-1].size <= 2 * LANES else LANES // 4
 
 
 def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, float]:
-    """In register tiles; and what it should take, in multiply-adds of a vector."""
+    """Return the option of register tiles, and its estimated time in vector FMAs."""
     deep = _deep(p, c)[0]
     short = deep in co.SHORT
     how, of = "direct", frame
@@ -116,12 +116,12 @@ def _directly(p: Problem, c: co.Contraction, frame: co.Frame) -> tuple[Option, f
 
 
 def _deep(p: Problem, c: co.Contraction) -> list[int]:
-    """Terms of a block of the sum; the best ones first."""
+    """Return K block sizes, best first."""
     return co.blocks(p.tensor, c, p.layouts, p.registers)
 
 
 def options(p: Problem) -> Iterator[Option]:
-    """All ways, the one that should be the fastest first."""
+    """Yield all options, the estimated fastest first."""
     first = best(p)
     yield first
     yield from (o for o in dict.fromkeys(_options(p)) if o != first)
@@ -176,8 +176,8 @@ def _options(p: Problem) -> Iterator[Option]:
 
 
 def chosen(p: Problem, option: Option) -> Choice:
-    """What an option is for this problem. Raises ValueError or KeyError where it is none of
-    its options."""
+    """Return the choice of an option. Raises ValueError or KeyError if the problem does not have
+    it."""
     match option.algorithm:
         case "direct" | "packing":
             c, frame = _given(p, option)
@@ -233,18 +233,18 @@ def chosen(p: Problem, option: Option) -> Choice:
             layout = lying(p.layouts.get(p.tensor), p.tensor.rank)
             how = default(unscheduled(p.tensor), layout, option["lanes"])
             return Choice(option, p.tensor, {p.tensor: how})
-    raise ValueError(f"{option} is no way to compute {p.tensor.name}")
+    raise ValueError(f"{option} is not an option of {p.tensor.name}")
 
 
 def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
-    for lanes in dict.fromkeys((p.lanes, p.parts)):  # of groups a part of a vector may be in one
+    for lanes in dict.fromkeys((p.lanes, p.parts)):  # groups may have a part of a vector each
         found = co.contraction(p.tensor, p.constants, lanes)
         if found is None:
             return None
         alone = prod(a.size for a in found.of_b) == 1 and _few(p) is None
         if found.of_b and not alone and not _dotted(p, found):
-            # A matrix as it is: vectors below each other are in other pages, and a wide tile reads
-            # fewer of these for each product (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4).
+            # an unpacked matrix: vectors of different rows are in different pages, and a wide tile
+            # reads fewer of these per FMA (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4)
             near = found.b.tensor in p.constants or found.b.tensor in p.layouts
             halves = p.halves and lanes == p.lanes and near
             frame = co.frame(p.tensor, found, p.layouts, lanes, p.registers, halves)
@@ -253,8 +253,8 @@ def _product(p: Problem) -> tuple[co.Contraction, co.Frame] | None:
 
 
 def _dotted(p: Problem, c: co.Contraction) -> bool:
-    """Is it few rows, times a matrix whose columns lie one after the other? These are read once, as
-    they lie, and what is summed is across vectors."""
+    """True for few rows times a column-major matrix: each column is read once, and lanes run along
+    the reduction."""
     rows = prod(a.size for a in c.of_a)
     if rows >= co.ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return False
@@ -263,7 +263,7 @@ def _dotted(p: Problem, c: co.Contraction) -> bool:
 
 
 def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
-    """Ways for one row, times a matrix that lies row by row and is no constant; the best first."""
+    """Yield options for one row times a row-major matrix that is not constant, best first."""
     rows, n, found = prod(a.size for a in c.of_a), c.of_b[-1], reduction(p.tensor)
     if rows > 1 or found is None or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return
@@ -278,7 +278,7 @@ def _streams(p: Problem, c: co.Contraction) -> Iterator[Option]:
 def _given(p: Problem, option: Option) -> tuple[co.Contraction, co.Frame]:
     found = _product(p)
     if found is None:
-        raise ValueError(f"{option}: {p.tensor.name} is no sum of products")
+        raise ValueError(f"{option}: {p.tensor.name} is not a contraction")
     return found
 
 
@@ -295,8 +295,8 @@ def _groups(p: Problem) -> Groups | None:
 
 
 def _several(p: Problem, each: Groups) -> bool:
-    """Does a vector hold four groups or more? With long vectors it is faster to go along all of
-    them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
+    """True if a vector holds at least four groups. With long vectors it is faster to run along all
+    of them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
     size = each.frame.n.size
     return p.registers != co.FEWER and p.lanes % size == 0 and p.lanes >= 4 * size
 
@@ -304,7 +304,7 @@ def _several(p: Problem, each: Groups) -> bool:
 def _in_groups(p: Problem, option: Option) -> Choice:
     each = _groups(p)
     if each is None:
-        raise ValueError(f"{option}: {p.tensor.name} is no product in groups")
+        raise ValueError(f"{option}: {p.tensor.name} is not a grouped product")
     knobs = option["rows"], option["vectors"], 0
     how = co.scheduled(each.root, each.c, p.layouts, each.frame, *knobs)
     packed = (each.c.b.tensor,) if each.c.b.tensor in p.constants else ()

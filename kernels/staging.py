@@ -1,5 +1,5 @@
-"""Which tensors have loops at all: those that are computed where they are read (`inline`) do not,
-and copies of what is read (`cache_read`) do."""
+"""Which tensors have loops: inlined ones have none (`inline`), copies of operands do
+(`cache_read`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from superopt.te.walk import loads, reductions, stages
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The tensors with loops, each behind those it reads. now: of those given, what stands for
-    them. copies: by which primitive, and for which tensor they are made."""
+    """The tensors with loops, in dependency order. replacements: of the given tensors. copies: by
+    which primitive, and for which reader, they are made."""
 
     order: tuple[Tensor, ...]
     now: Mapping[Tensor, Tensor]
@@ -27,15 +27,15 @@ class Staged:
 
 
 def equation(t: Tensor) -> str:
-    """A tensor as its element."""
+    """Return a tensor's definition as text."""
     return f"{t.name}[{', '.join(a.name for a in t.axes)}]: {t.type} = {t.body}"
 
 
 def staged(
     outputs: Sequence[Tensor], schedules: Mapping[Tensor, Schedule], known: Collection[Tensor] = ()
 ) -> Staged:
-    """The tensors that `outputs` are computed from, and these. known: tables, which have numbers
-    and no memory. Raises IllegalSchedule."""
+    """Return the tensors that `outputs` are computed from, and these. tables: tensors of
+    compile-time constants. Raises IllegalSchedule."""
     order = stages(outputs)
     if not any(isinstance(p, Inline | CacheRead) for t in order for p in schedules.get(t, ())):
         return Staged(tuple(order), {t: t for t in order})
@@ -62,46 +62,46 @@ def staged(
 
 
 def inlined(t: Tensor, body: Expr, steps: Schedule, outputs: Collection[Tensor]) -> Tensor:
-    """A tensor is computed where it is read, and has no loops of its own.
+    """Compute a tensor where it is read, without loops of its own.
 
-    t[i] = a[i] * 2         =>    y[i] = a[i] * 2 + a[i + 1] * 2
-    y[i] = t[i] + t[i + 1]
+        t[i] = a[i] * 2         =>    y[i] = a[i] * 2 + a[i + 1] * 2
+        y[i] = t[i] + t[i + 1]
 
-    Not a result. A sum may not be read under a guard: it would be computed where that fails.
+    Not a result. A reduction may not be read under a guard: it would be computed where that fails.
     """
     if steps != (Inline(),):
         other = next((p for p in steps if p != Inline()), Inline())
-        raise IllegalSchedule(f"inline(): {t.name} has no loops then, and is said to {other}")
+        raise IllegalSchedule(f"inline(): {t.name} then has no loops for {other}")
     if t in outputs:
         raise IllegalSchedule(f"inline(): {t.name} is a result of the kernel")
     return Tensor(t.name, t.dtype, t.shape, t.axes, body)
 
 
 def cached(t: Tensor, body: Expr, p: CacheRead, known: Collection[Tensor]) -> tuple[Expr, Tensor]:
-    """What `t` reads of a tensor inside a loop is copied into a local buffer first, SOURCE.local.
+    """Copy what `t` reads of a tensor inside a loop into a local buffer SOURCE.local first.
 
-    for i < 4                     for i < 4
-      for k < 8             =>      for k < 8
-        y[i] += a[k, i]               a.local[k] = a[k, i]
-                                    for k < 8
-                                      y[i] += a.local[k]
+        for i < 4                     for i < 4
+          for k < 8             =>      for k < 8
+            y[i] += a[k, i]               a.local[k] = a[k, i]
+                                        for k < 8
+                                          y[i] += a.local[k]
 
-    Which part that is, is found from the indices (region.py), as for compute_at.
+    The region is inferred from the indices (region.py), as for compute_at.
     """
     read = {x.tensor: None for x in loads(body)}
     found = [x for x in read if x.name == p.source]
     if len(found) != 1:
         names = ", ".join(x.name for x in read) or "nothing"
-        raise IllegalSchedule(f"{p}: {t.name} reads {names}, where {len(found)} are {p.source}")
+        raise IllegalSchedule(f"{p}: {t.name} reads {names}; {len(found)} of these are {p.source}")
     (source,) = found
     if source in known:
-        raise IllegalSchedule(f"{p}: {p.source} is a table of numbers, which are in the code")
+        raise IllegalSchedule(f"{p}: {p.source} is a table of compile-time constants")
     copy = compute(source.shape, lambda *i: source[i], name=f"{source.name}.local")
     return Inlining({source: _as(source, copy)}).expr(body), copy
 
 
 def _as(t: Tensor, other: Tensor) -> Tensor:
-    """`t` as a part of expressions: the element of another tensor that stands for it."""
+    """Return a stand-in for `t` in expressions: the element of another tensor."""
     return compute(t.shape, lambda *i: other[i])
 
 
@@ -110,12 +110,12 @@ def _checked(reader: Tensor, bodies: Mapping[Tensor, Tensor]) -> None:
     for t in _guarded(reader.body, False):
         if t in bodies and reductions(bodies[t].body):
             raise IllegalSchedule(
-                f"inline(): {t.name} is a sum, and {reader.name} reads it under a guard"
+                f"inline(): {t.name} is a reduction, and {reader.name} reads it under a guard"
             )
 
 
 def _guarded(e: Expr, guard: bool) -> Iterator[Tensor]:
-    """The tensors that are read where a guard holds."""
+    """Yield the tensors that are read under a guard."""
     match e:
         case Apply("select", (condition, yes, no)):
             yield from _guarded(condition, guard)

@@ -1,17 +1,16 @@
-"""Products of matrices by fewer products: Strassen, Gaussian elimination is not optimal, 1969.
+"""Strassen's matrix product: Strassen, Gaussian elimination is not optimal, 1969.
 
-Each operand is cut in two along both of its axes; seven products of sums of its quarters take the
-place of eight products of quarters. For quarters (r, s) of a, (s, c) of b and (r, c) of y:
+Each operand is split in two along both axes; seven products of sums of quarters replace eight
+products of quarters. For quarters (r, s) of a, (s, c) of b and (r, c) of y:
 
     p[i, x, k]    = sum(A[x, r, s] * a[r, i, s, k] for r, s)
     q[x, k, n]    = sum(B[x, s, c] * b[s, k, c, n] for s, c)        a constant: ahead of time
     s[x, i, n]    = sum(p[i, x, k] * q[x, k, n] for k)
     y[i, r, c, n] = sum(C[r, c, x] * s[x, i, n] for x)
 
-Errors of a sum of rows are small beside the largest of these: so rows are scaled (`scales.py`).
+Errors of a sum of rows are relative to the largest of these, so rows are scaled (`row_scaling.py`).
 
-Where the number of rows is odd the second half begins one row before the first one's end, and
-gives that row once more.
+If the number of rows is odd, the second half begins one row earlier and computes that row again.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import axes_of
 
-# [x][r][s], [x][s][c] and [r][c][x], of Strassen's own seven products: other ones take fewer sums
-# where these share what they have in common, and round more.
+# [x][r][s], [x][s][c] and [r][c][x] of Strassen's own seven products: Winograd's variant takes
+# fewer additions by sharing them, but amplifies errors more.
 A = (
     (1, 0, 0, 1),
     (0, 0, 1, 1),
@@ -64,11 +63,11 @@ C = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """A product of matrices: of `rows`, axes of the result together, `n` columns, and `k` terms;
-    and that for each of `images`, where the first axis of several says which.
+    """A matrix product: `rows`, fused axes of the result, `n` columns, `k` terms; for each of
+    `images`, if the first of several row axes selects one.
 
-    Rows of different images are never in one sum: what is not a number in one of them shows in the
-    rows with which it is summed, too.
+    Rows of different images are never summed, since a NaN would spread to the rows it is summed
+    with.
     """
 
     images: Axis | None
@@ -82,16 +81,15 @@ class Square:
 
     @property
     def high(self) -> int:
-        """Rows of an image."""
+        """The rows of an image."""
         return prod(a.size for a in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """levels: quarters of quarters, so many times. apart: all sums of a's parts are computed by a
-    kernel of its own, before; else those of `block` rows of each part at a time. Register tiles of
-    the products are of `rows` times `vectors`; deep: terms of a block of their sums, 0 where it is
-    one."""
+    """levels: of recursion. apart: all sums of a's parts are computed by a kernel before; else
+    those of `block` rows of each part at a time. Register tiles of the products are `rows` times
+    `vectors`; deep: terms of a K block, 0 for one block."""
 
     levels: int
     apart: bool
@@ -102,7 +100,7 @@ class Plan:
 
 
 def square(t: Tensor, c: Contraction) -> Square | None:
-    """The product of matrices that a contraction is, if parts can compute it."""
+    """Match a matrix product that Strassen can compute; None otherwise."""
     found = reduction(t)
     if found is None or not isinstance(found.body, Apply) or c.b not in found.body.args:
         return None
@@ -122,7 +120,7 @@ def cut(
     t: Tensor, c: Contraction, p: Square, plan: Plan, layouts: Mapping[Tensor, Layout | Scatter],
     lanes: int, registers: int,
 ) -> Form:  # fmt: skip
-    """The tensor by Strassen's products."""
+    """Return the tensor by Strassen's products."""
     found = reduction(t)
     assert found is not None
     assert isinstance(found.body, Apply)
@@ -130,18 +128,18 @@ def cut(
     count, m, n, k = 7**plan.levels, high(p, parts), p.n.size // parts, p.k.size // parts
     table_a = Tensor("A", kind, (count, parts, parts))
     table_c = Tensor("C", kind, (parts, parts, count))
-    q = Tensor("q", kind, (count, n // lanes, k, lanes))  # a panel of a vector's columns at a time
+    q = Tensor("q", kind, (count, n // lanes, k, lanes))  # in panels of a vector's columns
     factor = next(e for e in found.body.args if e is not c.b)
     none: dict[Expr, Expr] = dict.fromkeys((*t.axes, *found.axes), ix.as_index(0))
 
     each = m // p.count
-    twice = parts * each - p.high  # rows that the last part gives once more
+    twice = parts * each - p.high  # rows that the last part computes again
     chunked = plan.block > twice and (p.count == 1 or each % plan.block == 0)
 
     def row(part: Expr, i: Expr, stored: bool = False) -> dict[Expr, Expr]:
-        """The row's axes: row i of a part. stored: a row that another part gives, too, is not given
-        again, rounded otherwise, by another thread: it goes to the place of the first row that is
-        new, which the same chunk stores after it."""
+        """Return the row axes at row i of a part. stored: a row that another part computes, too, is
+        not stored twice (with other rounding, by another thread): it goes to the place of the first
+        new row, which the same chunk stores after it."""
         out: dict[Expr, Expr] = {}
         if p.images is not None:
             out[p.images], i = ix.as_index(i // each), ix.as_index(i % each)
@@ -204,7 +202,7 @@ def cut(
 def _scheduled(
     sums: Tensor, products: Tensor, y: Tensor, plan: Plan, lanes: int
 ) -> dict[Tensor, Schedule]:
-    """A panel of `vectors` at a time, of all products."""
+    """Return schedules with a panel of `vectors` at a time, of all products."""
     tile = f"split(i3, {lanes}); split(i3.o, {plan.vectors}); "
     inner = "i0.i, i3.o.i, k0, i1, i2, i3.i); unroll(k0); unroll(i1); unroll(i2); vectorize(i3.i)"
     over, inside = (
@@ -223,7 +221,7 @@ def _scheduled(
 
 
 def tables(levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[x][r][s], [x][s][c], [r][c][x], for quarters of quarters, `levels` times."""
+    """Return [x][r][s], [x][s][c], [r][c][x], nested `levels` times."""
     one = (np.reshape(A, (7, 2, 2)), np.reshape(B, (7, 2, 2)), np.reshape(C, (2, 2, 7)))
     out = one
     for _ in range(levels - 1):
@@ -232,7 +230,7 @@ def tables(levels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def matrix(c: Contraction, p: Square) -> Pack:
-    """b as a matrix of terms and columns."""
+    """Return the packing of b as a matrix of terms and columns."""
     axes = [x for e in c.b.index for x in axes_of(e)]
     env: dict[Expr, Expr] = {x: x if x in (p.k, p.n) else ix.as_index(0) for x in axes}
     index = tuple(ix.substitute(e, env) for e in c.b.index)
@@ -241,7 +239,7 @@ def matrix(c: Contraction, p: Square) -> Pack:
 
 
 def combined(levels: int, lanes: int, how: Pack, b: np.ndarray) -> np.ndarray:
-    """q[x, k, n] of the constant that is b, in panels: [x, n // lanes, k, n % lanes]."""
+    """Return q[x, k, n] of the constant b, in panels: [x, n // lanes, k, n % lanes]."""
     w, b = packed(how, b), tables(levels)[1]
     parts = 2**levels
     k, n = (x // parts for x in w.shape)
@@ -262,35 +260,35 @@ def combined(levels: int, lanes: int, how: Pack, b: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
 
 
-# Rounding grows by 2.4 with each level, at most (by its norm, as that of Winograd's tiles): twice
-# it is by 6, where F(4 x 4, 3 x 3) has 9; a third time it would be too much.
+# Errors grow by at most 2.4 per level (in norm, as Winograd's): 6 for two levels, where F(4 x 4, 3
+# x 3) has 9; a third would be too much.
 LEVELS = (1, 2)
-FEW = 4  # rows of a part, at least
-# Fitted to measurements of 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are
-# predicted within 3 %. Cycles for each vector, of the sums of a's parts, and of a product until it
-# is in the result, in the unit of register tiles (contraction.tiles); and what part of that unit
-# these take here.
+FEW = 4  # of a part
+# Fitted to 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are predicted within
+# 3 %. Cycles per vector of the sums of a's parts, and of a product until it is in the result, in
+# the unit of contraction.register_tiles; and the factor of that unit here.
 SUMMED, ADDED, TAKEN = 6, 3.5, 0.96
-HALVES = 1.02  # TAKEN where vectors are multiplied in halves, fitted to 26 products
-MOVED = {32: 1.0, 16: 4.5}  # times the first two, by registers: smaller caches come with fewer
-BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant, which comes from memory, by registers
-BESIDE = 0.2  # part of what is not the bottleneck that shows
-STARTS = 0.965  # part of the time of the product as it is below which parts pay
-LATE = 0.83  # where that has its sum in short blocks (contraction.SHORT), which is not counted here
-ROOM = 8_000_000  # bytes of the sums of a's parts, which are read once for each panel
-# Bytes of the products of a register tile, which stay near: tiles are one vector wide, and at least
-# ENOUGH rows high, which is what keeps a core busy.
+HALVES = 1.02  # PRODUCT_COST_FACTOR if vectors are split, fitted to 26 products
+# factor of SUM_CYCLES and RESULT_CYCLES, by registers (fewer come with smaller caches)
+MOVED = {32: 1.0, 16: 4.5}
+BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant from memory, by registers
+BESIDE = 0.2  # share of the time of what is not the bottleneck that is not hidden
+STARTS = 0.965  # relative to the direct product
+LATE = 0.83  # if its sum is in short blocks (contraction.L1_PANEL_TERMS), not modelled here
+ROOM = 8_000_000  # of the sums of a's parts, which are read once per panel
+# Bytes of a register tile's products, which stay near: tiles are one vector wide and at least
+# MIN_TILE_ROWS high, which keeps a core busy.
 HELD = 48_000
 ENOUGH = 8
-TALL = {32: (ENOUGH, 1), 16: (6, 2)}  # rows at least and vectors at most, by registers
-PAGE = 4096  # bytes: of rows that are so far apart a cache holds no more than ENOUGH
-CHUNKS = 6  # for threads, at least, where there are blocks of LEAST rows
+TALL = {32: (ENOUGH, 1), 16: (6, 2)}  # minimum rows and maximum vectors, by registers
+PAGE = 4096  # of rows so far apart a cache holds no more than MIN_TILE_ROWS
+CHUNKS = 6  # for threads, if there are blocks of MIN_BLOCK_ROWS
 LEAST, TWICE = 7, 1.035
 TILES = 6  # register tiles that are worth trying
 
 
 def fits(p: Square, levels: int, lanes: int) -> bool:
-    """Do all parts have whole vectors, and some rows?"""
+    """True if all parts have whole vectors, and enough rows."""
     parts = 2**levels
     wide = p.n.size % (parts * lanes) == 0 and p.k.size % (parts * lanes) == 0
     return wide and over(p.high, parts) >= FEW
@@ -300,9 +298,9 @@ def best(
     p: Square, lanes: int, most: int, direct: float, registers: int = REGISTERS,
     starts: float = STARTS, halves: bool = False,
 ) -> Plan | None:  # fmt: skip
-    """The way that should be the fastest, if it is one by parts. most: levels. direct: what
-    the product as it is takes for each of its terms, in the unit of register tiles. starts: part of
-    the time of that below which parts pay. halves: see contraction.tiles."""
+    """Return the fastest estimated plan; None if the direct product is better. direct: time of the
+    direct product per term, in the unit of register tiles. max_time_ratio: below which Strassen
+    pays. split_vectors: see contraction.register_tiles."""
     taken = HALVES if halves else TAKEN
     size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
     some = [(_time(direct * p.k.size, size), 0)]
@@ -326,7 +324,7 @@ def _time(busy: float, streams: float) -> float:
 def plans(
     p: Square, lanes: int, most: int, registers: int = REGISTERS, halves: bool = False
 ) -> list[Plan]:
-    """All, of each number of levels the one that should be the fastest first."""
+    """Return all plans; for each level the fastest estimated one first."""
     out = []
     for levels in LEVELS[:most]:
         if not fits(p, levels, lanes):
@@ -348,12 +346,13 @@ def plans(
 
 
 def _block(m: int, rows: int, panels: int) -> int:
-    """Rows at a time, so that there are chunks for several threads, and few rows are computed twice
-    because the last block overlaps another."""
+    """Return the rows at a time, for enough chunks with few rows recomputed by an overlapping last
+    block."""
     count, least = over(m, rows), over(LEAST, rows)
 
     def highest(blocks: int) -> int:
-        """Tiles of one, where there are so many; 0 where too many rows would be computed twice."""
+        """Return the tiles of a block for so many blocks; 0 if too many rows would be
+        recomputed."""
         most = count if blocks == 1 else (count - 1) // (blocks - 1)
         high = min(most, int(TWICE * count) // blocks)
         return high if over(count, max(high, 1)) == blocks else 0
@@ -367,8 +366,7 @@ def _block(m: int, rows: int, panels: int) -> int:
 def _tiles(
     m: int, n: int, k: int, lanes: int, count: int, registers: int, halves: bool
 ) -> list[tuple[float, int, int]]:
-    """Register tiles whose panels divide the columns, so that no column is computed twice, and
-    of which all products stay near."""
+    """Return register tiles whose panels divide the columns and whose products stay near."""
     pitch = count * 4 * k
     most = ENOUGH if pitch % PAGE == 0 else 14
     every = tiles(m, n, lanes, most, registers=registers, terms=k, halves=halves)
@@ -380,5 +378,5 @@ def _tiles(
 
 
 def high(p: Square, parts: int) -> int:
-    """Rows of a part, of all images."""
+    """Return the rows of a part, of all images."""
     return p.count * over(p.high, parts)

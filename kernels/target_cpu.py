@@ -1,7 +1,7 @@
-"""The levels of the x86-64 psABI as compilation targets, and which of them the user asks for.
+"""The levels of the x86-64 psABI as compilation targets, and the one the user requests.
 
 `SUPEROPT_TARGET_CPU=x86-64-v3` compiles kernels for that level instead of for this processor: to
-export code for an older one, or to test the code that other processors get.
+export code for an older one, or to test its code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "SUPEROPT_TARGET_CPU"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the psABI. features: LLVM's names of all that it has; width: of a vector, in
+    """A level of the psABI. features: LLVM's names of all its features; width: of a vector,
     bytes."""
 
     features: tuple[str, ...]
@@ -37,11 +37,11 @@ LEVELS = {
 
 
 class MissingInstructions(UsageError):
-    """Code is to run on a processor that lacks an instruction set that it uses."""
+    """Code uses an instruction set that this processor lacks."""
 
 
 def requested_level() -> str | None:
-    """The level that SUPEROPT_TARGET_CPU names; None where it is unset, empty or "native".
+    """Return the level that SUPEROPT_TARGET_CPU names; None if it is unset, empty or "native".
 
     Raises UsageError for another name.
     """
@@ -49,15 +49,15 @@ def requested_level() -> str | None:
     if name != "native" and name not in LEVELS:
         raise UsageError(
             f"{VARIABLE} is {name!r}",
-            "this is no level of x86-64",
+            "it is not a level of x86-64",
             f"set it to one of {', '.join(LEVELS)}, or native",
         )
     return None if name == "native" else name
 
 
 def missing_features(needed: str, present: str) -> list[str]:
-    """The features of the target `needed` that `present` lacks; both as LLVM's feature strings
-    ("+avx,+avx2,-avx512f")."""
+    """Return the features of the target `needed` that `present` lacks; both as LLVM's feature
+    strings ("+avx,+avx2,-avx512f")."""
     have = _enabled_features(present)
     return sorted(_enabled_features(needed) - have)
 

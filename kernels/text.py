@@ -1,4 +1,4 @@
-"""LLVM's text as it grows: values, what they are called, and what is declared on the way."""
+"""A builder of LLVM text: values, fresh names, and declarations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOATS = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value: a vector of `lanes` elements, or one scalar where that is 0."""
+    """A value: a vector of `lanes` elements, or a scalar if that is 0."""
 
     text: str
     dtype: DType
@@ -30,7 +30,7 @@ class Value:
 
     @property
     def suffix(self) -> str:
-        """As the names of intrinsics end."""
+        """The type suffix of an intrinsic's name."""
         letter = "bf" if self.dtype.name == "bf16" else "f" if self.dtype.is_float else "i"
         bits = 1 if self.dtype == BOOL else self.dtype.bits
         return f"v{self.lanes}{letter}{bits}" if self.lanes else f"{letter}{bits}"
@@ -40,7 +40,7 @@ class Value:
 
 
 def element(dtype: DType) -> str:
-    """The type of a value of this element type; a bool is one bit, and a byte in memory."""
+    """Return LLVM's type of a value; a bool is one bit, and a byte in memory."""
     if dtype == BOOL:
         return "i1"
     if dtype.name in _FLOATS:
@@ -56,9 +56,9 @@ def stored(dtype: DType) -> str:
 
 @dataclass(slots=True)
 class Text:
-    """The lines of a function, those at its beginning, and the declarations that it needs.
+    """A function's lines, its entry block, and the declarations it needs.
 
-    scales: is there an instruction that multiplies by powers of two?
+    has_scalef: the target has an instruction that scales by powers of two.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -75,12 +75,13 @@ class Text:
         return f"{stem}{self.count}"
 
     def make(self, text: str, dtype: DType, lanes: int) -> Value:
+        """Emit an instruction; return its value."""
         out = f"%{self.fresh()}"
         self.line(f"{out} = {text}")
         return Value(out, dtype, lanes)
 
     def call(self, name: str, args: Sequence[Value], dtype: DType) -> Value:
-        """A function of LLVM's, or of C's library."""
+        """Emit a call of an LLVM intrinsic or of libm."""
         lanes = args[0].lanes
         out = Value("", dtype, lanes)
         kinds = ", ".join(a.type for a in args)
@@ -89,7 +90,7 @@ class Text:
         return self.make(f"call {out.type} @{name}({given})", dtype, lanes)
 
     def each(self, name: str, args: Sequence[Value]) -> Value:
-        """A function of C's library, which knows no vectors, of one lane after the other."""
+        """Emit calls of a libm function for each lane."""
         a = args[0]
         if not a.lanes:
             return self.call(name, args, a.dtype)
@@ -102,7 +103,7 @@ class Text:
 
     @contextmanager
     def steps(self, extent: int) -> Iterator[Value]:
-        """A loop around what is written meanwhile: its counter. The extent is not 0."""
+        """Emit a loop around what is emitted meanwhile; yield its counter. The extent is not 0."""
         n = self.fresh("loop")
         self.entry.append(f"  %{n}.at = alloca i64")
         self.line(f"store i64 0, ptr %{n}.at")
@@ -117,7 +118,7 @@ class Text:
         self.lines.append(f"{n}.end:")
 
     def splat(self, v: Value, lanes: int) -> Value:
-        """`v` in each of `lanes`."""
+        """Broadcast `v` to `lanes`."""
         if v.lanes == lanes:
             return v
         if not v.text.startswith("%"):
@@ -129,7 +130,7 @@ class Text:
 
 
 def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
-    """A constant; floats are written as the bits of the double that they are."""
+    """Return a constant; floats are written as the bits of a double."""
     if dtype.is_float:
         x = float(value)
         if dtype != F64:
@@ -145,5 +146,5 @@ def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
 
 
 def repeated(only: Value, lanes: int) -> Value:
-    """A constant in each of `lanes`."""
+    """Return a vector of one constant."""
     return Value("<" + ", ".join([str(only)] * lanes) + ">", only.dtype, lanes)

@@ -1,25 +1,25 @@
-"""The tile-level form: loops around statements on tiles. What every target prints.
+"""The tile-level form: loops around statements on tiles. Every target prints it.
 
 A statement computes a *tile*: all elements over its tile axes, which have small constant extents.
-Its value is an expression over tile axes and the axes of the loops around it, in which loads are of
-buffers. Where a buffer lies is its scope:
+Its value is an expression over tile axes and loop axes, with loads of buffers. A buffer has a
+scope:
 
     global    a parameter, in memory
     local     scratch of the kernel, in a cache
-    register  a tile: it lives from its first store to the end of the loop that this is in
+    register  a tile, alive from its first store to the end of the loop around that
 
-A product of two loads that is summed over tile axes is a dot; a target with matrix instructions
-takes it as one, the others add its products one after the other. Where a schedule says by which
-instruction, its name (intrinsic.py) is with the update.
+A product of two loads that is reduced over tile axes is a dot; targets with matrix instructions use
+one, others add products one after the other. If a schedule names the instruction (intrinsic.py),
+the update has its name.
 
-A loop's kind says how its steps are done:
+The kind of a loop says how its steps run:
 
     serial         one after the other
-    parallel       in any order, and at once, by threads of a processor
-    block, thread  in any order, and at once, by the blocks of a GPU's grid, and by threads of one
-    unroll         one after the other, written out
+    parallel       concurrently, in any order, by threads of a processor
+    block, thread  concurrently, in any order, by blocks of a GPU's grid, and threads of a block
+    unroll         one after the other, unrolled
 
-A target refuses the kinds that it has no way to do.
+A target rejects kinds that it does not support.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = ("serial", "parallel", "block", "thread", "unroll")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value, for all `axes`; the last of these runs along vectors."""
+    """buffer[index] = value, for all `axes`; vectors run along the last one."""
 
     buffer: Tensor
     index: tuple[Expr, ...]
@@ -50,9 +50,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[index] = fn(buffer[index], value), for all `axes` and, one after the other, `over`.
+    """buffer[index] = fn(buffer[index], value), for all `axes` and, in order, `over`.
 
-    intrinsic: the name of what computes this for the last of `axes` and `over`.
+    intrinsic: the instruction that computes this for the innermost of `axes` and `over`.
     """
 
     buffer: Tensor
@@ -71,8 +71,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """The body for each value of `axis` below its extent, or below `until` where that is less: a
-    number of 32 bits, which is known when the loop begins."""
+    """The body for each value of `axis` below its extent, and below `until` if given: a 32-bit
+    expression, evaluated when the loop begins."""
 
     axis: Axis
     body: tuple[Stmt, ...]
@@ -84,7 +84,7 @@ Stmt = Store | Update | For
 
 
 def flat(body: Sequence[Stmt]) -> Iterator[Store | Update]:
-    """The statements within all loops."""
+    """Yield the statements inside all loops."""
     for s in body:
         if isinstance(s, For):
             yield from flat(s.body)
@@ -94,7 +94,7 @@ def flat(body: Sequence[Stmt]) -> Iterator[Store | Update]:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A constant as a kernel reads it: buffer[axes] = source[index], in the order of its loops."""
+    """A constant in a kernel's reading order: buffer[axes] = source[index]."""
 
     source: Tensor
     buffer: Tensor
@@ -104,15 +104,13 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of the buffers `params`, the results last; `scratch` are its own, with scopes.
+    """A function of the buffers `params`, results last; `scratch` buffers have scopes.
 
-    tables: small buffers whose numbers are known, and become part of the code. packs: parameters
-    that are constants in another order. library: what a library computes in the body's place, of
-    the parameters: "mm ROWS TERMS COLUMNS", a product of matrices, or what gpu_convolution.py and
-    gpu_sdpa.py say. programs: on a GPU,
-    where parallel loops have steps for more, each of so many programs takes one after the other; 0:
-    one for each. passes: what it was before each pass that made it, by the pass' name; to be
-    printed.
+    tables: small buffers of compile-time constants. packs: parameters that are packed constants.
+    library: a vendor call in place of the body: "mm ROWS TERMS COLUMNS", a matrix product, or the
+    texts of vendor/cudnn.py and vendor/sdpa.py. programs: on a GPU, the number of persistent
+    programs that share the iterations of parallel loops; 0: one for each. passes: the input of each
+    lowering pass, by name, for printing.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the primitives that change loops do to those of one tensor: legality, before and after."""
+"""The primitives that change a tensor's loops: legality, and loops before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from superopt.te.walk import reductions
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
 BLOCK, THREAD, VTHREAD = "block", "thread", "vthread"
 PIPELINE, TENSORIZE = "pipeline", "tensorize"
-# Of the loops whose steps are done at once: which loops they may be inside.
+# kinds of loops whose steps run concurrently: which kinds of loops may be around them
 OUTERMOST = {
     PARALLEL: (PARALLEL,),
     BLOCK: (BLOCK, VTHREAD),
@@ -25,8 +25,8 @@ OUTERMOST = {
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop that is left when all is split. reduced: it goes over what is summed. stages: where it
-    is a pipeline, for how many steps there are copies at a time."""
+    """A loop. reduced: it runs over a reduction axis. stages: of a pipeline, the number of buffered
+    steps."""
 
     axis: Axis
     reduced: bool
@@ -41,10 +41,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A tensor, its loops from the outermost on, and each of its own axes by those of the loops.
+    """A tensor, its loops, outermost first, and the value of each of its own axes over loop axes.
 
-    prefix: what the names of its loops begin with; a schedule leaves it out. waits: the loop inside
-    which results wait in a local buffer. intrinsic: what the loops that are tensorized compute.
+    prefix: of its loops' names, omitted in schedules. cache_write_axis: the loop inside which a
+    local buffer collects results. intrinsic: what the tensorized loops compute.
     """
 
     tensor: Tensor
@@ -72,12 +72,12 @@ class Scheduled:
         return "\n".join([*lines, f"{'  ' * len(self.loops)}{where}"])
 
 
-Region = tuple[tuple[Expr, int], ...]  # of each axis where it begins, and how far it goes
+Region = tuple[tuple[Expr, int], ...]  # of each axis the begin and the extent
 
 
 def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Scheduled:
-    """The tensor's own loops: over its elements, or those of a region, then over what is summed for
-    each where there is one reduction."""
+    """Return the tensor's own loops: over its elements, or a region, then over its reduction axes
+    if it has one reduction."""
     region = region or tuple((ix.as_index(0), a.size) for a in t.axes)
     own = [Axis(prefix + a.name, n) for a, (_, n) in zip(t.axes, region, strict=True)]
     found = reduction(t)
@@ -91,21 +91,21 @@ def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Sc
 
 
 def reduction(t: Tensor) -> Reduce | None:
-    """The one reduction in the tensor's expression; None where there are none, or more."""
+    """Return the only reduction in the tensor's expression; None if there is none, or several."""
     found = reductions(t.body)
     return found[0] if len(found) == 1 else None
 
 
 def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
-    """A loop becomes two, the inner one of `factor` steps.
+    """Split a loop in two, the inner one of `factor` steps.
 
         for i < 12          for i.o < 3
                         =>    for i.i < 4
                                 i = i.o * 4 + i.i
 
-    Where the factor does not divide the extent, the last block begins where it just fits, and
-    computes some elements once more: i = min(i.o * 4, 10 - 4) + i.i. What is summed would be summed
-    twice: there the factor must divide the extent.
+    If the factor does not divide the extent, the last block overlaps the one before and recomputes
+    some elements: i = min(i.o * 4, 10 - 4) + i.i. Reductions would count them twice: there the
+    factor must divide the extent.
     """
     n = at(s, axis)
     loop = s.loops[n]
@@ -115,7 +115,7 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     factor = min(factor, max(loop.extent, 1))
     if loop.reduced and loop.extent % factor:
         raise IllegalSchedule(
-            f"split({axis}, {factor}): {loop.extent} steps of a sum are no multiple of {factor}"
+            f"split({axis}, {factor}): {loop.extent} reduction steps are no multiple of {factor}"
         )
     blocks = -(-loop.extent // factor)
     name = loop.axis.name
@@ -123,7 +123,8 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     begin = ix.as_index(outer * factor)
     if loop.extent % factor:
         last = loop.extent - factor
-        step = gcd(factor, last)  # outside, so that it is seen in which block of it something is
+        # factored out, so that the block an index falls into can be simplified
+        step = gcd(factor, last)
         begin = ix.as_index(begin // step)
         begin = ix.apply("min", (begin, ix.as_index(last // step)), begin.dtype)
         begin = ix.as_index(begin * step)
@@ -132,20 +133,19 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
 
 
 def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
-    """A loop of a sum becomes two, whose last steps may go beyond it: there nothing is read, and
-    what is summed is nothing (nest.py).
+    """Split a reduction loop in two, with masked last steps beyond its extent (loop_nest.py).
 
     for k < 10          for k.o < 3
                   =>      for k.i < 4
-                            k = k.o * 4 + k.i, while that is below 10
+                            k = k.o * 4 + k.i, if that is below 10
     """
     n = at(s, axis)
     loop = s.loops[n]
     plain(loop)
-    why = "" if loop.reduced else "it is no axis of a sum"
+    why = "" if loop.reduced else "it is not a reduction axis"
     why = "the factor is below 1" if factor < 1 else why
     if "." in axis:  # beyond a part is another part
-        why = "it is a part of an axis, which is covered whole"
+        why = "it is a part of an axis; only whole axes can be covered"
     if why:
         raise IllegalSchedule(f"cover({axis}, {factor}): {why}")
     name = loop.axis.name
@@ -155,7 +155,7 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
 
 
 def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
-    """Two loops, one directly in the other, become one.
+    """Fuse two directly nested loops into one.
 
     for i < 3           for i_j < 12
       for j < 4     =>    i = i_j // 4, j = i_j % 4
@@ -167,9 +167,9 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     plain(a)
     plain(b)
     if a.reduced != b.reduced:
-        raise IllegalSchedule(f"fuse({outer}, {inner}): one of them is of the sum, the other not")
+        raise IllegalSchedule(f"fuse({outer}, {inner}): only one of them is a reduction loop")
     both = Axis(f"{s.prefix}{outer}_{inner}", a.extent * b.extent)
-    size = b.extent or 1  # of nothing any place is one
+    size = b.extent or 1  # of an empty loop any index will do
     env: dict[Expr, Expr] = {
         a.axis: ix.as_index(both // size),
         b.axis: ix.as_index(both % size),
@@ -178,50 +178,49 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
 
 
 def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
-    """Some loops take each other's places, in this order.
+    """Permute loops.
 
         for i < 3           for j < 4
           for j < 4     =>    for i < 3
 
-    Sums of floats are of other roundings where loops of the sum change places.
+    Permuting reduction loops changes the rounding of float sums.
     """
     what = f"reorder({', '.join(axes)})"
     places = [at(s, a) for a in axes]
     if len(set(places)) < len(places):
-        raise IllegalSchedule(f"{what}: an axis stands there twice")
+        raise IllegalSchedule(f"{what}: an axis is repeated")
     loops = list(s.loops)
     for place, was in zip(sorted(places), places, strict=True):
         if place != was and s.loops[was].kind == TENSORIZE:
-            raise IllegalSchedule(f"{what}: {s.loops[was].axis.name} is said to be {TENSORIZE}")
+            raise IllegalSchedule(f"{what}: {s.loops[was].axis.name} is marked {TENSORIZE}")
         loops[place] = s.loops[was]
     return lawful(replace(s, loops=tuple(loops)), what)
 
 
 def lawful(s: Scheduled, what: str) -> Scheduled:
-    """`s`. Raises IllegalSchedule unless all its loops are where they may be: those of threads
-    outside the others, and what waits for the end of a sum outside that."""
+    """Return `s`. Raises IllegalSchedule unless concurrent loops are outside the others, and
+    cache_write is outside reductions."""
     for n, x in enumerate(s.loops):
         outside = s.loops[:n]
         if x.kind in OUTERMOST:
             if x.reduced:
-                raise IllegalSchedule(f"{what}: it is an axis of the sum")
+                raise IllegalSchedule(f"{what}: it is a reduction axis")
             other = next((o for o in outside if o.kind not in OUTERMOST[x.kind]), None)
             if other is not None:
                 name = other.axis.name
-                raise IllegalSchedule(f"{what}: {x.axis.name} is {x.kind}, and inside {name}")
+                raise IllegalSchedule(f"{what}: {x.axis.name} is {x.kind}, but inside {name}")
         if x.axis == s.waits:
             other = next((o for o in (*outside, x) if o.reduced), None)
             if other is not None:
                 raise IllegalSchedule(
-                    f"{what}: results that wait inside {x.axis.name} are not there before the "
-                    f"sum's loop {other.axis.name} ends"
+                    f"{what}: results collected inside {x.axis.name} are incomplete until the "
+                    f"reduction loop {other.axis.name} ends"
                 )
     return s
 
 
 def tile(s: Scheduled, rows: str, columns: str, high: int, wide: int) -> Scheduled:
-    """Two loops become loops over tiles of `high` by `wide`, and loops within a tile: two splits
-    and a reorder.
+    """Tile two loops, `row_factor` by `column_factor`: two splits and a reorder.
 
     for i < 8           for i.o < 4
       for j < 32    =>    for j.o < 2
@@ -234,7 +233,7 @@ def tile(s: Scheduled, rows: str, columns: str, high: int, wide: int) -> Schedul
 
 
 def at(s: Scheduled, axis: str) -> int:
-    """Which loop it is. Raises IllegalSchedule where there is none."""
+    """Return the position of a loop. Raises IllegalSchedule if there is none."""
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
     if axis not in names:
         raise IllegalSchedule(f"there is no loop {axis}; there are {', '.join(names)}")
@@ -242,16 +241,16 @@ def at(s: Scheduled, axis: str) -> int:
 
 
 def plain(loop: Loop) -> None:
-    """Raise IllegalSchedule where it is said already how the loop runs."""
+    """Raise IllegalSchedule if the loop is already marked."""
     if loop.kind != SERIAL:
-        raise IllegalSchedule(f"{loop.axis.name} is said to be {loop.kind} already")
+        raise IllegalSchedule(f"{loop.axis.name} is already marked {loop.kind}")
 
 
 def _with(
     s: Scheduled, begin: int, end: int, new: tuple[Loop, ...], env: dict[Expr, Expr]
 ) -> Scheduled:
-    """Other loops in the place of some, whose axes are now `env`."""
+    """Replace loops, whose axes become `env`."""
     if any(x.axis == s.waits for x in s.loops[begin:end]):
-        raise IllegalSchedule(f"results wait inside {s.waits}: split or fuse it before cache_write")
+        raise IllegalSchedule(f"cache_write is at {s.waits}: split or fuse it before")
     origin = tuple((a, ix.substitute(e, env)) for a, e in s.origin)
     return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), origin=origin)

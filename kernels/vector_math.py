@@ -1,18 +1,18 @@
-"""exp, log, tanh, erf and sigmoid of float32 as LLVM's text: polynomials instead of C's library,
-which takes one element at a time.
+"""exp, log, tanh, erf and sigmoid of float32 as LLVM text: polynomials on vectors, where libm takes
+one element at a time.
 
-    function   largest error                      how
-    exp        1.8e-7 relative (subnormals: 1 ulp of them)   Cody and Waite's reduction, degree 5
-    log        1.2e-7 relative                    log(m) + e ln(2), by what follows for m = 1 + f
+    function   largest error                      method
+    exp        1.8e-7 relative (subnormals: 1 ulp)   Cody and Waite's reduction, degree 5
+    log        1.2e-7 relative                    log(m) + e ln(2), as below for m = 1 + f
     tanh       4e-7 relative                      x P(x^2) / Q(x^2), degrees 5 and 3, to |x| = 9
     erf        4e-7 relative                      the same, degrees 6 and 4, to |x| = 4
-    sigmoid    3e-7 relative                      by e^-|x|
-    exp_below  1.8e-7 relative, of x <= 0; 0 below 2^-126.5: with one power of two
+    sigmoid    3e-7 relative                      from e^-|x|
+    exp_below  1.8e-7 relative, for x <= 0; 0 below 2^-126.5: with one power of two
     exp_below_gradual  the same, but subnormals as exp has them
-    log(1 + u) 2e-7 relative, of 0 <= u <= 1      2 atanh(u / (2 + u)), degree 9
-    tanh(log(1 + e^x))  4e-7 relative             by e^-|x|, without a logarithm
+    log(1 + u) 2e-7 relative, for 0 <= u <= 1     2 atanh(u / (2 + u)), degree 9
+    tanh(log(1 + e^x))  4e-7 relative             from e^-|x|, without a logarithm
 
-The coefficients are printed by scripts/fit_functions.py. NaN stays NaN.
+scripts/fit_functions.py prints the coefficients. NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -33,47 +33,49 @@ TANH_BELOW = (1.0, 0.4625250995159149, 0.02376316301524639, 0.000228100048843771
 EXP = (1.0, 1.0, 0.499992311000824, 0.16667114198207855, 0.041890114545822144,
        0.008312525227665901)  # fmt: skip
 LOG1P = (2.0, 0.6666631698608398, 0.40024906396865845, 0.279606431722641, 0.28178173303604126)
-ATANH = tuple(2 / (2 * k + 1) for k in range(1, 5))  # the series, in squares, but its first term
+ATANH = tuple(2 / (2 * k + 1) for k in range(1, 5))  # the series in squares, without its first term
 SQRT_HALF_BITS = 0x3F3504F3
-LEAST = 2.0**-126  # what is smaller has another form
+LEAST = 2.0**-126  # the smallest normal number
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -0.00021219444170128554  # 9 bits, and the rest of ln(2)
-ROUNDS = 12582912.0  # 1.5 * 2^23: what is added to it is a whole number in its last bits
+ROUNDS = 12582912.0  # 1.5 * 2^23: adding it leaves an integer in the last bits
 ROUNDS_BITS = 0x4B400000
-SCALED = 16  # lanes of the instruction that multiplies by powers of two
-SUBNORMAL_BITS = 24  # the smallest subnormal number is 2^-150, rounded up
-EXP_LEAST, EXP_MOST = -104.0, 89.0  # below and above, exp is 0 and infinite in float32
+SCALED = 16  # lanes of AVX-512's scalef
+SUBNORMAL_BITS = 24  # the least subnormal is 2^-150, rounded up
+EXP_LEAST, EXP_MOST = -104.0, 89.0  # beyond these exp is 0 and infinite in float32
 
 
 def exp(t: Text, x: Value) -> Value:
-    """2^n e^r for x = n ln(2) + r, |r| <= ln(2) / 2."""
+    """Emit e^x = 2^n e^r for x = n ln(2) + r, |r| <= ln(2) / 2."""
     return _exp_by_two_powers(t, clamped(t, x, EXP_LEAST, EXP_MOST))
 
 
 def exp_below(t: Text, x: Value) -> Value:
-    """e^x of x <= 0, by fewer steps; 0 below 2^-126.5, just under the smallest normal number."""
+    """Emit e^x for x <= 0 in fewer steps; 0 below 2^-126.5, just under the smallest normal
+    number."""
     return _exp_by_one_power(t, x, 0)
 
 
 def exp_below_gradual(t: Text, x: Value) -> Value:
-    """e^x of x <= 0 with gradual underflow, for what a product makes large again (x sigmoid(x))."""
+    """Emit e^x for x <= 0 with gradual underflow, for results that a product may enlarge (x
+    sigmoid(x))."""
     return _exp_by_one_power(t, x, -SUBNORMAL_BITS)
 
 
 def _exp_by_two_powers(t: Text, x: Value) -> Value:
-    """e^x of x within EXP_LEAST and EXP_MOST."""
+    """Emit e^x for x within EXP_MIN_INPUT and EXP_MAX_INPUT."""
     whole, n, r = _reduced(t, x)
     out = polynomial(t, EXP, r)
     if t.scales and x.lanes == SCALED:
         kinds, name = f"{x.type}, {x.type}, {x.type}", "llvm.x86.avx512.mask.scalef.ps.512"
         t.declared.add(f"declare {x.type} @{name}({kinds}, i16, i32)")
         given = (
-            f"{out}, {n}, {x.type} zeroinitializer, i16 -1, i32 4"  # all lanes; rounded as usual
+            f"{out}, {n}, {x.type} zeroinitializer, i16 -1, i32 4"  # all lanes; default rounding
         )
         return t.make(f"call {x.type} @{name}({given})", F32, x.lanes)
     bits = t.make(f"bitcast {whole} to {Value('', I32, x.lanes).type}", I32, x.lanes)
     n = t.make(f"sub {bits}, {number(ROUNDS_BITS, I32, x.lanes).text}", I32, x.lanes)
-    # By two powers of 2, for one alone may be beyond what a number can hold.
+    # two powers of two, since one alone may overflow
     half = t.make(f"ashr {n}, {number(1, I32, x.lanes).text}", I32, x.lanes)
     rest = t.make(f"sub {n}, {half.text}", I32, x.lanes)
     for k in (half, rest):
@@ -82,11 +84,11 @@ def _exp_by_two_powers(t: Text, x: Value) -> Value:
 
 
 def _exp_by_one_power(t: Text, x: Value, shift: int) -> Value:
-    """e^x = (2^shift e^r) 2^(n - shift) of x = n ln(2) + r <= 0.
+    """Emit e^x = (2^shift e^r) 2^(n - shift) for x = n ln(2) + r <= 0.
 
-    x is held above (shift - 127) ln(2), where the bits of 2^(n - shift) are those of 0: the product
-    is then 0 exactly. So no large negative x of a mask (-1e4, -inf) makes subnormal numbers, with
-    which many processors are slow.
+    x is clamped to (shift - 127) ln(2), where the bits of 2^(n - shift) are 0: the product is
+    exactly 0. So large negative x of a mask (-1e4, -inf) make no subnormal numbers, with which many
+    processors are slow.
     """
     x = clamp_one_side(t, x, "olt", (shift - 127) * math.log(2))
     whole, _, r = _reduced(t, x)
@@ -97,7 +99,7 @@ def _exp_by_one_power(t: Text, x: Value, shift: int) -> Value:
 
 
 def _reduced(t: Text, x: Value) -> tuple[Value, Value, Value]:
-    """n, which is also in the last bits of the first value; and r, of x = n ln(2) + r."""
+    """Return n + ROUND_TO_INT, whose last bits are the integer n; n; and r, for x = n ln(2) + r."""
     whole = _fma(t, x, _like(LOG2_E, x), _like(ROUNDS, x))
     n = t.make(f"fsub {whole}, {_like(ROUNDS, x).text}", F32, x.lanes)
     r = _fma(t, n, _like(-LN2_HIGH, x), x)
@@ -105,15 +107,15 @@ def _reduced(t: Text, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _power(t: Text, n: Value) -> Value:
-    """2^n."""
+    """Emit 2^n."""
     biased = t.make(f"add {n}, {number(127, I32, n.lanes).text}", I32, n.lanes)
     bits = t.make(f"shl {biased}, {number(23, I32, n.lanes).text}", I32, n.lanes)
     return t.make(f"bitcast {bits} to {Value('', F32, n.lanes).type}", F32, n.lanes)
 
 
 def log_of_one_more(t: Text, x: Value) -> Value:
-    """log(1 + x), which near 0 is x: what 1 + x rounds away counts by its share of that (Kahan).
-    For float64 as for float32."""
+    """Emit log(1 + x), accurate near 0: the rounding error of 1 + x is added, relative to it
+    (Kahan). For float64 and float32."""
 
     def op(name: str, a: Value, b: Value) -> Value:
         return t.make(f"{name} {a}, {b.text}", a.dtype, a.lanes)
@@ -129,8 +131,8 @@ def log_of_one_more(t: Text, x: Value) -> Value:
 
 
 def log_of_one_more_within(t: Text, x: Value) -> Value:
-    """log(1 + x) for 0 <= x <= 1: by s = x / (2 + x), twice whose inverse hyperbolic tangent it is,
-    so that nothing is rounded away near 0."""
+    """Emit log(1 + x) for 0 <= x <= 1 as 2 atanh(s) of s = x / (2 + x), which rounds nothing away
+    near 0."""
     below = t.make(f"fadd {x}, {_like(2.0, x).text}", F32, x.lanes)
     s = t.make(f"fdiv {x}, {below.text}", F32, x.lanes)
     square = t.make(f"fmul {s}, {s.text}", F32, x.lanes)
@@ -140,8 +142,8 @@ def log_of_one_more_within(t: Text, x: Value) -> Value:
 
 
 def tanh_of_softplus(t: Text, x: Value, u: Value) -> Value:
-    """tanh(log(1 + e^x)) of u = e^-|x|: with w = e^x it is w (w + 2) / (w (w + 2) + 2), where x is
-    above 0 that of both by w^2."""
+    """Emit tanh(log(1 + e^x)) from u = e^-|x|: with w = e^x it is w (w + 2) / (w (w + 2) + 2); for
+    x > 0 numerator and denominator are divided by w^2."""
     below = t.make(f"fcmp olt {x}, {_like(0.0, x).text}", BOOL, x.lanes)
     some = t.make(f"fadd {u}, {u.text}", F32, x.lanes)
     low = _fma(t, u, u, some)
@@ -154,9 +156,8 @@ def tanh_of_softplus(t: Text, x: Value, u: Value) -> Value:
 
 
 def log(t: Text, x: Value) -> Value:
-    """For x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), of which
-    2 atanh(s) is the logarithm, log(m) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), of which the first
-    term is exact and the others are smaller."""
+    """Emit log(x) for x = m 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1: with s = f / (2 + f), log(m)
+    = 2 atanh(s) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)), whose first term is exact and the largest."""
 
     def op(name: str, a: Value, b: Value | float) -> Value:
         b = b if isinstance(b, Value) else number(b, a.dtype, a.lanes)
@@ -203,7 +204,7 @@ def _odd(t: Text, x: Value, most: float, above: Sequence[float], below: Sequence
 
 
 def sigmoid(t: Text, x: Value) -> Value:
-    """By u = e^-|x|, which does not overflow: 1 / (1 + u), below 0 u / (1 + u)."""
+    """Emit sigmoid from u = e^-|x|, which does not overflow: 1 / (1 + u), for x < 0 u / (1 + u)."""
     size = t.call(f"llvm.fabs.{x.suffix}", [x], F32)
     u = exp_below_gradual(t, t.make(f"fneg {size}", F32, x.lanes))
     one = _like(1.0, x)
@@ -213,7 +214,7 @@ def sigmoid(t: Text, x: Value) -> Value:
 
 
 def polynomial(t: Text, coefficients: Sequence[float], x: Value) -> Value:
-    """Horner's rule; the constant coefficient is the first one."""
+    """Emit a polynomial by Horner's rule; the constant coefficient comes first."""
     out = _like(coefficients[-1], x)
     for c in reversed(coefficients[:-1]):
         out = _fma(t, out, x, _like(c, x))
@@ -221,12 +222,12 @@ def polynomial(t: Text, coefficients: Sequence[float], x: Value) -> Value:
 
 
 def clamped(t: Text, x: Value, low: float, high: float) -> Value:
-    """Within bounds; NaN stays NaN."""
+    """Emit x clamped to bounds; NaN stays NaN."""
     return clamp_one_side(t, clamp_one_side(t, x, "olt", low), "ogt", high)
 
 
 def clamp_one_side(t: Text, x: Value, comparison: str, bound: float) -> Value:
-    """The bound where x compares so with it ("olt": x is less), else x; NaN stays NaN."""
+    """Emit the bound where x compares so with it ("olt": x is less), else x; NaN stays NaN."""
     edge = _like(bound, x)
     beyond = t.make(f"fcmp {comparison} {x}, {edge.text}", BOOL, x.lanes)
     return t.make(f"select {beyond}, {edge}, {x}", F32, x.lanes)

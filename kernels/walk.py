@@ -1,10 +1,10 @@
-"""Walks: tensors that are computed from each other by indices that are elements of the last one.
+"""Tree walks: tensors computed from each other by indices that are elements of the previous one.
 
-    node1[n, t] = child[node0[n, t], ...]        the same for all steps of some trees t
-    node2[n, t] = child[node1[n, t], ...]   =>   (lanes) before they are summed up
+    node1[n, t] = child[node0[n, t], ...]        for several trees t (lanes) all steps
+    node2[n, t] = child[node1[n, t], ...]   =>   run before they are summed
     y[n] = sum(value[node2[n, t]] for t)
 
-Steps of a vector of trees are in registers, and as many loads wait for memory at a time.
+The steps of a vector of trees are in registers, with as many loads in flight.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Index, Load
 from superopt.te.walk import axes_of, loads, parts, stages
 
-TREES = 64  # side by side, at most: four vectors of 16 hide how long each load takes
+TREES = 64  # at a time: four vectors of 16 hide the latency of loads
 
 
-ROWS = 32  # of a chunk, which is one thread's
+ROWS = 32  # of a chunk
 
 
 def is_step(t: Tensor, of: Tensor) -> bool:
-    """True if elements of `of` at the same place are indices of what `t` reads."""
+    """True if elements of `previous` at the same place are indices of what `t` reads."""
     return t.body is not None and t.shape == of.shape and any(
         isinstance(e, Index) and isinstance(e.element, Load) and e.element.tensor is of
         and e.element.index == t.axes
@@ -42,7 +42,7 @@ def is_step(t: Tensor, of: Tensor) -> bool:
 
 
 def walks(t: Tensor) -> bool:
-    """True if it sums up what the last step of a walk leads to, whose steps are its stages."""
+    """True if `t` sums the leaves of walks, whose steps are its stages."""
     some = stages([t])
     return (
         reduction(t) is not None
@@ -52,14 +52,14 @@ def walks(t: Tensor) -> bool:
 
 
 def side_by_side(count: int, most: int = TREES) -> int:
-    """How many of so many trees are walked at a time: whole vectors where some divide."""
+    """Return how many of so many trees to walk at a time: whole vectors, if these divide."""
     whole = [k for k in (64, 48, 32, 16, 8) if k <= most and count % k == 0]
     return whole[0] if whole else max(k for k in range(1, most + 1) if count % k == 0)
 
 
 def walk_schedules(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
-    """Of a sum over trees, and of the steps, which are computed for some trees at a time: once for
-    all results to which a leaf gives something."""
+    """Return the schedules of a sum over trees and of its steps, which run for several trees at a
+    time, once for all outputs of a leaf."""
     found, steps = reduction(t), stages([t])[:-1]
     assert found is not None
     (read,) = {x for x in loads(found.body) if x.tensor is steps[-1]}
@@ -76,7 +76,7 @@ def walk_schedules(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
     if row.size > ROWS:
         split.append(Split(row.name, ROWS))
     chunk, each = ([f"{row.name}.o"], f"{row.name}.i") if row.size > ROWS else ([], row.name)
-    # The nodes of some trees stay in the cache for as many rows as there are.
+    # the nodes of these trees stay in the cache for all rows of a chunk
     order = [*chunk, *(a.name for a in others), *ones, *rest, *block, each, lane, *inner]
     out: dict[Tensor, Schedule] = {
         s: (ComputeAt(t.name, each), Vectorize(s.axes[-1].name)) for s in steps

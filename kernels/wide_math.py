@@ -1,16 +1,16 @@
-"""Functions of float32 that are computed in float64, as LLVM's text: vectors of them, where C's
-library takes one element at a time.
+"""Functions of float32 computed in float64, as LLVM text: vectors, where libm takes one element at
+a time.
 
-In float64 Taylor's series of a few terms are exact enough (1e-9 relative), and so is a sum of which
-most cancels; the result is rounded to float32 once, so that it is within 6.1e-8 relative.
+In float64 short Taylor series are exact enough (1e-9 relative), and so are sums with cancellation;
+the result is rounded to float32 once, within 6.1e-8 relative.
 
-    pow                 e^(y log|x|), and what C99 (F.9.4.4) says of signs, zeros and infinities;
+    pow                 e^(y log|x|), with C99's signs, zeros and infinities (F.9.4.4);
                         log(m 2^e) = 2 atanh((m - 1) / (m + 1)) + e log(2)
-    fmod                x - y trunc(x / y), where that is exact; beyond by C's library
-    sin, cos, tan       of what is left of x after the next multiple of pi / 2, which is taken off
-                        in two parts (Cody and Waite); beyond 2^40 by C's library
-    asin, acos, atan    atan of a quotient, turned by pi / 4 or pi / 2 where that is not small
-    sinh, cosh          of e^x; asinh, acosh, atanh: of log. Where these cancel, series
+    fmod                x - y trunc(x / y) where exact; else libm
+    sin, cos, tan       after subtracting the nearest multiple of pi / 2 in two parts (Cody and
+                        Waite); beyond 2^40 libm
+    asin, acos, atan    atan of a quotient, rotated by pi / 4 or pi / 2 unless that is small
+    sinh, cosh          of e^x; asinh, acosh, atanh: of log; series where these cancel
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(7))
 EXP = tuple(1 / math.factorial(k) for k in range(9))
 SINH = tuple(1 / math.factorial(2 * k + 1) for k in range(6))
 HALF_PI, HALF_PI_REST = math.pi / 2, 6.123233995736766e-17
-FAR = 2.0**40  # beyond this a multiple of pi / 2 in two parts is not exact enough
-ROUNDS = 1.5 * 2**52  # what is added to it is a whole number in its last bits
+FAR = 2.0**40  # beyond this pi / 2 in two parts is not exact enough
+ROUNDS = 1.5 * 2**52  # adding it leaves an integer in the last bits
 ROUNDS_BITS = 0x4338000000000000
 SMALL = 1e-3  # below this a series of two terms
 
 
 class Wide:
-    """Arithmetic in float64, of values of some lanes."""
+    """A builder of float64 arithmetic on values with some lanes."""
 
     def __init__(self, t: Text, lanes: int) -> None:
         self.t, self.lanes = t, lanes
@@ -80,15 +80,15 @@ class Wide:
         return self.t.make(f"bitcast {x} to {Value('', to, x.lanes).type}", to, x.lanes)
 
     def whole(self, x: Value) -> Value:
-        """An integer of a whole number below 2^51."""
+        """Emit the int64 of an integral float below 2^51."""
         return self.op("sub", self.bits(self.op("fadd", x, ROUNDS), I64), ROUNDS_BITS)
 
     def float(self, n: Value) -> Value:
-        """The inverse: processors without AVX-512 convert these one by one."""
+        """Emit the inverse of `to_int`: processors without AVX-512 convert lanes one by one."""
         return self.op("fsub", self.bits(self.op("add", n, ROUNDS_BITS), F64), ROUNDS)
 
     def log(self, x: Value) -> Value:
-        """NaN below 0, and infinities of 0 and of infinity; x is no subnormal of float64."""
+        """Emit log(x): NaN below 0, infinite for 0 and infinity; x is no subnormal of float64."""
         raw = self.bits(x, I64)
         above = self.op("sub", raw, 0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
         exponent = self.op("ashr", above, 52)
@@ -101,7 +101,7 @@ class Wide:
         return self.either(self.asks("uno", x, x), x, out)
 
     def exp(self, x: Value) -> Value:
-        """Of what is beyond float32 something beyond it."""
+        """Emit e^x; inputs are clamped to +-700, whose results are beyond float32."""
         for how, bound in (("olt", -700.0), ("ogt", 700.0)):
             x = self.either(self.asks(how, x, bound), self.num(bound), x)
         n = self.call("rint", self.op("fmul", x, 1 / math.log(2)))
@@ -110,7 +110,7 @@ class Wide:
         return self.op("fmul", out, self.bits(scale, F64))
 
     def atan(self, above: Value, below: Value) -> Value:
-        """Of a quotient of numbers that are not negative, not both 0."""
+        """Emit atan(numerator / denominator) of nonnegative numbers, not both 0."""
         steep = self.asks("ogt", above, self.op("fmul", below, 1 + math.sqrt(2)))
         some = self.asks("ogt", above, self.op("fmul", below, math.sqrt(2) - 1))
         turned = self.op("fsub", above, below), self.op("fadd", above, below)
@@ -124,12 +124,13 @@ class Wide:
 
 
 def power(t: Text, x: Value, y: Value) -> Value:
-    """C99, F.9.4.4."""
+    """Emit pow, as C99, F.9.4.4."""
     w = Wide(t, x.lanes)
     a, b = w.of(x), w.of(y)
     z = w.op("fmul", b, w.log(w.call("fabs", a)))
     out = w.exp(z)
-    # 0 times infinity: x^0, 1^y, (-1)^inf. They are 1, also where the other one is no number.
+    # 0 times infinity is NaN: x^0, 1^y and (-1)^inf are 1, the first two also if the other one is
+    # NaN
     plain = w.asks("ord", x, y)
     one = w.asks("uno", z, z)
     one = w.t.make(f"and {one}, {plain.text}", BOOL, x.lanes)
@@ -149,9 +150,9 @@ def power(t: Text, x: Value, y: Value) -> Value:
 
 
 def remainder(t: Text, x: Value, y: Value) -> Value:
-    """C99's fmod: what is left of x, with its sign. A quotient below 2^23 is not less than the
-    whole one, and at most 1 more, where x / y was rounded; so the rest, or the rest less y, is of
-    no more bits than y has, and exact."""
+    """Emit C99's fmod: the remainder with x's sign. A truncated quotient below 2^23 is exact, or 1
+    too large if x / y was rounded up; the remainder, corrected by y, has no more bits than y, so it
+    is exact."""
     w = Wide(t, x.lanes)
     a, b = (w.call("fabs", v) for v in (x, y))
     q = w.call("trunc", w.op("fdiv", a, b))
@@ -163,7 +164,7 @@ def remainder(t: Text, x: Value, y: Value) -> Value:
 
 
 def circular(fn: str) -> Callable[[Text, Value], Value]:
-    """sin, cos or tan."""
+    """Return the emitter of sin, cos or tan."""
 
     def of(t: Text, x: Value) -> Value:
         w = Wide(t, x.lanes)
@@ -196,7 +197,7 @@ def _near(w: Wide, fn: str, x: Value) -> Value:
 
 
 def _rarely(t: Text, where: Value, given: Sequence[Value], out: Value, fn: str) -> Value:
-    """`out`, but where some lane says so, what C's library says of each."""
+    """Emit `out`, with libm's results in lanes where `where` holds, behind a branch."""
     some = where
     if where.lanes:
         reduce = f"llvm.vector.reduce.or.v{where.lanes}i1"
@@ -244,7 +245,7 @@ def _smaller(w: Wide, x: Value, out: Value, cubed: float) -> Value:
 
 
 def odd(of: Callable[[Wide, Value], Value]) -> Callable[[Text, Value], Value]:
-    """A function of |x| as one of x, for which f(-x) = -f(x)."""
+    """Return the emitter of an odd function from one of |x|."""
 
     def whole(t: Text, x: Value) -> Value:
         w = Wide(t, x.lanes)
@@ -255,7 +256,7 @@ def odd(of: Callable[[Wide, Value], Value]) -> Callable[[Text, Value], Value]:
 
 
 def acos(t: Text, x: Value) -> Value:
-    """2 atan(sqrt((1 - x) / (1 + x)))."""
+    """Emit acos(x) = 2 atan(sqrt((1 - x) / (1 + x)))."""
     w = Wide(t, x.lanes)
     a = w.of(x)
     less = w.t.make(f"fsub {w.num(1.0)}, {a.text}", F64, x.lanes)
@@ -273,7 +274,7 @@ def cosh(t: Text, x: Value) -> Value:
 def acosh(t: Text, x: Value) -> Value:
     w = Wide(t, x.lanes)
     a = w.of(x)
-    less, more = (w.call("sqrt", w.op("fadd", a, v)) for v in (-1.0, 1.0))  # both: NaN below 1
+    less, more = (w.call("sqrt", w.op("fadd", a, v)) for v in (-1.0, 1.0))  # both are NaN below 1
     root = w.op("fmul", less, more)
     return w.rounded(w.log(w.op("fadd", a, root)))
 

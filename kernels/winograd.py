@@ -1,10 +1,10 @@
-"""Convolutions by fewer products: Winograd, Arithmetic complexity of computations, 1980; Lavin and
-Gray, arXiv:1509.09308, section 4.
+"""Winograd convolution: Winograd, Arithmetic complexity of computations, 1980; Lavin and Gray,
+arXiv:1509.09308, section 4.
 
-For m outputs of a kernel of r, a = m + r - 1 products instead of m r; in two dimensions the product
-of both. Tiles of the picture are transformed (v), multiplied with the transformed kernel and
-summed over channels (s), and the sums are transformed back (y), by matrices A and B for rows, D and
-E for columns:
+For m outputs of r taps, a = m + r - 1 products instead of m r; in two dimensions the product of
+both. Tiles of the image are transformed (v), multiplied with the transformed filter and summed over
+channels (s), and the sums are transformed back (y), by matrices A and B for rows, D and E for
+columns:
 
     d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i)
     v[x, z, ..]  = sum(E[z, j] * d[.., x, j] for j)
@@ -12,13 +12,13 @@ E for columns:
     o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x)
     y[.., i, j]  = sum(D[j, z] * o[.., i, z] for z)
 
-Where windows are a stride s apart, a = s m + r - s products: each phase of what they read is a
-convolution by itself (`cook_toom.matrices`), and equal matrices u[x, z] lie in memory once.
+At stride s, a = s m + r - s products: each phase of the input is a convolution of its own
+(`cook_toom.transform_matrices`), and equal matrices u[x, z] are stored once.
 
-Along a side where the kernel has one element nothing is transformed: a tile has one, too.
+Along a side with one tap nothing is transformed: the tile is 1 there, too.
 
-Where m does not divide a side, the last tile begins where it just fits, and gives some elements
-once more. A dilated kernel has tiles of every d-th element.
+If m does not divide a side, the last tile overlaps and recomputes some outputs. A dilated
+convolution has tiles of every d-th output.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tiles of m x m are computed. apart: all of the picture is transformed before, by a kernel
-    of its own; else `block` rows of tiles at a time. Register tiles of the sums are of `rows` times
-    `columns` tiles, and some vectors of channels."""
+    """How tiles of m x m are computed. apart: the whole image is transformed by a kernel before;
+    else `block` rows of tiles at a time. Register tiles of the sums are `rows` times `columns`
+    tiles, and some vectors of channels."""
 
     m: int
     apart: bool
@@ -59,7 +59,7 @@ class Plan:
 def tiled(
     t: Tensor, c: Contraction, p: Picture, plan: Plan, layout: Layout | Scatter, lanes: int
 ) -> Form:
-    """The tensor by F(m x m, r x s), for a kernel of r x s."""
+    """Return the tensor by F(m x m, r x s), for a window of r x s."""
     found = reduction(t)
     assert found is not None
     kind = found.dtype
@@ -119,7 +119,8 @@ def tiled(
 
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
-    row = stored(ty, i, h, mh, down)  # a row of tiles is a chunk, in which columns have their order
+    # a row of tiles is a chunk, in which columns are stored in order
+    row = stored(ty, i, h, mh, down)
     place = tuple(p.made(q, o, row, ix.as_index(start(tx, w, mw, right) + j * right)).values())
     lies = scattered(t, layout, y.axes, place)
     how = (_by_channels if plan.apart else _by_rows)((d, v, s, rows, y), plan, lanes)
@@ -133,14 +134,14 @@ def tiled(
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """The factor of a product that is the picture, by (n, channel, row, column)."""
+    """The image factor of the product, over (n, channel, row, column)."""
 
     axes: tuple[Axis, ...]
     body: Expr
 
 
 def _factor(found: Reduce, c: Contraction) -> _Factor:
-    """With a's index as axes of their own, so that it can be read anywhere."""
+    """Return the image factor with a's index as free axes, so that it can be read anywhere."""
     axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(c.a.tensor.shape))
     assert isinstance(found.body, Apply)
     x = next(e for e in found.body.args if c.a in _loads(e))
@@ -158,7 +159,7 @@ def _loads(e: Expr) -> list[Load]:
 
 
 def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
-    """`e` with some of its indices replaced as they stand."""
+    """Return `e` with whole index expressions replaced."""
     if e in env:
         return env[e]
     match e:
@@ -169,34 +170,33 @@ def _exchanged(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     return e
 
 
-# How much slower wide register tiles are, as measured: they need more of the kernel at a time; of
-# more vectors, 1.2 times.
+# Measured slowdown of wide register tiles, which need more of the filter at a time; of more
+# vectors, 1.2.
 WIDE = {32: {4: 1.05}, 16: {4: 1.1}}
-TILES = 8  # register tiles that are worth trying
-BLOCKS = 4  # heights of blocks
-SHARES = 8  # parts at least of what is one column
-NEAR = {32: 800_000, 16: 400_000}  # bytes that stay in a core's second cache, by registers
-LARGE = 16 << 20  # bytes of a kernel that comes from memory each time, and not from a cache
-# Bytes in the time of a multiply-add of a vector, by registers: of a kernel from memory, and from
-# the last cache; and of tiles that do not stay in the second one, which are written there and read.
+TILES = 8  # to try
+BLOCKS = 4  # to try
+SHARES = 8  # of a one-column image
+NEAR = {32: 800_000, 16: 400_000}  # of tiles, by registers
+LARGE = 16 << 20  # larger filters come from memory each time
+# Bytes per vector FMA, by registers: of a filter from memory, and from the last-level cache; and of
+# tiles that do not stay in L2, and are written and read there.
 MEMORY, LAST, AWAY = {32: 6, 16: 3}, {32: 12, 16: 6}, {32: 6, 16: 3}
-FARTHER = 4 << 20  # bytes of tiles that come from the last cache for each part of the channels
-TRANSFORM = {32: 1.4, 16: 2.4}  # what a multiply-add of a transform takes, by registers
-ALONE = 1.05  # what it may cost that threads share the work
-BESIDE = 0.3  # part of what is not the bottleneck that shows
+FARTHER = 4 << 20  # tiles that come from the last-level cache for each part of the channels
+TRANSFORM = {32: 1.4, 16: 2.4}  # of a transform's FMA, by registers
+ALONE = 1.05  # cost of sharing work among threads
+BESIDE = 0.3  # share of the time of what is not the bottleneck that is not hidden
 Stages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
 def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[tuple[float, Plan]]:
-    """Those for tiles of m x m, and what they should take, in multiply-adds of a vector; the one
-    that should be the fastest first."""
+    """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first."""
     (high, wide), (a, b), k = counts(p, m), p.reads(m), p.k.size
     given, made = p.pictures
     terms, kernel = p.channels * p.taps, prod(distinct(*f) for f in p.forms(m)) * k * 4
     size, (to, fro) = kernel * terms, _transforms(p, m)
-    most = over(high, SHARES) if p.w is None else high  # else several threads share no column
+    most = over(high, SHARES) if p.w is None else high  # else threads share no column
     out = []
     for block in sorted({over(high, n) for n in range(1, high + 1)}):
         if block > most:
@@ -209,15 +209,15 @@ def plans(p: Picture, m: int, lanes: int, registers: int = REGISTERS) -> list[tu
         for time, *tile in sorted(_gemm(block, wide, k, lanes, registers))[:TILES]:
             busy = time * a * b * terms
             total = max(moved, far * over(k, tile[2] * lanes))
-            # What is read for a register tile or two is not asked for while others are computed, as
-            # was measured with small caches.
+            # with small caches, loads for one or two register tiles do not overlap with others
+            # (measured)
             few = registers < REGISTERS and 2 * tile[0] * tile[1] >= block * wide
             beside = 1.0 if few else BESIDE
             total += _overlapped(busy, size / MEMORY[registers], beside)
             total += (count * made - 1) * _overlapped(busy, size / again[registers], beside)
             for apart in (False, True) if count == 1 else (False,):
-                # Where a block is all there is, threads share what comes after the transform; what
-                # has several terms is transformed for each of them anew where it is not before.
+                # With one block, threads share what follows the transform; an image that is a term
+                # of several sums is transformed for each, unless that is done before.
                 slow = 1.0 if apart or count * made > 1 else ALONE
                 turned = TRANSFORM[registers] * (to * (1 if apart else p.taps) + fro) / lanes
                 out.append((total * slow + turned, Plan(m, apart, block, *tile)))
@@ -238,7 +238,8 @@ def _over(sums: Tensor) -> str:
 
 
 def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
-    """Rows of tiles at a time, and of these some channels of the result at a time."""
+    """Return schedules with rows of tiles at a time, and of these some output channels at a
+    time."""
     d, v, s, rows, y = stages
     tile = f"split(i5, {lanes}); "
     how = {
@@ -257,7 +258,7 @@ def _by_rows(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
 
 
 def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
-    """All tiles at a time, for as many channels of the result as a register tile has."""
+    """Return schedules with all tiles at a time, for the output channels of a register tile."""
     d, v, s, rows, y = stages
     tile = f"split(i5, {lanes}); "
     how = {
@@ -278,7 +279,7 @@ def _by_channels(stages: Stages, plan: Plan, lanes: int) -> dict[Tensor, Schedul
 def _gemm(
     block: int, wide: int, k: int, lanes: int, registers: int
 ) -> list[tuple[float, int, int, int]]:
-    """Register tiles of the sums: what they should take, rows and columns of tiles, vectors."""
+    """Return register tiles of the sums: estimated time, rows and columns of tiles, vectors."""
     out = []
     for time, n, vectors in tiles(block * wide, k, lanes, registers=registers):
         each = time / (over(block * wide, n) * over(k, vectors * lanes) * n * vectors)
@@ -294,13 +295,13 @@ def _gemm(
 
 
 def _few(n: int) -> float:
-    """How much slower register tiles of so many tiles are, as measured: of few, the kernel is read
-    more often; of many, nothing is left for what comes next."""
+    """Return the measured slowdown of register tiles of n tiles: with few, the filter is read more
+    often; with many, no registers are left to load ahead."""
     return 1.1 if n <= 3 else 1.02 if n <= 4 else 1.0 if n <= 8 else 1.05
 
 
 def _transforms(p: Picture, m: int) -> tuple[float, float]:
-    """The multiply-adds of the transforms, there and back."""
+    """Return the FMAs of the input and output transforms."""
     (a, b), (mh, _), (high, wide) = p.reads(m), p.tile(m), counts(p, m)
     given, made = (n * high * wide for n in p.pictures)
     (down, up), (right, left) = (work(*f) for f in p.forms(m))

@@ -1,4 +1,4 @@
-"""How much there is to compute: operations, and bytes of what is read and written."""
+"""Operation counts: arithmetic, and bytes read and written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 from superopt.te.walk import loads, stages
 
 _FREE = frozenset(("select", "cast", "bitcast"))
-_LANES = 16  # of a vector, as most are
+_LANES = 16  # typical vector length
 _WEIGHTS = (("llvm.fma", 2), (" fadd ", 1), (" fsub ", 1), (" fmul ", 1), (" fdiv ", 1))
 
 
 def operations(t: Tensor) -> int:
-    """Operations on elements: a multiply-add is two, a function as many as its polynomial has, any
-    other one is one; each counted once for the axes that it hangs on. Indices, casts and choices
-    count nothing."""
+    """Return the number of element operations: an FMA is two, a function as many as its polynomial
+    has, any other is one, each counted over the axes it depends on. Indices, casts and selects are
+    free."""
     count = 0
     for x in stages([t]):
         assert x.body is not None
@@ -32,8 +32,8 @@ def operations(t: Tensor) -> int:
 
 
 def moved(t: Tensor, constants: Collection[Tensor]) -> tuple[int, int]:
-    """Bytes of constants, and of all else, that are read and written, each element once. Of a table
-    of which single rows are looked up, only as many are counted as are read."""
+    """Return the bytes of constants, and of all else, that are read and written, each element once.
+    A gather from a table counts only as many elements as it reads."""
     hangs = _Hanging()
     read: dict[Tensor, int] = {}
     for x in stages([t]):
@@ -47,7 +47,7 @@ def moved(t: Tensor, constants: Collection[Tensor]) -> tuple[int, int]:
 
 
 class _Hanging:
-    """The axes of expressions; and of each operation on elements in them, with what it costs."""
+    """The axes that expressions depend on, and the operations in them with their costs."""
 
     def __init__(self) -> None:
         self.known: dict[Expr, frozenset[Axis]] = {}
@@ -81,7 +81,8 @@ class _Hanging:
 
 @lru_cache(maxsize=256)
 def cost(fn: str, of: DType, count: int, dtype: DType) -> int:
-    """Operations of a function of `count` arguments of type `of`, as it is written."""
+    """Return the operations of a function of `count` arguments of type `operand_dtype`, as it is
+    emitted."""
     t = Text(scales=True)
     try:
         applied(t, fn, [Value(f"%a{n}", of, _LANES) for n in range(count)], dtype)

@@ -68,7 +68,7 @@ def test_what_is_never_right_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(gpu_program, "sound", lambda k: False)
     name, function, *rest, how = launch("a", Function(), 3)  # type: ignore[arg-type]
     some: Any = [(name, function, *rest, {**how, "num_warps": 4})]
-    with pytest.raises(NotImplementedError, match="a: Triton's compiler makes wrong code"):
+    with pytest.raises(NotImplementedError, match="a: Triton's compiler generates wrong code"):
         fitting(some)
 
 

@@ -37,7 +37,7 @@ def test_a_layout_is_text_and_keeps_what_lies_in_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [("i0 i0", "axis 0 is i0 i0"), ("i0 i1//4", "axis 1 is i1//4"), ("i1", "axis 0 is nothing"),
-     ("i0 i1//4 i1%8", "axis 1"), ("x", "x is no part of a layout")],
+     ("i0 i1//4 i1%8", "axis 1"), ("x", "x is not a layout part")],
 )  # fmt: skip
 def test_what_is_no_layout_says_why(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):

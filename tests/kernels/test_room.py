@@ -34,7 +34,7 @@ except MemoryError as e:
 @pytest.mark.skipif(sys.platform != "linux", reason="others do not tell what is mapped")
 def test_what_is_left() -> None:
     found = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
-    assert found.stdout.startswith("compiling takes up to"), found.stderr
+    assert found.stdout.startswith("compiling needs up to"), found.stderr
 
 
 @pytest.mark.parametrize("left", [1 << 20, room.LLVM + (1 << 14)])

@@ -163,11 +163,15 @@ def test_before_and_after(golden: Callable[[str, str], None]) -> None:
 
 
 ILLEGAL = {
-    "a sum under a guard": (product, {"s": "inline()"}, "s is a sum, and y reads it under a guard"),
+    "a sum under a guard": (
+        product,
+        {"s": "inline()"},
+        "s is a reduction, and y reads it under a guard",
+    ),
     "no reader": (
         chain,
         {"p": "compute_at(b, i0)"},
-        "compute_at(b, i0): q reads p, and is not inside loops of b",
+        "compute_at(b, i0): q reads p, but is not inside loops of b",
     ),
     "no such loop": (chain, {"q": "compute_at(r, k1)"}, "r has the loops i0, k0, i1"),
     "another reader": (chain, {"p": "compute_at(q, i0)"}, "y reads p outside of that loop"),
@@ -192,7 +196,7 @@ ILLEGAL = {
     "beside a sum": (
         chain,
         {"p": "compute_at(q, k0)", "y": "cache_read(r, i0)"},
-        "compute_at(q, k0): it is inside a sum, and read outside of it, too",
+        "compute_at(q, k0): it is inside a reduction, but also read outside of it",
     ),
     "a read that is gone": (chain, {"q": "inline()", "r": "cache_read(q, i0)"}, "r reads p, b"),
     "inside an instruction": (
@@ -201,7 +205,7 @@ ILLEGAL = {
             "q": "compute_at(r, k0.i)",
             "r": "split(k0, 4); reorder(i0, i1, k0.o, k0.i); tensorize(k0.i, dot4)",
         },
-        "compute_at(r, k0.i): k0.i is said to be tensorize",
+        "compute_at(r, k0.i): k0.i is marked tensorize",
     ),
 }
 

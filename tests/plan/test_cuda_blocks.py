@@ -191,5 +191,5 @@ def test_parts_that_do_not_divide_a_sum_are_no_way() -> None:
     exe = cuda.compile(read(product(64, 32, 64)), "fp32")
     program = exe.variant({}).program
     (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
-    with pytest.raises(ValueError, match="64 terms are no 3 parts"):
+    with pytest.raises(ValueError, match="64 terms do not split into 3"):
         gpu_space.chosen(p, Option.parsed("split rows=16 columns=16 deep=16 warps=1 parts=3"))

@@ -101,7 +101,7 @@ def test_as_blas_says(kind: str, tf32: bool, way: int, monkeypatch: pytest.Monke
     assert there.asked == [(HANDLE, STREAM), (HANDLE, held.data_ptr(), 64), (HANDLE, way)]
 
 
-@pytest.mark.parametrize(("code", "why"), [(7, r"cuBLAS says no \(7\)"), (3, "out of memory")])
+@pytest.mark.parametrize(("code", "why"), [(7, r"cuBLAS status 7"), (3, "out of memory")])
 def test_what_it_refuses(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -113,7 +113,9 @@ def test_what_it_refuses(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RuntimeError, match=f"cublasGemmEx: {why}"):
         gpu_cublas.multiply(*some, False, held)
     long = torch.zeros(1).expand(2**31, 1)
-    with pytest.raises(RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes sides of 2147483647"):
+    with pytest.raises(
+        RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes dimensions up"
+    ):
         gpu_cublas.multiply(long, torch.zeros(1, 2), long, False, held)
 
 

@@ -147,7 +147,7 @@ def test_its_text() -> None:
     assert str(parsed(text)) == text
     wrong: Any
     for wrong in ("conv 1 2 3", text + " 0"):
-        with pytest.raises(ValueError, match="is no attention, such as sdpa"):
+        with pytest.raises(ValueError, match="is not an attention, such as sdpa"):
             parsed(wrong)
 
 

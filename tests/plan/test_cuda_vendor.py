@@ -364,5 +364,5 @@ def test_its_text() -> None:
     assert parsed(text).given == (16, 64, 56, 56)
     assert vendor(text) == "cuDNN"
     for wrong in ("mm 3 4 5", "conv 1 2 3", text + " 0"):
-        with pytest.raises(ValueError, match="is no convolution, such as conv"):
+        with pytest.raises(ValueError, match="is not a convolution, such as conv"):
             parsed(wrong)
