@@ -378,4 +378,4 @@ def apart(slot: int, others: Sequence[int], before: Sequence[int], after: Sequen
 
         return run
 
-    return Step(make, lambda env: "it is the same node, or the pair is tried the other way round")
+    return Step(make, lambda env: "it is the same node, or the pair is tried in the other order")

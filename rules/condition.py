@@ -97,7 +97,7 @@ def truth(r: Result) -> bool:
     """Return a condition's value; raises NotKnown if it is no bool."""
     if isinstance(r, bool):
         return r
-    raise NotKnown(f"{tell(r)} is neither true nor false")
+    raise NotKnown(f"{tell(r)} is not a bool")
 
 
 def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
@@ -164,7 +164,7 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
         case Each():
             return _each(f, scope, used_only)
         case Spread(g):
-            raise ValueError(f"*{show(g)} stands alone")
+            raise ValueError(f"*{show(g)} is not inside a tuple or call")
 
 
 def evaluated(
@@ -183,7 +183,7 @@ def evaluated(
     slots = {n: k for k, n in enumerate(names)}
     places = {t: len(slots) + k for k, t in enumerate(terms)}
     if any(n not in slots and n not in places for n in needs(f)):
-        raise NotKnown(f"{show(f)} speaks of what is not known yet")
+        raise NotKnown(f"{show(f)} uses values that are not known yet")
     scope = Scope(slots, places, [None] * len(cells))
     run = compiled(f, scope, lambda env, v: used_only(v))
     return run([*cells, *[None] * (len(scope.used) - len(cells))])

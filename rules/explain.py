@@ -92,7 +92,7 @@ def _attempts(
         return [_outcome(m, ctx, count) for m in found]
     last, cells = far[0]
     if last == count:
-        reason = "it matches only elsewhere: none of the nodes that it covers is the one asked for"
+        reason = "it matches only elsewhere: no match covers the given node"
     else:
         reason = start.steps[last].tell(list(cells))
     return [Attempt(p.rule.name, site, "failed", last, count, reason)]
@@ -133,8 +133,8 @@ def _refused(r: Refusal) -> str:
     words = {
         "shape": "the result would have another type",
         "cycle": "the new graph would have a cycle",
-        "condition": "the right side has no value there",
-        "infer": "an operator of the right side does not take its operands",
+        "condition": "a formula of the right side has no value there",
+        "infer": "an operator of the right side refuses its operands",
         "unsafe": "the right side is too large",
         "rounding": "a sum would be regrouped around a large constant",
     }

@@ -45,7 +45,7 @@ def _shape(rows: Content) -> tuple[int, ...]:
         return ()
     inner = {_shape(row) for row in rows}
     if len(inner) != 1:
-        raise NotKnown(f"the rows of table{rows} are not alike")
+        raise NotKnown(f"the rows of table{rows} differ in length")
     return (len(rows), *inner.pop())
 
 

@@ -120,7 +120,7 @@ def binary(op: str, a: Result, b: Result) -> Result:
             return ix.dim(apply(_ON_SIZES[op], ix.as_index(size(a)), ix.as_index(size(b))))
     except (ZeroDivisionError, OverflowError) as e:
         raise NotKnown(f"{tell(a)} {op} {tell(b)}: {e}") from None
-    raise NotKnown(f"{tell(a)} {op} {tell(b)} has no meaning")
+    raise NotKnown(f"{tell(a)} {op} {tell(b)} is undefined")
 
 
 def _repeated(items: tuple[Result, ...], times: int) -> Result:
@@ -231,7 +231,7 @@ def _value(x: Result) -> Result:
 def _items(x: Result) -> Result:
     found = listed(value_of(x))
     if found is None:
-        raise NotKnown(f"{tell(x)} is no short constant vector of whole numbers")
+        raise NotKnown(f"{tell(x)} is no short constant vector of integers")
     return found
 
 
@@ -364,7 +364,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "zip": Function(
             lambda *s: tuple(zip(*map(sequence, s), strict=False)), 2, 4, "tuples of items"
         ),
-        "index": Function(_index, 2, 2, "the place of the first item of s that equals e"),
+        "index": Function(_index, 2, 2, "the index of the first item of s that equals e"),
         "permute": Function(permute, 2, 2, "(s[p[0]], s[p[1]], ...)"),
         "compose": Function(
             lambda p, q: permute(_permutation(p), _permutation(q)),
@@ -383,8 +383,8 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         ),
         "contiguous": Function(_contiguous, 1, 1, "each item is one more than the one before"),
         "drop": Function(_drop, 2, 2, "s without the item at i (or at each of a tuple i)"),
-        "insert": Function(_insert, 3, 3, "s with d before place i"),
-        "replace": Function(_replace, 3, 3, "s with d at place i"),
+        "insert": Function(_insert, 3, 3, "s with d inserted before index i"),
+        "replace": Function(_replace, 3, 3, "s with d in place of item i"),
         "positive": Function(lambda i, n: _place(i, integer(n)), 2, 2, "axis i counted from 0"),
         "broadcast": Function(_broadcast, 1, 8, "the shape that shapes broadcast to"),
     }

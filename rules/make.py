@@ -34,7 +34,7 @@ def attribute(r: Result) -> Attr:
         case Fraction():
             return float(r)
         case Input() | Constant() | Node() | Item():
-            raise NotKnown(f"{tell(r)} is no attribute")
+            raise NotKnown(f"{tell(r)} is not an attribute")
         case tuple():
             return tuple([attribute(v) for v in r])
         case _:

@@ -239,7 +239,7 @@ def _expression(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"`{text}` is no expression: {said(e)}") from None
+        raise Malformed(f"`{text}` is not an expression: {said(e)}") from None
 
 
 def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
@@ -258,7 +258,7 @@ def _conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
         case ast.Tuple(items):
             return tuple(formula(i, ops) for i in items)
         case _:
-            raise Malformed(f"{text} are no conditions")
+            raise Malformed(f"{text} are not conditions")
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def _check(rule: Rule) -> None:
     """Raise Malformed if the sides, parameters and conditions are inconsistent."""
     operands = {p.name: p for p in rule.params if isinstance(p, Param)}
     if len({p.name for p in rule.params}) != len(rule.params):
-        raise Malformed(f"{rule.name}: a parameter is there twice")
+        raise Malformed(f"{rule.name}: a parameter is declared twice")
     left, right = ([tuple(walk(side)) for side in some] for some in (rule.lhs, rule.rhs))
     for terms in (*left, *right):
         own = {n for p in terms if isinstance(p, Map) for n in p.names}
@@ -338,13 +338,13 @@ def _check(rule: Rule) -> None:
                 raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
     for side, terms in zip(rule.lhs, left, strict=True):
         if not isinstance(side, (App, Pick, All)):
-            raise Malformed(f"{rule.name}: the left side {show(side)} is no operator")
+            raise Malformed(f"{rule.name}: the left side {show(side)} is not an operator")
         loops = [p for p in terms if isinstance(p, Map)]
         if loops:
             raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
     dims = {d for p in operands.values() for d in p.shape or ()}
     if both := [n for n in operands if Name(n) in dims]:
-        raise Malformed(f"{rule.name}: {both[0]} is an operand, and a size")
+        raise Malformed(f"{rule.name}: {both[0]} is both an operand and a size")
     used = frozenset[str]().union(*map(names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:

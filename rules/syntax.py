@@ -254,7 +254,7 @@ def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
             if n not in ops:
                 raise Malformed(f"there is no operator {n}")
             return _app(ops[n], args, keywords, ops)
-    raise Malformed(f"{ast.unparse(e)} is no term such as Relu(x)")
+    raise Malformed(f"{ast.unparse(e)} is not a term such as Relu(x)")
 
 
 def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
@@ -262,7 +262,7 @@ def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
         match args[-1]:
             case Seq() | Lit(int() | float() | str()):
                 shown = show(args[-1])
-                raise Malformed(f"{kind}: {shown} stands where an element type does: dtype(x)")
+                raise Malformed(f"{kind}: {shown} is not an element type such as dtype(x)")
     if kind == "table":
         if not isinstance(args[0], Seq):
             raise Malformed(f"table takes tuples of numbers, not {show(args[0])}")
@@ -274,20 +274,20 @@ def _rows(rows: Formula) -> tuple[int, ...]:
     """Return the shape of a table."""
     match rows:
         case Seq(()):
-            raise Malformed("table: a row has no number")
+            raise Malformed("table: a row is empty")
         case Seq(items):
             inner = {_rows(i) for i in items}
             if len(inner) > 1:
-                raise Malformed(f"table: the rows of {show(rows)} are not of one length")
+                raise Malformed(f"table: the rows of {show(rows)} differ in length")
             return (len(items), *inner.pop())
         case Lit(str() | bool() as v):
-            raise Malformed(f"table: {v!r} is no number")
+            raise Malformed(f"table: {v!r} is not a number")
     return ()
 
 
 def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
     if op.opaque:
-        raise Malformed(f"{op.name} has no tensor expression: rules cannot speak of it")
+        raise Malformed(f"{op.name} has no tensor expression: rules cannot use it")
     operands = [term(a, ops) for a in args]
     while operands and isinstance(operands[-1], Absent):
         operands.pop()
@@ -324,7 +324,7 @@ def params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
     except (SyntaxError, ValueError) as e:
         raise Malformed(f"parameters ({header}): {said(e)}") from None
     if not isinstance(tree, ast.FunctionDef) or len(tree.body) != 1:
-        raise Malformed(f"({header}) are no parameters")
+        raise Malformed(f"({header}) are not parameters")
     a = tree.args
     if a.posonlyargs or a.kwarg or a.defaults or any(d is not None for d in a.kw_defaults):
         raise Malformed(f"({header}): only names with kinds, `*xs`, and names after `*`")
@@ -354,10 +354,10 @@ def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
         case ast.Subscript(ast.Name(kind), item):
             shape = (formula(item, ops),)
         case other:
-            raise Malformed(f"{p.arg}: {ast.unparse(other)} is no type such as f[n, 4]")
+            raise Malformed(f"{p.arg}: {ast.unparse(other)} is not a type such as f[n, 4]")
     if kind not in KINDS and kind not in DTYPES:
         known = ", ".join(KINDS)
-        raise Malformed(f"{p.arg}: {kind} is no kind of tensor; kinds are {known} and types as f32")
+        raise Malformed(f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32")
     if shape is not None:
         runs = [d for d in shape if isinstance(d, Spread)]
         if len(runs) > 1 or any(not isinstance(d.value, Name) for d in runs):

@@ -97,7 +97,7 @@ def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
     try:
         return _tried(rule, seed, count)
     except MemoryError:
-        return Untestable("an instance takes more memory than there is")
+        return Untestable("an instance exceeds the available memory")
 
 
 def _tried(rule: Rule, seed: int, count: int) -> Verdict:

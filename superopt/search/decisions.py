@@ -56,7 +56,7 @@ def _number(known: Sequence[Change], rule: str, wanted: Change) -> int:
     for n, change in enumerate(known):
         if dict(change) == dict(wanted):
             return n
-    raise AssertionError(f"the step {rule} is no match of its own rule")
+    raise AssertionError(f"the step {rule} is not a match of its rule")
 
 
 def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list[Step]:
@@ -75,9 +75,9 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
         same = data["model"] == model
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UsageError(
-            "--replay: this is no log of decisions",
+            "--replay: this is not a decision log",
             f"it lacks {e}" if isinstance(e, KeyError) else str(e),
-            "give one that --decisions wrote",
+            "pass a file that --decisions wrote",
         ) from None
     if not same:
         raise UsageError(
