@@ -75,8 +75,7 @@ def instances(
     rounds: int = 10,
     patience: int = PATIENCE,
 ) -> Iterator[Instance]:
-    """Yield distinct instances of `rule`, the styles in turn, until `rounds` of all yield nothing
-    new.
+    """Yield distinct instances of `rule`, the styles in turn, until `rounds` of all add nothing.
 
     `constants`: parameters with const(x) are constants, as the matcher requires. `max_tries`:
     attempts in one style; fewer while other styles still succeed.

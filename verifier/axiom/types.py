@@ -134,7 +134,7 @@ def typed(t: Fo) -> Fo:
 
 
 def typing(fn: str, args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
-    """Yield: a typed term has typed operands; and sufficient conditions for a type."""
+    """Yield the laws of typing: typed terms have typed operands; and what suffices for a type."""
     operands = [a for a in args if a.sort not in (VALUE, TRUTH)]
     for a in operands:
         yield (typed(t),), typed(a), typed(t)
