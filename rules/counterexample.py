@@ -91,8 +91,8 @@ def smallest(
     rule: Rule, seed: int, known: Iterable[Instance] = (), attempts: int = ATTEMPTS
 ) -> Counterexample | None:
     """Return the smallest counterexample found over floats; None if there is none, as for a law
-    that only the prime field refutes. known: further instances to try. attempts: for small
-    instances of each style; with 0, only known instances are shrunk."""
+    that only the prime field refutes. known_instances: further instances to try. attempts: for
+    small instances of each style; with 0, only known instances are shrunk."""
     given = {str(one): one for one in known}
     every = {str(one): one for one in _small(rule, seed, attempts)} | given
     for number, (name, one) in enumerate(sorted(every.items(), key=lambda e: _weight(e[1]))):

@@ -99,7 +99,7 @@ def _attempts(
 
 
 def _probed(p: Plan, start: Start, far: list[tuple[int, tuple[Any, ...]]]) -> Cont:
-    """Return the chain of steps, which records in `far` the last step reached and its bindings."""
+    """Return the step chain, which records the last step reached and its bindings in `progress`."""
 
     def probe(number: int, go: Cont) -> Cont:
         def run(env: Cells) -> None:

@@ -345,7 +345,7 @@ class Choices:
     # --- constants --------------------------------------------------------------------------------
 
     def constant(self, t: Term, kind: DType, where: str = "") -> Tensor:
-        """Return the tensor of a constant. where: a name of the operand position."""
+        """Return the tensor of a constant. position: a name of the operand position."""
         match t:
             case Number(v):
                 return self.uniform(v, kind, where)
