@@ -3,8 +3,8 @@
     each U: Relu Exp Neg
     concat-{U}(x: f, y: f): Concat({U}(x), {U}(y), axis=k) <=> {U}(Concat(x, y, axis=k))
 
-is three axioms (and their converses), concat-Relu, concat-Exp and concat-Neg. The operators of a
-line `each` hold to the end of its file.
+is three axioms (and their converses): concat-Relu, concat-Exp and concat-Neg. The operators of a
+line `each` apply to the end of its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOLE = re.compile(r"\{([A-Za-z]+)\}")
 
 @lru_cache(maxsize=1)
 def load_axioms() -> tuple[Rule, ...]:
-    """All axioms, in order of file name."""
+    """Return all axioms, in order of file name."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
     for path in sorted(AXIOMS.glob("*.rules")):
@@ -36,7 +36,7 @@ def load_axioms() -> tuple[Rule, ...]:
 
 
 def parse_axioms(text: str, source: str) -> list[Rule]:
-    """The axioms of a text, each written out for all its operators."""
+    """Return the axioms of a text, expanded for all their operators."""
     return parse_rules(_written_out(text), source)
 
 

@@ -1,7 +1,7 @@
-"""The right side of a rule, built where its left side matched.
+"""The right side of a rule, built at a match of its left side.
 
-`rewrite` says what would be replaced by what, which is all that a cost needs; `apply` makes the new
-graph. Right sides are compiled once per rule, like left sides, to functions of the environment.
+`rewrite` returns what replaces what, which is all that a cost needs; `apply` makes the new graph.
+Right sides are compiled once per rule, like left sides, to functions of the environment.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ DTYPE = FOUND  # while building: the element type of numbers without siblings
 
 
 class Lossy(Exception):
-    """A right side over floats that would lose digits which the left side keeps; says where."""
+    """A right side over floats would lose digits that the left side keeps; the message says
+    where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a match was not rewritten.
 
-    reason: 'shape' (a result of another type), 'cycle' (an operand needs a result), 'condition' (a
-    formula has no value), 'infer' (an operator does not take its operands), 'unsafe' (too large),
+    reason: 'shape' (a result has another type), 'cycle' (an operand needs a result), 'condition' (a
+    formula has no value), 'infer' (an operator refuses its operands), 'unsafe' (too large),
     'rounding' (a sum regrouped around a large constant).
     """
 
@@ -73,7 +74,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The graph after a rewrite, the nodes that the rewrite made, and what it replaced by what."""
+    """The graph after a rewrite, the nodes that the rewrite made, and the replacements."""
 
     graph: Graph
     new_nodes: tuple[Node, ...]
@@ -81,10 +82,10 @@ class Applied:
 
 
 def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value] | Refusal:
-    """What `match` replaces by what. Nothing is rebuilt: the graph is made by `graph.replace`.
+    """Return the replacements of `match`. Nothing is rebuilt: `graph.replace` makes the graph.
 
-    With several roots, first asks whether an operand of the right side needs one of them: the new
-    graph would have a cycle. `ctx`, the match's graph, makes that fast.
+    With several roots, first check whether an operand of the right side needs one of them: the new
+    graph would have a cycle. `ctx`, the match's graph, speeds up this check.
     """
     side = _right_side(match.rule)
     if len(match.roots) > 1:
@@ -116,7 +117,7 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
 
 
 def _in_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal:
-    """The root is operands i to j of an n-ary operator: these alone are replaced."""
+    """Replace operands i to j of an n-ary operator, which are the root."""
     assert match.part is not None
     n, i, j = match.part
     (root, _), *_ = match.plan.roots
@@ -127,7 +128,7 @@ def _in_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal
 
 
 def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
-    """The graph of `ctx` rewritten at `match`."""
+    """Return the graph of `ctx` rewritten at `match`."""
     change = rewrite(match, ctx)
     if isinstance(change, Refusal):
         return change
@@ -138,9 +139,9 @@ def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
 def needs_one(
     values: Iterable[Value], goals: Sequence[Value], position: Mapping[Node, int] | None
 ) -> bool:
-    """Is one of `goals` among `values` or what they are computed from?
+    """True if one of `goals` is among `values` or their ancestors.
 
-    `position` is the place of each node in an order with operands first, which bounds the walk.
+    `position` is the index of each node in topological order, which bounds the walk.
     """
     goal = {producer(g) for g in goals}
     first = min((position[n] for n in goal if n is not None), default=0) if position else 0
@@ -173,7 +174,7 @@ Many = Callable[[Cells], Sequence[Value]]
 
 @dataclass(frozen=True, slots=True)
 class _RightSide:
-    """size: of the environment. leaves: slots of the operands used. results: what they build."""
+    """size: of the environment. leaves: slots of the operands used. results: their builders."""
 
     size: int
     leaves: tuple[int, ...]
@@ -200,7 +201,7 @@ class _Builder:
     def __init__(self, p: Plan, rule: Rule) -> None:
         self.scope = Scope(dict(p.slots), dict(p.terms), [None] * p.size)
         self.regroups = rule.float_class != "E0"
-        self.local: frozenset[str] = frozenset()  # variables of comprehensions around
+        self.local: frozenset[str] = frozenset()  # variables of enclosing comprehensions
         counts: dict[App, int] = {}
         for t in rule.rhs:
             for q in walk(t):
@@ -218,7 +219,7 @@ class _Builder:
         return self.several(t)
 
     def several(self, t: Term) -> Many:
-        """The values that a term adds to a list of operands or results."""
+        """Return a builder of the values that a term adds to a list of operands or results."""
         match t:
             case Run(n):
                 slot = self.scope.slots[n]

@@ -1,4 +1,4 @@
-"""What a rule is tried on: how many instances, and which."""
+"""The instances of a trial: how many, and which."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from superopt.rules.instances import Instance, cramped, instances
 from superopt.rules.rule import Rule, of_one_shape
 from superopt.rules.syntax import Param
 
-CRAMPED_TRIES = 30  # attempts at a cramped instance for each that is wanted
-ELEMENTS = 1 << 17  # of all instances of a rule, by what its own numbers ask for
+CRAMPED_TRIES = 30  # attempts for each wanted cramped instance
+ELEMENTS = 1 << 17  # over all instances of a rule, by its literal sizes
 FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Instances of a rule: `wanted` of them; and some in which all sizes are alike, or others that
-    are about shapes, on which one draw over the reals will do, and an exceptional one for E0."""
+    """`count` plain instances of a rule; and cramped ones, with equal sizes or few shapes. A
+    cramped instance gets one draw over the reals, and an exceptional one for E0."""
 
     wanted: int
     plain: Iterable[Instance]
@@ -28,8 +28,8 @@ class Cases:
 def cases(
     rule: Rule, seed: int, count: int, elements: int = ELEMENTS, fewest: int = FEWEST
 ) -> Cases:
-    """What a rule is tried on; found as they are asked for. Fewer than `count` where its own
-    numbers make each of them large."""
+    """Return the instances of a trial, generated on demand. Fewer than `count` if the literal sizes
+    of the rule make each of them large."""
     least = 1 if of_one_shape(rule) else fewest
     count = min(count, max(least, elements // said(rule)))
     crowded = cramped(rule, seed, CRAMPED_TRIES * count)
@@ -37,5 +37,5 @@ def cases(
 
 
 def said(rule: Rule) -> int:
-    """Elements that an operand of a rule has at least, by the rule's own numbers."""
+    """Return the least number of elements of an operand, by the rule's literal sizes."""
     return max((p.said for p in rule.params if isinstance(p, Param) and p.said), default=1)

@@ -1,4 +1,4 @@
-"""The chain of steps while it is compiled: what is bound so far, and what waits to be."""
+"""The step chain under construction: what is bound so far, and what is deferred."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from superopt.rules.steps import CONTEXT, PART, Cells, Step
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Formula, Term, Var, names, show
 
-END = Var("the end of the match")  # what single_use needs
+END = Var("the end of the match")  # required by single_use
 
 
 class Chain:
-    """A chain of steps in the making.
+    """A chain of steps under construction.
 
     scope: the slots of names and subterms. letters: of shared element types. nodes: of all matched
-    nodes. bound, done: names and subterms that have a value after the steps so far. kinds: letters
-    that have one. fixed: commutative applications that are tried in one order only.
+    nodes. bound, matched: names and subterms that have a value after the steps so far. bound_kinds:
+    letters that have one. fixed_order: commutative applications tried in one order only.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Chain:
         self.waiting.append((need, make))
 
     def flush(self) -> None:
-        """Add the steps that have what they need."""
+        """Add the deferred steps whose names are bound."""
         again = True
         while again:
             again = False
@@ -58,7 +58,7 @@ class Chain:
         return lambda env: _plain(run(env))
 
     def used_only(self, env: Cells, r: Result) -> bool:
-        """single_use: has the value no user outside the match?"""
+        """True if no user outside the match reads the value (single_use)."""
         own = [env[s] for s in self.nodes]
         if env[PART] is not None:
             own.append(env[PART][0])

@@ -20,7 +20,7 @@ from superopt.te.node import Dim
 
 
 def picked(value: int, into: int, op: Op, index: int, words: str) -> Step:
-    """A value that is result `index` of an `op`, whose node is bound."""
+    """Match a value that is result `index` of an `op`, and bind its node."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -36,7 +36,7 @@ def picked(value: int, into: int, op: Op, index: int, words: str) -> Step:
 
 
 def same(slot: int, other: int, words: str) -> Step:
-    """Two slots hold one object (or equal tuples of them)."""
+    """Require that two slots hold one object (or equal tuples)."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -50,7 +50,8 @@ def same(slot: int, other: int, words: str) -> Step:
 
 
 def typed(slot: int, allowed: frozenset[DType], letter: int | None, bind: bool, words: str) -> Step:
-    """A value (or each of a tuple) has an element type; `letter` is the slot of the shared one."""
+    """Require the element type of a value (or of each of a tuple); `letter` is the slot of a shared
+    one."""
 
     def fits(env: Cells, v: Value) -> bool:
         d = v.type.dtype
@@ -82,7 +83,7 @@ def typed(slot: int, allowed: frozenset[DType], letter: int | None, bind: bool, 
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """A shape's pattern: at each place the size that it must be, or a slot to bind or compare."""
+    """A shape pattern: for each axis the required size, or a slot to bind or compare."""
 
     before: tuple[tuple[int | None, Dim | None, bool], ...]  # slot, number, bind
     middle: tuple[int, bool] | None = None  # of `*s`: slot, bind
@@ -90,7 +91,7 @@ class Dims:
 
 
 def shaped(slot: int, dims: Dims, words: str) -> Step:
-    """A value's shape fits, or that of each value of a run; sizes are bound."""
+    """Require the shape of a value, or of each value of a run, and bind sizes."""
     head, tail = len(dims.before), len(dims.after)
     middle = dims.middle
     places = [(k, *d) for k, d in enumerate(dims.before)]
@@ -146,12 +147,12 @@ def _types(n: Node) -> Types:
 
 def said(slot: int, op: Op, fixed: Attrs, binds: Sequence[tuple[str, int]], rest: int | None,
          own: frozenset[str]) -> Step:  # fmt: skip
-    """Attributes as they are written: `fixed` ones (defaults too) must be so, others are bound."""
+    """Require `fixed` attributes (defaults included), and bind others."""
     order = sorted(op.attrs)
     cache: dict[tuple[Attrs, Types], bool] = {}
 
     def canonically(n: Node) -> bool:
-        """Do the fixed attributes, in the operator's one form, give the node's?"""
+        """True if the fixed attributes have the canonical form of the node's."""
         key = (n.attrs, _types(n))
         known = cache.get(key)
         if known is None:
@@ -209,7 +210,7 @@ def _gives(op: Op, types: Types, attrs: dict[str, Any], goal: Attrs) -> bool:
 
 
 def asked(slot: int, op: Op, key: str, formula: Callable[[Cells], Any], words: str) -> Step:
-    """An attribute is what a formula says, in the operator's one form."""
+    """Require that an attribute equals a formula, in canonical form."""
 
     def holds(env: Cells) -> bool:
         n = env[slot]
@@ -240,7 +241,7 @@ def asked(slot: int, op: Op, key: str, formula: Callable[[Cells], Any], words: s
 
 
 def rest_is(slot: int, own: frozenset[str], rest: int, words: str) -> Step:
-    """All other attributes are those bound before."""
+    """Require that all other attributes equal those bound before."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -253,7 +254,7 @@ def rest_is(slot: int, own: frozenset[str], rest: int, words: str) -> Step:
 
 
 def when(condition: Callable[[Cells], Any], words: str, shown: Callable[[Cells], str]) -> Step:
-    """A condition holds. One that is not known does not."""
+    """Require a condition. An unknown condition does not hold."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -277,7 +278,7 @@ def when(condition: Callable[[Cells], Any], words: str, shown: Callable[[Cells],
 
 
 def defined(into: int, formula: Callable[[Cells], Any], words: str) -> Step:
-    """A name gets the value of a formula."""
+    """Bind a name to the value of a formula."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -299,7 +300,7 @@ def defined(into: int, formula: Callable[[Cells], Any], words: str) -> Step:
 
 
 def constant_is(slot: int, test: Callable[[Cells, Value], bool], words: str) -> Step:
-    """A constant has the number or content that a formula says."""
+    """Require a constant with the number or content of a formula."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -319,7 +320,7 @@ def constant_is(slot: int, test: Callable[[Cells, Value], bool], words: str) -> 
 
 
 def users_of(bound: int, path: Sequence[Op], into: int) -> Step:
-    """Each node at the end of `path`, operators upwards from a value that is already bound."""
+    """Bind each node at the end of `path`, a path of operators up from a bound value."""
 
     def make(go: Cont) -> Cont:
         *above, last = path
@@ -340,7 +341,7 @@ def users_of(bound: int, path: Sequence[Op], into: int) -> Step:
 
 
 def nearest(first: int, op: Op, into: int, reach: int) -> Step:
-    """The next few nodes of `op`, before and after the first root: for roots that share nothing."""
+    """Bind the nearest nodes of `op` around the first root: for roots that share nothing."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -357,7 +358,7 @@ def nearest(first: int, op: Op, into: int, reach: int) -> Step:
 
 
 def apart(slot: int, others: Sequence[int], before: Sequence[int], after: Sequence[int]) -> Step:
-    """A root is none of the others; where order is no matter, it comes after and before some."""
+    """Require a root distinct from the others; in a symmetric pair, also in a fixed order."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -377,4 +378,4 @@ def apart(slot: int, others: Sequence[int], before: Sequence[int], after: Sequen
 
         return run
 
-    return Step(make, lambda env: "it is the same node, or the pair is tried the other way round")
+    return Step(make, lambda env: "it is the same node, or the pair is tried in the other order")

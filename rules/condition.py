@@ -1,7 +1,7 @@
 """Formulas as functions: a safe interpreter over a closed set, compiled once per rule.
 
-A formula becomes a closure over an environment, a list in which every name of the rule has a slot.
-Python evaluates nothing: what is not in `term.Formula` or `functions.FUNCTIONS` does not parse.
+A formula becomes a closure over an environment, a list with a slot for every name of the rule.
+Nothing is evaluated by Python: only `term.Formula` and `functions.FUNCTIONS` parse.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ UsedOnly = Callable[[Env, Result], bool]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where the names and subterms of one rule live in its environment."""
+    """The slots of the names and subterms of one rule in its environment."""
 
     slots: dict[str, int] = field(default_factory=dict)
     terms: dict[Term, int] = field(default_factory=dict)
     used: list[None] = field(default_factory=list)  # as long as the environment
 
     def fresh(self) -> int:
-        """A new slot."""
+        """Return a new slot."""
         self.used.append(None)
         return len(self.used) - 1
 
     def slot(self, name: str) -> int:
-        """The slot of `name`, made at its first use."""
+        """Return the slot of `name`, created at its first use."""
         if name not in self.slots:
             self.slots[name] = self.fresh()
         return self.slots[name]
 
     def inner(self, own: Sequence[str]) -> Scope:
-        """The scope inside a comprehension that binds `own`."""
+        """Return the scope inside a comprehension that binds `names`."""
         slots = dict(self.slots)
         for name in own:
             slots[name] = self.fresh()
@@ -77,7 +77,7 @@ class Scope:
 
 
 def needs(f: Formula) -> frozenset[str | Term]:
-    """The names and subterms of the left side that must be matched before `f` has a value."""
+    """Return the names and subterms of the left side that must be bound before `f` has a value."""
     match f:
         case Of(term):
             return frozenset((term,))
@@ -94,14 +94,14 @@ def needs(f: Formula) -> frozenset[str | Term]:
 
 
 def truth(r: Result) -> bool:
-    """A condition's value; NotKnown where it is no bool."""
+    """Return a condition's value; raises NotKnown if it is no bool."""
     if isinstance(r, bool):
         return r
-    raise NotKnown(f"{tell(r)} is neither true nor false")
+    raise NotKnown(f"{tell(r)} is not a bool")
 
 
 def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
-    """`f` as a function of the environment, which raises NotKnown where `f` has no value.
+    """Return `f` as a function of the environment, which raises NotKnown if `f` has no value.
 
     `used_only` answers single_use.
     """
@@ -164,7 +164,7 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
         case Each():
             return _each(f, scope, used_only)
         case Spread(g):
-            raise ValueError(f"*{show(g)} stands alone")
+            raise ValueError(f"*{show(g)} is not inside a tuple or call")
 
 
 def evaluated(
@@ -173,7 +173,8 @@ def evaluated(
     terms: Mapping[Term, Result],
     used_only: Callable[[Result], bool],
 ) -> Result:
-    """The value of `f` where names and terms of the left side are these. NotKnown if none."""
+    """Return the value of `f` for these names and terms of the left side; raises NotKnown if
+    none."""
     if isinstance(f, Lit):
         return f.value
     if isinstance(f, Name) and f.id in names:
@@ -182,7 +183,7 @@ def evaluated(
     slots = {n: k for k, n in enumerate(names)}
     places = {t: len(slots) + k for k, t in enumerate(terms)}
     if any(n not in slots and n not in places for n in needs(f)):
-        raise NotKnown(f"{show(f)} speaks of what is not known yet")
+        raise NotKnown(f"{show(f)} uses values that are not known yet")
     scope = Scope(slots, places, [None] * len(cells))
     run = compiled(f, scope, lambda env, v: used_only(v))
     return run([*cells, *[None] * (len(scope.used) - len(cells))])
@@ -223,7 +224,7 @@ def _slice(ends: list[Run | None], env: Env) -> slice:
 
 
 def _logic(op: str, some: list[Run]) -> Run:
-    """`and` and `or` of three values: what one side decides, the other may leave open."""
+    """Return three-valued `and` or `or`: a decided side may make an undecided one irrelevant."""
     stop = op == "or"
 
     def run(env: Env) -> Result:
@@ -277,5 +278,5 @@ def unpack(env: Env, slots: Sequence[int], item: Result) -> None:
 
 
 def no_users(env: Env, r: Result) -> bool:
-    """single_use where there is no graph, as on right sides."""
+    """single_use without a graph, as on right sides."""
     raise NotKnown(f"the users of {tell(value_of(r))} are not known here")

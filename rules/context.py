@@ -1,6 +1,6 @@
-"""What matching needs to know of one graph: its nodes by operator, and who uses what.
+"""The indices of one graph for matching: nodes by operator, and users of values.
 
-Built for every graph that a search visits, so one pass makes all of it.
+Every graph that a search visits gets them, so one pass builds all.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ByOp = dict[Op, list[Node]]
 class GraphContext:
     """A graph with its indices, all in the order of `superopt.ir.graph.nodes`.
 
-    position: each node's place in that order. by_op: nodes by operator. users: the nodes that read
-    a value, each once. outputs: the graph's outputs as a set. joined, zones: what matching has
-    found out before: parts of n-ary operators, and surroundings of nodes.
+    position: each node's index in that order. by_op: nodes by operator. users: the nodes that read
+    a value, each once. outputs: the graph's outputs as a set. joined_parts, neighborhoods: caches
+    of matching: parts of n-ary operators, and nodes near given ones.
     """
 
     graph: Graph
@@ -34,13 +34,13 @@ class GraphContext:
     zones: list[tuple[Collection[Node], list[ByOp]]] = field(default_factory=list)
 
     def place(self, n: Node, op: Op) -> int:
-        """Where `n` is, or would be, among the nodes of `op`."""
+        """Return the index of `n`, or its insertion index, among the nodes of `op`."""
         return bisect_left(
             self.by_op.get(op, NOBODY), self.position[n], key=self.position.__getitem__
         )
 
     def near(self, nodes: Collection[Node], steps: int) -> ByOp:
-        """By operator, the nodes from which `steps` operands down one of `nodes` may be reached."""
+        """Return by operator the nodes that reach one of `nodes` within `steps` operands."""
         if not self.zones or self.zones[-1][0] is not nodes:
             self.zones[:] = [(nodes, [self._indexed(n for n in nodes if n in self.position)])]
         levels = self.zones[-1][1]
@@ -59,7 +59,7 @@ class GraphContext:
         return out
 
     def used_only_by(self, v: Value, nodes: Iterable[Node]) -> bool:
-        """Is `v` no output of the graph, and read by no node but these?"""
+        """True if `v` is no output of the graph, and only these nodes read it."""
         if v in self.outputs:
             return False
         users = self.users.get(v, NOBODY)
@@ -67,12 +67,12 @@ class GraphContext:
 
 
 def context(graph: Graph) -> GraphContext:
-    """The indices of `graph`."""
+    """Return the indices of `graph`."""
     position: dict[Node, int] = {}
     by_op: ByOp = {}
     users: dict[Value, list[Node]] = {}
     stack: list[Node] = []
-    # A node is pushed, its operands above it; when it comes to the top again they are done.
+    # A node is pushed before its operands; when it is on top again they are done.
     for v in graph.outputs:
         if (n := producer(v)) is not None:
             stack.append(n)

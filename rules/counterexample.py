@@ -1,9 +1,9 @@
 """The smallest counterexample of a wrong rule: few axes, small sizes, simple numbers.
 
-A trial refutes a rule on what is drawn first, which tells a reader little. Here many small
-instances are drawn and looked at from the smallest on; of the first on which both sides differ the
-numbers are made simple, one after the other, as long as the sides do. So it is the smallest of
-those drawn; where sizes up to 2 or 3 fit, chance leaves few out.
+A trial refutes a rule on its first random draw, which is hard to read. Here many small instances
+are drawn and evaluated in ascending size. On the first one where the sides differ, the numbers are
+simplified one by one while the sides still differ. The result is the smallest of the draws; if
+sizes up to 2 or 3 fit, few instances are missed.
 
     n = 2
     x: f32[2, 2] = [[0, 1], [0, 0]]
@@ -50,24 +50,24 @@ SMALL = tuple(
         Style(equal=True, rank=rank, most=most),
     )
 )
-ATTEMPTS = 20  # at an instance, of each style
-TRIED = 250  # instances on which the sides are evaluated
-SHRINKS = 200  # smaller ones that are tried instead of one that was found
+ATTEMPTS = 20  # attempts at an instance, for each style
+TRIED = 250  # instances evaluated
+SHRINKS = 200  # smaller instances tried in place of a found one
 SIMPLE = (0, 1, -1, 2, -2, 3, -3, 4, -4, 0.5, -0.5, 1.5, 0.1)  # numbers, the simplest first
-MOST_ELEMENTS = 64  # of an operand that are made simple
+MOST_ELEMENTS = 64  # elements of an operand that are simplified
 SHOWN = 64  # elements of an operand that are printed
 
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """Operands, by name, on which the sides of a rule differ; and what `found` says of that."""
+    """Operands, by name, on which the sides of a rule differ, and their difference."""
 
     rule: Rule
     feeds: Mapping[str, np.ndarray]
     found: Refuted
 
     def lines(self) -> list[str]:
-        """What names stand for, operands with their elements, and what both sides give."""
+        """Return lines with the values of names, the operands, and the values of both sides."""
         one, at = self.found.instance, list(self.found.index)
         told = [f"{n} = {_said(v)}" for n, v in one.names.items() if _told(v)]
         rows = [", ".join(told)] if told else []
@@ -90,9 +90,9 @@ class Counterexample:
 def smallest(
     rule: Rule, seed: int, known: Iterable[Instance] = (), attempts: int = ATTEMPTS
 ) -> Counterexample | None:
-    """The smallest counterexample over floats that is found; None where there is none, as of a law
-    that only the prime field refutes. known: instances that are looked at, too. attempts: at small
-    instances of each style; with none of them what is known is made smaller."""
+    """Return the smallest counterexample found over floats; None if there is none, as for a law
+    that only the prime field refutes. known_instances: further instances to try. attempts: for
+    small instances of each style; with 0, only known instances are shrunk."""
     given = {str(one): one for one in known}
     every = {str(one): one for one in _small(rule, seed, attempts)} | given
     for number, (name, one) in enumerate(sorted(every.items(), key=lambda e: _weight(e[1]))):
@@ -106,7 +106,7 @@ def smallest(
 
 @dataclass(frozen=True, slots=True)
 class _Off:
-    """Operands of a draw, and what differs on them."""
+    """Operands of a draw, and the difference on them."""
 
     draw: str
     feeds: Feeds
@@ -114,7 +114,7 @@ class _Off:
 
 
 def _on(rule: Rule, one: Instance, seed: int) -> _Off | None:
-    """What differs on an instance; on numbers, where there are such."""
+    """Return a failure on an instance, with finite values if possible."""
     best: _Off | None = None
     stored = (AS_STORED,) if rule.float_class == "E0" and casts(one) else ()
     for draw in sorted((*draws_for(rule, one), *stored), key=lambda d: d != "whole"):
@@ -128,7 +128,7 @@ def _on(rule: Rule, one: Instance, seed: int) -> _Off | None:
 
 
 def _shrunk(rule: Rule, off: _Off, seed: int) -> _Off:
-    """With sizes and axes as few as the sides still differ on."""
+    """Reduce sizes and axes while the sides still differ."""
     tries = iter(range(SHRINKS))
     for lesser in _lesser(rule, off.found.instance):
         if next(tries, None) is None:
@@ -141,8 +141,8 @@ def _shrunk(rule: Rule, off: _Off, seed: int) -> _Off:
 
 
 def _lesser(rule: Rule, one: Instance) -> Iterator[Instance]:
-    """Instances like `one` with a smaller size wherever it is one, in one name, or on one axis, or
-    with an axis less."""
+    """Yield instances like `one` with a smaller size everywhere, in one name, or on one axis, or
+    with one axis less."""
     free = free_shapes(rule, one)
     own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
     sizes = {n: v for n, v in one.names.items() if n in own}
@@ -162,7 +162,7 @@ def _lesser(rule: Rule, one: Instance) -> Iterator[Instance]:
 
 
 def _finite(found: Refuted) -> bool:
-    """Are both values numbers? What is infinite or none on one side only tells less."""
+    """True if both values are finite numbers, which are more informative."""
     both = (found.left, found.right)
     return all(isinstance(v, (int, float)) and math.isfinite(v) for v in both)
 
@@ -177,7 +177,7 @@ def _small(rule: Rule, seed: int, attempts: int) -> Iterator[Instance]:
 
 
 def _weight(one: Instance) -> tuple[int, int, int, str]:
-    """Elements of the operands, then axes, then elements of the results."""
+    """Return elements of the operands, then axes, then elements of the results."""
     inputs = [i.type.shape or () for i in one.inputs]
     results = [v.type.shape or () for v in one.lhs]
     return _count(inputs), sum(map(len, inputs)), _count(results), str(one)
@@ -190,7 +190,7 @@ def _count(shapes: Iterable[Iterable[object]]) -> int:
 def _differ(rule: Rule, one: Instance, draw: str, feeds: Feeds) -> Refuted | None:
     try:
         left, _ = both(Instance(one.inputs, one.lhs, (), {}, {}), feeds, _domain(draw))
-    except IndexError:  # the operands are none
+    except IndexError:  # the operands are invalid
         return None
     try:
         _, right = both(Instance(one.inputs, (), one.rhs, {}, {}), feeds, _domain(draw))
@@ -204,11 +204,11 @@ def _domain(draw: str) -> Reals:
 
 
 def _simpler(rule: Rule, off: _Off) -> Counterexample:
-    """With numbers as simple as the sides still differ on."""
+    """Simplify the numbers while the sides still differ."""
     held, found = dict(off.feeds), off.found
     limits = {i.name: limit for i, limit in found.instance.limits.items()}
     pending = [(name, k) for name, x in held.items() for k in range(min(x.size, MOST_ELEMENTS))]
-    for name, k in (*pending, *pending):  # what was needed at first may not be later
+    for name, k in (*pending, *pending):  # a number needed at first may not be needed later
         x = held[name]
         for v in _simpler_than(x.reshape(-1)[k], x.dtype, limits.get(name)):
             flat = x.reshape(-1).copy()
@@ -222,7 +222,7 @@ def _simpler(rule: Rule, off: _Off) -> Counterexample:
 
 
 def _simpler_than(held: object, dtype: np.dtype, limit: int | None) -> Iterator[object]:
-    """Simpler numbers of a type, the simplest first; as indices those that are in range."""
+    """Yield simpler numbers of a type, the simplest first; for indices those in range."""
     if dtype.kind == "b":
         yield from (False,) if held else ()
         return
@@ -236,7 +236,7 @@ def _simpler_than(held: object, dtype: np.dtype, limit: int | None) -> Iterator[
 
 
 def _beyond(i: Input, x: np.ndarray) -> bool:
-    """Are there numbers that its type does not have?"""
+    """True if some numbers are not representable in the input's type."""
     assert i.type.dtype is not None
     with np.errstate(all="ignore"):
         stored = x.astype(to_numpy(i.type.dtype)).astype(x.dtype)
@@ -244,7 +244,7 @@ def _beyond(i: Input, x: np.ndarray) -> bool:
 
 
 def _told(v: object) -> bool:
-    """Is it a size, an attribute or a number, and no operand?"""
+    """True for a size, an attribute or a number, False for an operand."""
     if isinstance(v, tuple):
         return all(map(_told, v))
     return not isinstance(v, (Input, Node))
@@ -259,7 +259,7 @@ def _said(v: object) -> str:
 
 
 def _attribute(v: object) -> bool:
-    """Is it one of those that `**a` stands for: a name, and what it is?"""
+    """True for a name and value that `**a` stands for."""
     return isinstance(v, tuple) and len(v) == 2 and isinstance(v[0], str)
 
 
@@ -274,7 +274,7 @@ def _nested(x: object) -> str:
 
 
 def _apart(a: object, b: object) -> tuple[str, str]:
-    """Both values, with as many digits as tell them apart."""
+    """Return both values with enough digits to differ."""
     x, y = _number(a), _number(b)
     return (x, y) if x != y else (repr(a), repr(b))
 

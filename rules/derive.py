@@ -1,10 +1,9 @@
-"""Is the equality of two graphs a consequence of rules? A chain of rewrites from both sides.
+"""Derive the equality of two graphs from rules: a chain of rewrites from both sides.
 
-Best-first from either graph in turns, until some graph is reached from both: small graphs before
-large ones, those with about the operators of the other end before others, and of graphs alike the
-one that is fewer rewrites away. Rules are taken in the
-directions in which they are given; a graph that two chains reach is equal to both ends. What is
-computed of constants is computed at once, and equal to a constant that it differs from by rounding.
+Best-first search from either graph in turns, until both reach one graph. The order prefers small
+graphs, graphs with about the operators of the other end, and fewer rewrites. Rules apply in the
+given directions only; a graph that two chains reach is equal to both ends. Constants are folded at
+once, and equal a given constant up to rounding.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from superopt.te.expr import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """steps: rewrites in a chain. grow: nodes more than the larger graph has. graphs: visited.
-    forward: from the first graph only, each rule from left to right, as a search would go."""
+    """max_steps: rewrites in a chain. max_growth: nodes beyond the larger graph. max_graphs:
+    visited. forward_only: search from the first graph only, as an optimization would."""
 
     steps: int = 8
     grow: int = 3
@@ -54,8 +53,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Chains from the first graph and from the second to one that both reach; both are empty for
-    graphs that are the same."""
+    """Chains from the first and the second graph to a common one; both are empty for equal
+    graphs."""
 
     forth: tuple[Link, ...]
     back: tuple[Link, ...]
@@ -72,7 +71,7 @@ class Underived:
 
 Roots = tuple[g.Value, ...]
 STOPPED = "it was stopped"
-SHARE = 0.3  # of the graphs and the time that are left, for a look that leaves some ways out
+SHARE = 0.3  # of the remaining graphs and time, for a restricted look
 RESHAPE = OPS["Reshape"]
 RESHAPES = frozenset((RESHAPE, OPS["Squeeze"], OPS["Unsqueeze"]))
 
@@ -85,11 +84,13 @@ def derive(
     stop: Callable[[], bool] = lambda: False,
     without: Container[str] = (),
 ) -> Derived | Underived:
-    """A chain of rewrites between two graphs over the same inputs, by rules whose names are not in
-    `without`. In three looks, since graphs that grow have no end: by rules about the graphs' own
-    operators (those that reshape are one), which leaves few ways to go; by all rules, but by no
-    graph that is larger than both ends; and by all rules. A look ends with its share of the graphs
-    and of the time."""
+    """Return a chain of rewrites between two graphs over the same inputs, by rules not in
+    `excluded`.
+
+    There are three looks, since graphs may grow without end: by rules about the graphs' own
+    operators only (reshapes count as one); by all rules, without graphs larger than both ends; and
+    by all rules. Each look ends with its share of the graphs and of the time.
+    """
     end = time.monotonic() + bounds.seconds
     own = frozenset(n.op for graph in (a, b) for n in g.nodes(graph))
     if not own.isdisjoint(RESHAPES):
@@ -161,13 +162,13 @@ def _chained(
 def shortened(
     found: Derived, a: g.Graph, b: g.Graph, index: Index, stop: Callable[[], bool] = lambda: False
 ) -> Derived:
-    """The same without detours: a search prefers small graphs, and may come back to where it was.
-    Every rewrite between graphs of the chains is asked for, and the fewest are taken."""
+    """Return the chains without detours. Every rewrite between graphs of the chains is tried, and
+    the shortest path is taken."""
     order = _Order({}, {}, _few(a, b))
     along = [a, *(s.after for s in found.forth), *(s.before for s in reversed(found.back))]
     path = [order.graph(graph)[0] for graph in along]
     place = {graph.outputs: n for n, graph in enumerate(path)}
-    hops: list[dict[int, Link]] = []  # from each graph, to others
+    hops: list[dict[int, Link]] = []  # from each graph to others
     for graph in path:
         hops.append({})
         for link in () if stop() else _rewrites(graph, index, ()):
@@ -185,7 +186,7 @@ def shortened(
 
 
 def _ways(hops: Sequence[Mapping[int, Link]], order: range) -> dict[int, tuple[Link, ...]]:
-    """The shortest way from the first of some graphs to each, always onwards in this order."""
+    """Return the shortest path from the first graph to each, in this order."""
     ways: dict[int, tuple[Link, ...]] = {order[0]: ()}
     for n in order:
         for to, link in hops[n].items() if n in ways else ():
@@ -195,11 +196,11 @@ def _ways(hops: Sequence[Mapping[int, Link]], order: range) -> dict[int, tuple[L
     return ways
 
 
-STEP = 0.3  # of a node: what a rewrite more may cost that makes a graph smaller
+STEP = 0.3  # nodes: the cost of another rewrite that shrinks a graph
 
 
 class _Reached(NamedTuple):
-    """A graph, how many nodes it has, and the last of the rewrites that lead there."""
+    """A graph, its number of nodes, and the last rewrite that led there."""
 
     graph: g.Graph
     size: int
@@ -208,9 +209,9 @@ class _Reached(NamedTuple):
 
 
 class _Side:
-    """What was reached from one graph: by its outputs, and what is to be rewritten next. Small
-    graphs come before large ones, and so do those of about the operators that the other graph
-    has: a batch normalization that is one operator there and ten here has to grow first."""
+    """The graphs reached from one end: by their outputs, and a queue of graphs to rewrite. Small
+    graphs come first, and graphs with about the operators of the other end: a batch normalization
+    that is one operator there and ten here must grow first."""
 
     def __init__(self, graph: g.Graph, size: int, to: Counter[Op]) -> None:
         self.start = graph.outputs
@@ -227,17 +228,16 @@ class _Side:
 
 
 def _kinds(graph: g.Graph) -> Counter[Op]:
-    """How many nodes of each operator; those that reshape are one."""
+    """Return the number of nodes of each operator; reshapes count as one."""
     return Counter(RESHAPE if n.op in RESHAPES else n.op for n in g.nodes(graph))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One order for operands that commute, no join within a join, no axes of a number that is
-    broadcast anyway, and nothing computed of constants, so that graphs which differ in that only
-    are the same. given: constants of both graphs; what is computed is one of these where it
-    differs by rounding. rounded: constants that arithmetic gave; others were only moved, and are
-    what they are to the last bit."""
+    """Canonical graphs: ordered operands of commutative operators, flattened joins, scalars in
+    place of uniform operands, folded constants. given: constants of both graphs; a folded constant
+    becomes the given one that it equals up to rounding. computed: constants from arithmetic; others
+    were only moved and are exact."""
 
     numbers: dict[g.Value, int]
     known: dict[g.Node, tuple[g.Value, ...]]
@@ -245,7 +245,7 @@ class _Order:
     rounded: set[g.Value] = field(default_factory=set)
 
     def graph(self, graph: g.Graph) -> tuple[g.Graph, int]:
-        """The graph in this order, and how many nodes it has."""
+        """Return the canonical graph and its number of nodes."""
         known = self.known
         every = g.nodes(graph)
         for n in every:
@@ -266,7 +266,7 @@ class _Order:
             if v is not None:
                 self.numbers.setdefault(v, len(self.numbers))
         inputs = flatten_operands(n, inputs)
-        sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # these are taken from the left
+        sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # computed from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.numbers[v]))  # type: ignore[index]
         made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
@@ -277,7 +277,7 @@ class _Order:
         return v if p is None else self.known[p][v.index if isinstance(v, g.Item) else 0]
 
     def folded(self, n: g.Node, inputs: Sequence[g.Value | None]) -> tuple[g.Constant, ...] | None:
-        """The results of a node of constants, where they are small."""
+        """Return the results of a node of constants, if they are small."""
         if any(_elements(t) is None for t in n.types):
             return None
         arrays = [v.load() if isinstance(v, g.Constant) else None for v in inputs]
@@ -285,12 +285,12 @@ class _Order:
             with np.errstate(all="ignore"):
                 found = node_results(n, arrays)
         except (ValueError, TypeError, LookupError, ArithmeticError):
-            return None  # as an index out of range
+            return None  # as for an index out of range
         moved = "data" in n.op.laws and self.rounded.isdisjoint(v for v in inputs if v)
         return tuple(map(g.constant if moved else self.constant, found))
 
     def constant(self, array: np.ndarray) -> g.Constant:
-        """A computed constant: the given one that it is but for rounding, if that is one only."""
+        """Return a computed constant, or the only given constant that it equals up to rounding."""
         made = g.constant(array)
         if array.dtype.kind != "f" or array.dtype.itemsize < 4 or made in self.given:
             return made
@@ -304,7 +304,7 @@ class _Order:
         return near[0] if len(near) == 1 else made
 
 
-FOLDED = 1 << 14  # elements of a constant that is computed
+FOLDED = 1 << 14  # elements of a folded constant
 ROUNDED = 4  # units in the last place
 
 
@@ -317,7 +317,7 @@ def _small(v: g.Value) -> bool:
 
 
 def _elements(t: TensorType) -> int | None:
-    """How many elements; None where it is not known, or too many."""
+    """Return the number of elements; None if it is unknown or too large."""
     count = 1
     for d in t.shape if t.dtype is not None and t.shape is not None else (None,):
         if not isinstance(d, int):
@@ -327,7 +327,7 @@ def _elements(t: TensorType) -> int | None:
 
 
 def _without_axes(n: g.Node, inputs: tuple[g.Value | None, ...]) -> tuple[g.Value | None, ...]:
-    """Operands that are one number everywhere as scalars, where the others have the shape."""
+    """Replace uniform operands by scalars if the others determine the shape."""
     for k, v in enumerate(inputs):
         if not isinstance(v, g.Constant) or not v.type.shape or (one := uniform(v)) is None:
             continue

@@ -1,9 +1,9 @@
-"""What a rule divides by that it did not before.
+"""Divisors that a rule introduces.
 
-x * y = x / (1 / y) for every y but 0, and there, too, as 1 / 0 is infinite and what is divided by
-it is 0: so the trial sees nothing. But the next rewrite meets an infinity where there was none:
-z + x / (1 / y) = (z / y + x) / (1 / y) is right wherever both are defined, and NaN there. Such a
-rule is true, and may be used to derive an equality; a model is not rewritten by it.
+x * y = x / (1 / y) holds for every y but 0, and even there, as 1 / 0 is infinite and x / inf is 0:
+so the trial finds nothing. But the next rewrite meets a new infinity: z + x / (1 / y) = (z / y + x)
+/ (1 / y) holds wherever both are defined, and is NaN at y = 0. Such a rule is true, and may derive
+an equality; it never rewrites a model.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ NOT_BELOW_ZERO = frozenset(
 
 
 def new_divisors(rule: Rule) -> tuple[str, ...]:
-    """The terms of which the right side of a rule needs that they are not zero, and the left side
-    does not; as they are written. Not that of a quotient which is the result itself: the trial
-    sees what that becomes."""
+    """Return the terms that the right side requires to be nonzero and the left side does not, as
+    text. A divisor of the result itself is left out: the trial covers it."""
     found = {
         key: show(t)
         for side in rule.rhs
@@ -44,7 +43,7 @@ def new_divisors(rule: Rule) -> tuple[str, ...]:
 
 
 def _known(side: Term) -> Iterator[str]:
-    """Keys of what is not zero where a side has a value."""
+    """Yield keys of terms that are nonzero where a side has a value."""
     for d in _divisors(side):
         yield from (key for key, _ in _factors(d))
     for t in walk(side):
@@ -55,7 +54,8 @@ def _known(side: Term) -> Iterator[str]:
 
 
 def _divisors(side: Term, within: bool = False) -> Iterator[Term]:
-    """What a side divides by, or takes a logarithm of; or only terms within it do."""
+    """Yield divisors and arguments of logarithms of a side. nested_only: without those of the
+    root."""
     for t in walk(side):
         if not isinstance(t, App) or (within and t is side):
             continue
@@ -69,8 +69,8 @@ def _divisors(side: Term, within: bool = False) -> Iterator[Term]:
 
 
 def _factors(t: Term) -> Iterator[tuple[str, Term]]:
-    """Terms that are not zero if and only if `t` is not, with their keys: what is the same but for
-    the order of operands has the same."""
+    """Yield terms that are all nonzero if and only if `t` is, with keys that ignore operand
+    order."""
     if _positive(t) or (isinstance(t, Number) and t.value != 0):
         return
     if isinstance(t, App):
@@ -85,17 +85,17 @@ def _factors(t: Term) -> Iterator[tuple[str, Term]]:
             yield from _factors(given[1])
             return
         if name in SAME_ZEROS or (name == "Add" and given[0] == given[1]):
-            yield from _factors(given[0])  # a quotient's own divisor is asked for where it is met
+            yield from _factors(given[0])  # a quotient's own divisor is handled elsewhere
             return
     yield _key(t), t
 
 
 def _positive(t: Term) -> bool:
-    """Is `t` above zero, whatever is in it (and whatever rounds to zero)?"""
+    """True if `t` is positive for any operands (up to underflow)."""
     if isinstance(t, Number):
         return t.value > 0
     if isinstance(t, Scalar):
-        return True  # of an attribute: a size, a number of elements, an epsilon
+        return True  # an attribute: a size, a number of elements, an epsilon
     if isinstance(t, Filled):
         return t.kind == "ones"
     if not isinstance(t, App):
@@ -129,7 +129,7 @@ def _not_negative(t: Term) -> bool:
 
 
 def _key(t: Term) -> str:
-    """A term's text, with operands sorted where their order does not make it zero or not."""
+    """Return a term's text, with operands sorted where order does not affect zeros."""
     if isinstance(t, App) and t.op.name in COMMUTE and not t.attrs:
         return _sum(t.op.name, t.operands)
     return show(t)

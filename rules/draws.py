@@ -1,4 +1,4 @@
-"""The inputs of a trial: numbers of several kinds for every input of an instance."""
+"""The inputs of a trial: several distributions for every input of an instance."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from superopt.rules.rule import Rule
 from superopt.rules.term import Number, walk
 from superopt.te.dtype import BOOL, to_numpy
 
-# Halves lie where rounding jumps and comparisons turn; small numbers, below what is added to them.
+# Multiples of 0.5 hit rounding boundaries and ties; small numbers are below what is added to them.
 DRAWS = ("normal", "positive", "whole", "halves", "small")
-# Of which exp is infinite, even behind a small factor, and nothing else is: what a rule may lose or
-# win there is told.
+# Large draws make exp infinite, even behind a small factor, and nothing else: the check covers what
+# a rule loses or gains there.
 LARGE = {"large": 1e3, "larger": 1e5, "huge": 1e8}
-# Each tensor full of an infinity, a zero or what is no number; and a part of it: an infinity meets
-# its opposite in a few of many elements only.
+# Tensors filled with an infinity, NaN, zero or -1: a partial fill makes an infinity meet its
+# opposite only in a few of many elements.
 FLAT = ("flat", "even")
-# Numbers of which squares and reciprocals are infinite, zero or have few digits: what is the same
-# bit by bit is so for them, too.
+# Numbers whose squares and reciprocals are infinite, zero or subnormal: bitwise equality must hold
+# for them, too.
 EXTREME = ("extreme", "outermost")
 SHARES = {"exceptional": 0.25, "odd": 0.5, "strange": 0.5, "singular": 0.75}
 EXCEPTIONAL = (*SHARES, *FLAT, *EXTREME)
-MOST = 1e12  # of a rule's own numbers that are drawn
-HALVES = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients of which are exact
+MOST = 1e12  # largest literal of a rule that is drawn
+HALVES = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients are exact
 ODD = np.array([np.inf, -np.inf, np.nan, 0.0])
 FAR = np.array([s * n for n in (1e308, 1e200, 1e-160, 1e-308, 5e-324) for s in (1.0, -1.0)])
 
 
 def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
-    """Real inputs: normal, positive, whole, halves and small, or exceptional ones among them."""
+    """Return real inputs of the given draw: ordinary or exceptional numbers."""
     return {i.name: real(i, one.limits.get(i), draw, seed) for i in one.inputs}
 
 
 def with_numbers_of(
     rule: Rule, feeds: dict[str, np.ndarray], seed: int, indices: Container[str] = ()
 ) -> None:
-    """Put numbers that a rule names, and what is beyond them, among the elements: it may divide by
-    what is 0 at 7, or take a root of what is below 0 beyond -5. Not among `indices`."""
+    """Mix the rule's literals and nearby numbers into the elements: the rule may divide by zero at
+    7, or take a root of a negative number beyond -5. `indices` are left out."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     said = {abs(float(t.value)) for t in terms if isinstance(t, Number)} - {0.0, 1.0, 2.0}
     near = sorted(s * n for n in said if n < MOST for s in (1.0, -1.0, 1.5, -1.5))
@@ -55,17 +55,17 @@ def with_numbers_of(
 
 
 def _holds(dtype: np.dtype, value: float) -> bool:
-    """Is a number, without what is behind its point, one of these integers?"""
+    """True if the truncated number is in the range of these integers."""
     return dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
 
 
 def generator(name: str, seed: int) -> np.random.Generator:
-    """Random numbers of their own for each name."""
+    """Return a random generator of its own for each name."""
     return np.random.default_rng((zlib.crc32(name.encode()), seed))
 
 
 def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
-    """An array of the type of `i`. limit: the extent that it indexes, where it is an index."""
+    """Return an array of the type of `i`. limit: the extent that it indexes, if it is an index."""
     dtype, shape = i.type.dtype, tuple(int(d) for d in i.type.shape or () if isinstance(d, int))
     assert dtype is not None
     rng = generator(f"{i.name} {draw}", seed)
@@ -88,7 +88,7 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
         case _ if draw in FLAT:  # as a maximum of infinities only, times 0
             x = np.full(shape, rng.choice((np.inf, -np.inf, np.nan, 0.0, -1.0)))
         case _ if draw in EXTREME:
-            return _among(rng, FAR, 0.5, shape)  # in float64, as they are computed with
+            return _among(rng, FAR, 0.5, shape)  # float64, as the computation
         case _ if draw in SHARES:
             x = _among(rng, ODD, SHARES[draw], shape)
         case _:
@@ -99,7 +99,7 @@ def real(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
 def _among(
     rng: np.random.Generator, some: np.ndarray, part: float, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Normal numbers, a part of them replaced by some of these."""
+    """Return normal numbers, a share of them replaced by `values`."""
     x = rng.standard_normal(shape)
     return np.where(rng.random(shape) < part, some[rng.integers(0, len(some), shape)], x)
 

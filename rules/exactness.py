@@ -1,15 +1,15 @@
-"""The float class of a rule: what its right side does to the roundings of its left one.
+"""The float class of a rule: how its right side rounds compared to its left side.
 
-    E0  the same operations on the same numbers, bit by bit, infinities and NaN, too
+    E0  the same operations on the same numbers, bit by bit, Inf and NaN included
     E1  sums and products in another order
-    E2  the same rational function: multiplied out, factored, folded into weights. What is infinite
-        or no number may reach more results, but none that had it is without
-    E3  a number where there was none, or the other way round; what jumps by a rounding
+    E2  the same rational function: expanded, factored, folded into weights. Inf and NaN may reach
+        more results, but not fewer
+    E3  a finite number in place of Inf or NaN, or the reverse; a result that jumps by a rounding
 
-Both sides are computed on instances of the rule in `te/rounding.py`, whose elements know how they
-came about; and over the reals with a part of the operands not a number, infinite, zero, or beyond
-the range of what they are cast to. A rational function that no
-longer hangs on an operand, as x - x, or x * 0, has a number where that has none.
+Both sides are computed on instances of the rule in `te/rounding.py`, whose elements record their
+history; and over the reals with some operands NaN, infinite, zero, or beyond the range of a cast. A
+rational function that no longer depends on an operand, as x - x or x * 0, is finite where that is
+not.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from superopt.te.ranged import Ranged, largest, smallest
 from superopt.te.rounding import DEGREES, Rounding, agree
 
 COUNT = 12  # instances
-ELEMENTS, FEWEST = 1 << 16, 2  # of all, and of each; how many where these are many
+ELEMENTS, FEWEST = 1 << 16, 2  # elements of all instances; instances if these are large
 DRAWS = ("normal", "positive")
-# Numbers that make exceptions: of each operand's elements so many are drawn from these.
+# Exceptional values: the share of each operand's elements drawn from them.
 EXCEPTIONS = {
     "none": (0.3, (math.nan,)),
     "some": (0.3, (math.inf, -math.inf, 0.0)),
     "most": (0.8, (math.inf, -math.inf, 0.0, math.nan)),
 }
-FEW = 32  # numbers of all operands, of which those of one may all be drawn, or none
-DISTRIBUTED, EXCEPTIONAL = 2, 3  # places of these classes
-# Functions whose result needs no rounding.
+FEW = 32  # elements of all operands for which a whole operand is exceptional
+DISTRIBUTED, EXCEPTIONAL = 2, 3  # indices of these classes
+# Functions with exact results.
 EXACT = frozenset(
     ("max", "min", "neg", "abs", "sign", "select", "lt", "le", "eq", "ne", "isnan", "isinf",
      "floor", "ceil", "round", "and", "or", "xor", "not", "cast")
@@ -55,17 +55,17 @@ EXACT = frozenset(
 
 
 def classed(rule: Rule) -> Rule:
-    """The rule, in the class that is computed, where that is above its own: E3 where none is."""
+    """Return the rule with the computed class, if that is above its own: E3 if none is computed."""
     try:
         found = float_class(rule) or FLOAT_CLASSES[EXCEPTIONAL]
-    except (IndexError, MemoryError):  # no index of the left side's is out of range
+    except (IndexError, MemoryError):  # some index of the left side is out of range
         found = FLOAT_CLASSES[EXCEPTIONAL]
     return rule if found <= rule.float_class else replace(rule, float_class=found)
 
 
 def float_class(rule: Rule, seed: int = 0, count: int = COUNT) -> str | None:
-    """The lowest class that describes `rule` on so many instances; None where there are none, or
-    none that is small: an operation takes a thousand times as long here."""
+    """Return the lowest class that describes `rule` on `count` instances; None if there are none,
+    or no small one: an operation is a thousand times slower here."""
     if said(rule) > ELEMENTS:
         return None
     some = cases(rule, seed, count, ELEMENTS, FEWEST)
@@ -73,7 +73,7 @@ def float_class(rule: Rule, seed: int = 0, count: int = COUNT) -> str | None:
 
 
 def class_on(some: Iterable[Instance], seed: int) -> str | None:
-    """The lowest class that describes a rule on these instances; None where there are none."""
+    """Return the lowest class that describes a rule on these instances; None if there are none."""
     worst = -1
     for number, one in enumerate(some):
         for draw in DRAWS:
@@ -85,8 +85,8 @@ def class_on(some: Iterable[Instance], seed: int) -> str | None:
 
 
 def _degree(one: Instance, draw: str, seed: int) -> int:
-    """How exactly both sides compute the same from these numbers. A comparison of what is rounded
-    otherwise may turn: its result is another number, however exact its operands are."""
+    """Return how exactly both sides agree on these numbers. A comparison of differently rounded
+    values may flip: its result differs, however close its operands are."""
     feeds = real_feeds(one, draw, seed)
     here, there = Rounding(seed), Rounding(seed)
     left, right = _computed(one, one.lhs, feeds, here), _computed(one, one.rhs, feeds, there)
@@ -122,7 +122,7 @@ def _computed(
 
 
 def _site(n: Node) -> tuple[str, str]:
-    """The operator, as `Rounding.site`; and its name, where it rounds more than once."""
+    """Return the operator as `Rounding.site`, and its name if it rounds more than once."""
     types = tuple(None if v is None else v.type for v in n.inputs)
     bodies = [t.body for t in expression(n.op, types, n.attrs) if t.body is not None]
     attrs = [(k, v) for k, v in n.attrs if k != "keepdims"]
@@ -132,7 +132,7 @@ def _site(n: Node) -> tuple[str, str]:
 
 def _roundings(e: Expr) -> int:
     match e:
-        case Reduce("sum", _, Apply("mul", args)):  # whose products are the sum's
+        case Reduce("sum", _, Apply("mul", args)):  # the sum rounds its products
             return 1 + sum(map(_roundings, args))
         case Apply(fn, args, dtype):
             return (dtype.is_float and fn not in EXACT) + sum(map(_roundings, args))
@@ -145,9 +145,8 @@ def _roundings(e: Expr) -> int:
 
 
 def _exceptions(one: Instance, seed: int) -> int:
-    """The class, as far as it hangs on where operands that are no numbers, infinities and zeros are
-    seen: some elements of each, and all of one operand, which small ones need; and what a cast
-    makes infinite."""
+    """Return the class as far as NaN, Inf and zeros in operands determine it: in some elements of
+    each operand, in all elements of one small operand, and from casts that overflow."""
     feeds = real_feeds(one, "normal", seed)
     floats = [name for name, x in feeds.items() if x.dtype.kind == "f"]
     small = sum(feeds[name].size for name in floats) <= FEW
@@ -163,14 +162,15 @@ def _exceptions(one: Instance, seed: int) -> int:
             value = generator(f"{name} all {what}", seed).choice(some)
             worst = max(worst, _seen(one, {**feeds, name: _put(feeds[name], True, value)}))
     if EXCEPTIONAL in map(partial(_seen, one), _beyond(one, feeds, seed)):
-        return EXCEPTIONAL  # but that sums overflow elsewhere is nothing new
+        return EXCEPTIONAL  # but overflow of sums elsewhere is known
     return worst
 
 
 def _beyond(
     one: Instance, feeds: dict[str, np.ndarray], seed: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Numbers that are infinite, or zero, in a type that something is cast to: some, and only."""
+    """Yield numbers that overflow or underflow in a type of a cast: in some elements, and in
+    all."""
     values = [v for n in nodes((*one.lhs, *one.rhs)) for v in (*n.inputs, *results(n))]
     kinds = {v.type.dtype for v in values if v is not None}
     floats = [k for k in kinds if k is not None and k.is_float]
@@ -213,15 +213,15 @@ def _seen(one: Instance, feeds: dict[str, np.ndarray]) -> int:
 
 
 def _size(x: np.ndarray) -> float:
-    """The root mean square of what is finite."""
+    """Return the root mean square of the finite elements."""
     fine = x[np.isfinite(x)]
     return float(np.sqrt(np.mean(np.square(fine)))) if fine.size else 0.0
 
 
 def growth(rule: Rule, seed: int = 0, count: int = COUNT) -> float | None:
-    """How many times the left side's error the right side's is, root mean squares over the elements
-    of instances, computed in float32 from normal numbers and compared with float64. None where the
-    left side has no error, or no instance is of that type."""
+    """Return the ratio of the right side's error to the left side's: root mean squares over the
+    elements of instances, in float32 from normal numbers against float64. None if the left side has
+    no error, or no instance has that type."""
     left = right = 0.0
     for number, one in enumerate(islice(instances(rule, seed), count)):
         values = [*one.inputs, *(r for n in nodes((*one.lhs, *one.rhs)) for r in results(n))]
@@ -239,7 +239,7 @@ def growth(rule: Rule, seed: int = 0, count: int = COUNT) -> float | None:
 
 
 def _relative(got: np.ndarray, true: np.ndarray) -> float:
-    """The mean squared error over the mean square."""
+    """Return the mean squared error over the mean square."""
     if true.dtype.kind != "f" or not np.isfinite(true).all() or not true.any():
         return 0.0
     return float(np.mean(np.square(got - true)) / np.mean(np.square(true)))

@@ -1,7 +1,7 @@
-"""Why a rule applies at a place or not, in words.
+"""Explain in text why a rule applies at a node or not.
 
-The steps of the matcher are run with a probe between them. Where no match was found, the step that
-was reached last says what it looked for and what it found.
+The matcher's steps run with a probe between them. If there is no match, the step reached last tells
+what it required and what it found.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Outcome = Literal["applies", "refused", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A rule tried at a place.
+    """A rule tried at one node.
 
-    site: the value of the root that was started from. outcome: 'applies', 'refused' (it matches,
-    but the right side cannot stand there) or 'failed'. passed, steps: how many of the matcher's
-    steps went well, of how many. reason: what was found, or why not, without a full stop.
+    site: the value of the root that matching started from. outcome: 'applies', 'refused' (it
+    matches, but the right side is not valid there) or 'failed'. passed, steps: how many of the
+    matcher's steps succeeded, and of how many. reason: a text without a full stop.
     """
 
     rule: str
@@ -46,9 +46,9 @@ class Attempt:
 
 
 def explain(rule: Rule, graph: Graph | GraphContext, value: Value | None = None) -> list[Attempt]:
-    """What happened at each place where `rule` could start; of those around `value`, when given.
+    """Return the attempts at each node where `rule` can start; with `value`, those around it.
 
-    Around a value are the nodes whose left side might cover the node that gives it.
+    Around a value are the nodes whose left side might cover its producer.
     """
     ctx = context(graph) if isinstance(graph, Graph) else graph
     p = plan(rule)
@@ -92,14 +92,14 @@ def _attempts(
         return [_outcome(m, ctx, count) for m in found]
     last, cells = far[0]
     if last == count:
-        reason = "it matches only elsewhere: none of the nodes that it covers is the one asked for"
+        reason = "it matches only elsewhere: no match covers the given node"
     else:
         reason = start.steps[last].tell(list(cells))
     return [Attempt(p.rule.name, site, "failed", last, count, reason)]
 
 
 def _probed(p: Plan, start: Start, far: list[tuple[int, tuple[Any, ...]]]) -> Cont:
-    """The chain of steps, noting in `far` the last step reached and what was bound then."""
+    """Return the step chain, which records the last step reached and its bindings in `progress`."""
 
     def probe(number: int, go: Cont) -> Cont:
         def run(env: Cells) -> None:
@@ -133,8 +133,8 @@ def _refused(r: Refusal) -> str:
     words = {
         "shape": "the result would have another type",
         "cycle": "the new graph would have a cycle",
-        "condition": "the right side has no value there",
-        "infer": "an operator of the right side does not take its operands",
+        "condition": "a formula of the right side has no value there",
+        "infer": "an operator of the right side refuses its operands",
         "unsafe": "the right side is too large",
         "rounding": "a sum would be regrouped around a large constant",
     }
@@ -142,7 +142,7 @@ def _refused(r: Refusal) -> str:
 
 
 def summary(attempts: Sequence[Attempt]) -> str:
-    """The attempts as lines, equal ones counted."""
+    """Return the attempts as lines; equal ones are counted."""
     counts: dict[str, int] = {}
     for a in attempts:
         counts[str(a)] = counts.get(str(a), 0) + 1

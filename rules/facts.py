@@ -1,6 +1,6 @@
-"""What the matcher needs to know of values: are they constants, and of which single number.
+"""Facts about values for the matcher: constness, and the number of a uniform constant.
 
-Answers are kept in weak side tables: a fact about an interned value holds in every graph.
+Answers are cached in weak tables: a fact about an interned value holds in every graph.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _LISTED: WeakKeyDictionary[Constant, tuple[int, ...] | None] = WeakKeyDictionary
 
 
 def sibling_kind(kinds: Iterable[DType | None]) -> DType | None:
-    """The element type that a number takes beside operands of these; bools, which choose, last."""
+    """Return the element type of a number beside operands of these types; bools (conditions) come
+    last."""
     known = [k for k in kinds if k is not None]
     return next((k for k in known if k != BOOL), known[0] if known else None)
 
 
 def is_const(v: Value) -> bool:
-    """Is `v` computed from constants only, without opaque nodes and with a known shape?
+    """True if `v` is computed from constants only, without opaque nodes and with a known shape.
 
     A graph input never is, not even one with an initializer that a caller may override.
     """
@@ -64,7 +65,7 @@ def is_const(v: Value) -> bool:
 
 
 def _verdict(n: Node) -> bool | Node:
-    """Is `n` constant, or the node that must be asked first?"""
+    """Return whether `n` is constant, or the node that must be decided first."""
     if n.op.opaque:
         return False
     for t in n.types:
@@ -89,7 +90,7 @@ def _verdict(n: Node) -> bool | Node:
 
 
 def uniform(v: Value | None) -> Scalar | None:
-    """The number that all elements of a constant equal; None where there is none."""
+    """Return the number that all elements of a constant equal; None if there is none."""
     if type(v) is not Constant:
         return None
     try:
@@ -114,11 +115,11 @@ def _uniform(c: Constant) -> Scalar | None:
     return float(first) if dtype.is_float else int(first)
 
 
-LISTED = 1024  # numbers of a constant that formulas may speak of
+LISTED = 1024  # items of a constant that formulas may use
 
 
 def listed(v: Value | None) -> tuple[int, ...] | None:
-    """The numbers of a constant that is a short vector of integers; None for any other value."""
+    """Return the items of a short constant vector of integers; None for any other value."""
     if type(v) is not Constant:
         return None
     try:
@@ -138,14 +139,14 @@ def _listed(c: Constant) -> tuple[int, ...] | None:
 
 
 def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
-    """`value` as `dtype` stores it; None where it cannot (0.5 as an integer, 300 as i8)."""
+    """Return `value` as `dtype` stores it; None if it cannot (0.5 as an integer, 300 as i8)."""
     if dtype == BOOL:
         return bool(value) if value in (0, 1) else None
     if dtype.is_float:
         try:
             with np.errstate(all="ignore"):
                 return float(np.array(float(value)).astype(to_numpy(dtype)))
-        except OverflowError:  # no float holds an integer as large
+        except OverflowError:  # an integer beyond the float range
             return None
     if not dtype.is_int or not math.isfinite(value) or int(value) != value:
         return None
@@ -155,13 +156,13 @@ def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
 
 @lru_cache(maxsize=1 << 10)
 def as_attr(value: float) -> float:
-    """A float attribute as ONNX stores it: 32 bits."""
+    """Return a float attribute as ONNX stores it, in 32 bits."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 
 
 def alike(a: object, b: object) -> bool:
-    """Are attributes equal? Floats are as ONNX stores them, in 32 bits."""
+    """True if attributes are equal, with floats as ONNX stores them, in 32 bits."""
     if a is b or a == b:
         return True
     if type(a) is float and type(b) is float:
@@ -172,7 +173,7 @@ def alike(a: object, b: object) -> bool:
 
 
 def stored(value: Attr) -> Attr:
-    """An attribute with its floats as ONNX stores them."""
+    """Return an attribute with its floats as ONNX stores them."""
     if isinstance(value, tuple):
         return tuple(map(stored, value))
     return as_attr(value) if isinstance(value, float) else value

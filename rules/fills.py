@@ -1,10 +1,9 @@
-"""Constants that are known by their number, or by their shape: the identity, and kernels that do
-nothing or take means.
+"""Constants given by their number or shape: the identity, and kernels that copy or average.
 
-eye(n)          the identity matrix
-dirac(shape)    (out, in, *kernel): a convolution by it leaves every channel as it is
-means(shape)    (out, in, *kernel): a convolution by it takes the mean of each channel
-table(rows)     the numbers in tuples of tuples, such as ((1, 0), (1 / 2, -1)), each rounded once
+eye(n)          the identity matrix dirac(shape)    (out, in, *kernel): a convolution by it leaves
+every channel as it is means(shape)    (out, in, *kernel): a convolution by it takes the mean of
+each channel table(rows)     the numbers in tuples of tuples, such as ((1, 0), (1 / 2, -1)), each
+rounded once
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _KNOWN: WeakKeyDictionary[Constant, dict[str, bool]] = WeakKeyDictionary()
 
 
 def meant(kind: str, args: Sequence[Result]) -> tuple[tuple[Result, ...], Content]:
-    """The shape and content of the constant of a kind, by the arguments it is written with."""
+    """Return the shape and content of a fill from its arguments."""
     if kind == "table":
         rows = _numbers(args[0])
         return _shape(rows), rows
@@ -46,12 +45,12 @@ def _shape(rows: Content) -> tuple[int, ...]:
         return ()
     inner = {_shape(row) for row in rows}
     if len(inner) != 1:
-        raise NotKnown(f"the rows of table{rows} are not alike")
+        raise NotKnown(f"the rows of table{rows} differ in length")
     return (len(rows), *inner.pop())
 
 
 def table(rows: Content, dtype: DType) -> np.ndarray:
-    """The numbers of a table; NotKnown where `dtype` does not have one."""
+    """Return the array of a table; raises NotKnown if `dtype` cannot represent a number."""
 
     def element(content: Content) -> object:
         if isinstance(content, tuple):
@@ -65,7 +64,7 @@ def table(rows: Content, dtype: DType) -> np.ndarray:
 
 
 def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
-    """The constant; (n, n) is the shape of eye(n)."""
+    """Return the array of a fill; (n, n) is the shape of eye(n)."""
     stored = to_numpy(dtype)
     if kind == "eye":
         return np.eye(shape[0], dtype=stored)
@@ -80,7 +79,7 @@ def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
 
 
 def is_number(v: Value | None, wanted: Result) -> bool:
-    """Is `v` a small constant all of whose elements are the number, as its element type has it?"""
+    """True if `v` is a small constant whose elements all equal the number, rounded to its type."""
     found = uniform(v)
     if found is None or v is None or v.type.dtype is None:
         return False
@@ -88,7 +87,7 @@ def is_number(v: Value | None, wanted: Result) -> bool:
 
 
 def is_filled(kind: str, v: Value | None, args: Sequence[Result]) -> bool:
-    """Is `v` the constant of a kind, by the arguments it is written with?"""
+    """True if `v` is the fill with these arguments."""
     if v is None:
         return False
     shape, content = meant(kind, args)
@@ -107,7 +106,7 @@ def _is_table(v: Value, rows: Content) -> bool:
 
 
 def is_array(kind: str, v: Value | None) -> bool:
-    """Is `v` a small constant that is eye, dirac or means of its own shape?"""
+    """True if `v` is a small constant that is eye, dirac or means of its own shape."""
     if type(v) is not Constant:
         return False
     known = _KNOWN.setdefault(v, {})

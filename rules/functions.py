@@ -1,7 +1,7 @@
 """The closed set of functions that formulas may call, and arithmetic on sizes.
 
-Sizes may be symbolic. They are equal when they are equal as expressions; a comparison that the
-ranges of the symbols do not decide is neither true nor false: `NotKnown`.
+Sizes may be symbolic. They are equal if they are equal as expressions; a comparison that the ranges
+of the symbols do not decide raises `NotKnown`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from superopt.te.dtype import BOOL, DType
 from superopt.te.expr import apply, product
 from superopt.te.node import Const, Dim, Expr
 
-# What a formula may be at run time.
+# The value of a formula at run time.
 Result = int | float | str | bool | Fraction | DType | Expr | Value | tuple["Result", ...] | None
 Number = int | float | Fraction
 LONGEST = 4096  # items of a tuple that a formula makes
@@ -31,18 +31,18 @@ VALUE = (Node, Item, Constant, Input)
 
 
 class NotKnown(Exception):
-    """A formula has no value here; says why."""
+    """A formula has no value here; the message says why."""
 
 
 def size(r: Result) -> Dim:
-    """`r` as a size."""
+    """Return `r` as a size."""
     if isinstance(r, Expr) or (isinstance(r, int) and not isinstance(r, bool)):
         return r
     raise NotKnown(f"{tell(r)} is not a size")
 
 
 def integer(r: Result) -> int:
-    """`r` as a number that is known now."""
+    """Return `r` as a known integer."""
     if isinstance(r, int):
         return int(r)
     raise NotKnown(f"{tell(r)} is not a known integer")
@@ -69,7 +69,7 @@ def number(r: Result) -> Number:
 
 
 def tell(r: Result) -> str:
-    """`r` in words, for reasons."""
+    """Return the text of `r` for messages."""
     match r:
         case Input(name, _):
             return f"input {name}"
@@ -106,7 +106,7 @@ _ON_SIZES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 
 
 def binary(op: str, a: Result, b: Result) -> Result:
-    """`a op b` on numbers, sizes, and (+, *) tuples; `/` is exact on integers."""
+    """Return `a op b` on numbers, sizes, and (+, *) tuples; `/` is exact on integers."""
     try:
         if isinstance(a, (int, float, Fraction)) and isinstance(b, (int, float, Fraction)):
             return _power(a, b) if op == "**" else _PLAIN[op](a, b)
@@ -120,7 +120,7 @@ def binary(op: str, a: Result, b: Result) -> Result:
             return ix.dim(apply(_ON_SIZES[op], ix.as_index(size(a)), ix.as_index(size(b))))
     except (ZeroDivisionError, OverflowError) as e:
         raise NotKnown(f"{tell(a)} {op} {tell(b)}: {e}") from None
-    raise NotKnown(f"{tell(a)} {op} {tell(b)} has no meaning")
+    raise NotKnown(f"{tell(a)} {op} {tell(b)} is undefined")
 
 
 def _repeated(items: tuple[Result, ...], times: int) -> Result:
@@ -140,7 +140,7 @@ def _power(a: Number, b: Number) -> Number:
 
 
 def equal(a: Result, b: Result) -> bool:
-    """Are they equal? NotKnown for sizes whose symbols decide it."""
+    """True if both are equal; raises NotKnown if the symbols of sizes decide it."""
     if a is b:
         return True
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -174,7 +174,7 @@ def _decide(fn: str, a: Result, b: Result) -> bool:
 
 
 def compare(op: str, a: Result, b: Result) -> bool:
-    """`a op b`; NotKnown where the symbols of sizes decide it."""
+    """Return `a op b`; raises NotKnown if the symbols of sizes decide it."""
     match op:
         case "==":
             return equal(a, b)
@@ -231,7 +231,7 @@ def _value(x: Result) -> Result:
 def _items(x: Result) -> Result:
     found = listed(value_of(x))
     if found is None:
-        raise NotKnown(f"{tell(x)} is no short constant vector of whole numbers")
+        raise NotKnown(f"{tell(x)} is no short constant vector of integers")
     return found
 
 
@@ -243,7 +243,7 @@ def _place(i: Result, n: int, what: str = "index") -> int:
 
 
 def item_of(s: Result, i: Result) -> Result:
-    """`s[i]`."""
+    """Return `s[i]`."""
     items = sequence(s)
     return items[_place(i, len(items))]
 
@@ -326,7 +326,7 @@ def _contiguous(p: Result) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: what it does, how many arguments it takes, and what it means in words."""
+    """A function: its implementation, the number of its arguments, and its description."""
 
     run: Callable[..., Result]
     least: int
@@ -364,7 +364,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "zip": Function(
             lambda *s: tuple(zip(*map(sequence, s), strict=False)), 2, 4, "tuples of items"
         ),
-        "index": Function(_index, 2, 2, "the place of the first item of s that equals e"),
+        "index": Function(_index, 2, 2, "the index of the first item of s that equals e"),
         "permute": Function(permute, 2, 2, "(s[p[0]], s[p[1]], ...)"),
         "compose": Function(
             lambda p, q: permute(_permutation(p), _permutation(q)),
@@ -383,8 +383,8 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         ),
         "contiguous": Function(_contiguous, 1, 1, "each item is one more than the one before"),
         "drop": Function(_drop, 2, 2, "s without the item at i (or at each of a tuple i)"),
-        "insert": Function(_insert, 3, 3, "s with d before place i"),
-        "replace": Function(_replace, 3, 3, "s with d at place i"),
+        "insert": Function(_insert, 3, 3, "s with d inserted before index i"),
+        "replace": Function(_replace, 3, 3, "s with d in place of item i"),
         "positive": Function(lambda i, n: _place(i, integer(n)), 2, 2, "axis i counted from 0"),
         "broadcast": Function(_broadcast, 1, 8, "the shape that shapes broadcast to"),
     }

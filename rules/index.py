@@ -1,7 +1,7 @@
-"""Many rules at once: which of them are worth trying at a node is looked up by its operands.
+"""Match many rules at once: a table by operator and operands selects the rules to try at a node.
 
-A node's profile is its operator and what gives each of its operands. The rules that can start from
-a node of that profile are found once and remembered: of hundreds of rules a handful is left.
+A node's profile is its operator and the producers of its operands. The rules that can start from a
+profile are computed once and cached: a handful of hundreds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND, Cont
 from superopt.rules.term import All, App, Filled, Number, Pick, Run, Scalar, Term, walk
 
-# What gives an operand: an operator, with a single result or not; or CONSTANT; or anything else.
+# The producer of an operand: an operator, with a single result or not; or CONSTANT; or OTHER.
 CONSTANT, OTHER = "constant", "other"
 Source = Op | tuple[Op] | str
 Profile = tuple[Op, tuple[Source, ...]]
@@ -39,7 +39,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A rule that may start from a node, and how."""
+    """A rule that may start from a node, and its chain."""
 
     number: int
     root: int
@@ -49,7 +49,7 @@ class _Started:
 
 
 class Index:
-    """Rules to be matched together, in their order."""
+    """Rules that are matched together, in their order."""
 
     __slots__ = ("_by_op", "_deepest", "_known", "_reach", "_within", "rules")
 
@@ -68,7 +68,7 @@ class Index:
         self._reach = max(self._deepest.values(), default=0)
 
     def within(self, ops: frozenset[Op]) -> Index:
-        """The rules that are about these operators only, on either side."""
+        """Return the rules that use only these operators, on either side."""
         if ops not in self._within:
             if len(self._within) > REMEMBERED:
                 self._within.clear()
@@ -76,14 +76,14 @@ class Index:
         return self._within[ops]
 
     def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
-        """What `match.matches` gives for each rule, one rule after the other."""
+        """Return what `matches` yields for each rule, one rule after the other."""
         nodes = ((n, 0) for n in ctx.position) if near is None else _around(ctx, near, self._reach)
         found: list[tuple[int, int, int, list[Match]]] = []
         for n, level in nodes:
             if self._deepest.get(n.op, 0) <= level:
                 continue
             for e in self._entries(n):
-                # without `near` the first root is enough: from it all others are found
+                # without `near` the first root suffices: all others are found from it
                 if e.start.depth <= level or (near is None and e.root):
                     continue
                 env = environment(e.plan, ctx, near)
@@ -107,21 +107,21 @@ class Index:
 
 
 def _started(e: _Entry) -> _Started:
-    """Planned now: of most rules of a library no operator is in a graph."""
+    """Compile the pattern on demand: most rules use an operator that no graph has."""
     p = plan(e.rule)
     return _Started(e.number, e.root, p, p.starts[e.root], chains(p)[e.root])
 
 
 @lru_cache(maxsize=1 << 14)
 def operators(rule: Rule) -> frozenset[Op]:
-    """The operators of both sides."""
+    """Return the operators of both sides."""
     return frozenset(
         t.op for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)
     )
 
 
 def _around(ctx: GraphContext, near: Collection[Node], reach: int) -> Iterator[tuple[Node, int]]:
-    """The nodes from which `near` may be reached, and by how many operands down at least."""
+    """Yield the nodes that reach `near`, with their distance in operands."""
     users = ctx.users
     seen = {n for n in near if n in ctx.position}
     front = list(seen)
@@ -147,12 +147,12 @@ def _source(v: object) -> Source:
 
 
 def _may_start(root: App, sources: tuple[Source, ...]) -> bool:
-    """Can the operands of `root` come from these?"""
+    """True if the operands of `root` can have these producers."""
     terms = root.operands
     if any(isinstance(t, (Run, All)) for t in terms):
         return all(any(_may_be(t, s) for s in sources) for t in terms if not isinstance(t, Run))
     if root.op.name in NARY and len(sources) > len(terms) > 1:
-        # a run of operands may be one that the rule names: only operators that are there count
+        # a run may be an operand that the rule names: only operators in the pattern count
         return all(
             any(_may_be(t, s) for s in sources)
             for t in terms
@@ -179,7 +179,7 @@ def _may_be(t: Term, s: Source) -> bool:
 
 
 def _once(found: list[tuple[int, int, int, list[Match]]]) -> list[Match]:
-    """The matches; those of several roots, which are found from each, only once."""
+    """Return the matches; those of several roots are found from each root, and kept once."""
     out: list[Match] = []
     seen: set[object] = set()
     for _, _, _, some in found:

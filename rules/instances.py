@@ -1,7 +1,7 @@
 """Random instances of a rule: concrete shapes, attributes and constants that its left side matches.
 
-Parameters become graph inputs, those with `const(x)` too: what holds for every value holds for
-constants. Only where a condition asks for the number itself (`value(c) > 0`) they are constants.
+Parameters become graph inputs, also those with `const(x)`: what holds for every value holds for
+constants. They are constants only if a condition uses the number itself (`value(c) > 0`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from superopt.rules.syntax import Param
 from superopt.rules.term import All, App, Pick, Var, names, walk
 from superopt.te.expr import TensorType
 
-# Unequal sizes, ranks 1 to 4, axes of one element; and all sizes equal, where types hide nothing:
-# a wrong permutation of unequal sizes has another type, and such a match is refused anyway.
+# Unequal sizes, ranks 1 to 4, axes of size 1; and all sizes equal, where types hide no error: a
+# wrong permutation of unequal sizes has another type, and such a match is refused anyway.
 STYLES = (
     Style(),
     Style(rank=2),
@@ -44,7 +44,7 @@ PATIENCE = 300  # attempts in one style
 class Instance:
     """One case of a rule: graphs for both sides over the same inputs, of equal types.
 
-    limits: for inputs that are used as indices, the extent that they index.
+    limits: the extent indexed by each input that is used as an index.
     """
 
     inputs: tuple[Input, ...]
@@ -75,10 +75,10 @@ def instances(
     rounds: int = 10,
     patience: int = PATIENCE,
 ) -> Iterator[Instance]:
-    """Different instances of `rule`, the styles in turn, until `rounds` of all bring nothing new.
+    """Yield distinct instances of `rule`, the styles in turn, until `rounds` of all add nothing.
 
-    `constants`: parameters with const(x) are constants, as the matcher wants them. `patience`:
-    attempts in one style before it is given up; a part of them as long as others bring something.
+    `constants`: parameters with const(x) are constants, as the matcher requires. `max_tries`:
+    attempts in one style; fewer while other styles still succeed.
     """
     rng = Random(f"{rule.name} {seed}")
     seen: set[object] = set()
@@ -108,23 +108,24 @@ def _key(i: Instance) -> object:
     return tuple(str(x.type) for x in i.inputs), tuple(p for p in plain if "<" not in p[1])
 
 
-CRAMPED = 3  # the only size there, but for ones
-ONES = (0.15, 0.4)  # share of these
-ODD = 0.3  # share of operands of an image's operators that have another rank
-FEW = (1, 2, 2, 3, 4)  # sizes that are parts and multiples of each other
-ALIKE = 0.8  # share of parameters that have the shape of others in their role
-THIN = 0.25  # and share of these that are broadcast along an axis
-BIAS = ("Conv", 2)  # the operand that is drawn to fit even there: nothing else does
+CRAMPED = 3  # the only size besides 1
+ONES = (0.15, 0.4)  # shares of sizes of 1
+ODD = 0.3  # share of operands of image operators with another rank
+FEW = (1, 2, 2, 3, 4)  # sizes that divide and multiply each other
+ALIKE = 0.8  # share of parameters with the shape of others in their role
+THIN = 0.25  # share of these that are broadcast along an axis
+BIAS = ("Conv", 2)  # drawn to fit in any case: nothing else fits
 SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
 
 
 def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
-    """Instances in which types hide little; what is drawn to fit is never so. Most tries fail; it
-    ends when half of them brought nothing new.
+    """Yield instances whose types hide few errors. It ends when half of the tries yield nothing
+    new.
 
-    In turns: all sizes are alike, or 1, and parameters of any shape have any rank, so that a bias
+    In turns: all sizes are equal, or 1, and parameters of any shape have any rank, so that a bias
     is as long as the image is wide, and an image no larger than its kernel; and parameters that are
-    the same operand of the same operator have one shape of few sizes, so that groups come out even.
+    the same operand of the same operator share one shape of few sizes, so that groups divide
+    evenly.
     """
     rng = Random(f"cramped {rule.name} {seed}")
     roles = _roles(rule)
@@ -150,9 +151,8 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
 
 
 def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
-    """Instances like `one` in which one axis of one parameter is 1, or longer by one, or more or
-    less by one of size 1 in front: where operands of unequal shapes give results of equal ones, an
-    operand that is broadcast is near by, and hardly ever drawn."""
+    """Yield instances like `one` with one axis of one parameter set to 1 or longer by one, or with
+    a leading axis of 1 added or removed: random draws rarely find an operand that is broadcast."""
     free = free_shapes(rule, one)
     shapes = [{name: near} for name, shape in free.items() for near in _near(shape)]
     Random(f"{rule.name} {seed}").shuffle(shapes)
@@ -161,8 +161,8 @@ def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
 
 
 def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
-    """Instances like `one` in which one of its sizes is another one wherever it is a size, and one
-    in which there is an axis more in front of all parameters of any shape."""
+    """Yield instances like `one` with one of its sizes changed everywhere, and one with a leading
+    axis added to all parameters of any shape."""
     free = free_shapes(rule, one)
     own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
     sizes = {n: v for n, v in one.names.items() if n in own}
@@ -180,14 +180,14 @@ def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
 
 
 def with_size(r: Result, size: int, other: int) -> Any:
-    """A size, or sizes, with another one in place of one."""
+    """Return a size, or sizes, with `size` replaced by `other`."""
     if isinstance(r, tuple):
         return tuple(with_size(d, size, other) for d in r)
     return other if type(r) is int and r == size else r
 
 
 def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
-    """The shapes of the parameters that may have any."""
+    """Return the shapes of the parameters declared with any shape."""
     found = {
         p.name: given.type.shape
         for p in rule.params
@@ -200,7 +200,7 @@ def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
 def changed(
     rule: Rule, one: Instance, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, Result]
 ) -> Iterator[Instance]:
-    """The instance with other shapes and sizes, if there is one."""
+    """Yield the instance with other shapes and sizes, if it exists."""
     maker = Maker(rule, Draw(Random(0), Style()))
     for n, v in one.names.items():
         if not isinstance(v, (Input, Constant, Node, Item)):
@@ -263,7 +263,7 @@ def _in_roles(
 
 
 def _roles(rule: Rule) -> dict[str, object]:
-    """Of each parameter the operator, and the place among its operands, that it is for: x and y in
+    """Return for each parameter the operator and operand index that it serves: x and y in
     Conv(Concat(x, y), w) are both images."""
     found: dict[str, object] = {}
     pending: list[tuple[object, object]] = [(side, None) for side in rule.lhs]
@@ -282,8 +282,8 @@ def _roles(rule: Rule) -> dict[str, object]:
 
 
 def given(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None:
-    """The instance in which the names of a rule stand for these: inputs, sizes and attributes. What
-    has no name, as the shape of a number, is drawn."""
+    """Return the instance with these values of a rule's names: inputs, sizes and attributes.
+    Anything without a name, as the shape of a number, is drawn."""
     maker = Maker(rule, Draw(Random(seed), Style()))
     maker.names |= names
     for p in rule.params:
@@ -297,12 +297,12 @@ def given(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None
 
 
 def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
-    """One try at an instance; None where the choices did not fit together."""
+    """Make one attempt at an instance; None if the choices did not fit together."""
     return _made(rule, Maker(rule, draw, constants))
 
 
 def _made(rule: Rule, maker: Maker) -> Instance | None:
-    """The instance that a maker comes to."""
+    """Return the instance of a builder, None if there is none."""
     try:
         return _fitted(rule, maker)
     except (Misfit, NotKnown, InferError):
@@ -310,11 +310,11 @@ def _made(rule: Rule, maker: Maker) -> Instance | None:
 
 
 class _Unlike(Misfit):
-    """The left side fits, and the right one does not."""
+    """The left side fits, but not the right one."""
 
 
 def _fitted(rule: Rule, maker: Maker) -> Instance:
-    """The instance that a maker comes to, or Misfit, NotKnown, InferError."""
+    """Return the instance of a builder; raises Misfit, NotKnown or InferError."""
     lhs = maker.roots()
     maker.conditions()
     dtype = lhs[0].type.dtype
@@ -335,8 +335,8 @@ def _fitted(rule: Rule, maker: Maker) -> Instance:
 
 
 def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
-    """Why the right side never fits where the left one does, as the smallest of such attempts say;
-    empty where one is an instance, or in none the left side fits."""
+    """Return why the right side never fits where the left one does, by the smallest such attempt;
+    "" if there is an instance."""
     rng = Random(f"{rule.name} {seed}")
     said: list[tuple[int, str]] = []
     for n in range(tries):
@@ -355,10 +355,10 @@ def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
 
 
 def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:
-    """For each input that a Gather's indices are made from, the least extent that it indexes.
+    """Return for each input that becomes an index of a Gather the least extent that it indexes.
 
-    None where a constant index is out of range, or a pool has a window of padding only: what such
-    a graph computes, nobody says.
+    None if a constant index is out of range, or a pool has a window of padding only: the result of
+    such a graph is undefined.
     """
     found: dict[Input, int] = {}
     own = set(inputs)
@@ -395,6 +395,6 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
                 assert isinstance(axis, int)
                 extent = shape[axis]
                 assert isinstance(extent, int)
-                below = extent  # an index only chooses: what is chosen inherits the limit
+                below = extent  # an index only selects: the selected data inherits the limit
             stack.append((operand, below))
     return found

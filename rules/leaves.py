@@ -31,7 +31,7 @@ from superopt.rules.term import (
 
 
 def seen(t: Term, slot: int) -> Operand:
-    """What can be seen of an operand at once."""
+    """Return the immediate test of an operand."""
     match t:
         case App(op):
             return Operand(slot, op.name, op=op)
@@ -50,7 +50,7 @@ def seen(t: Term, slot: int) -> Operand:
 
 
 def _maybe(v: Value | None) -> bool:
-    """May `v` be what a number or a fill stands for?"""
+    """True if `v` may match a number or a fill."""
     return uniform(v) is not None or any(is_array(kind, v) for kind in ARRAYS)
 
 
@@ -67,7 +67,7 @@ def _number(v: Value) -> int | float:
 
 
 def leaf(c: Chain, t: Term, slot: int) -> None:
-    """Match what is in `slot` with a parameter or constant."""
+    """Match the content of `slot` with a parameter or constant."""
     match t:
         case Var(n) | Run(n):
             if n in c.bound:
@@ -89,7 +89,7 @@ def leaf(c: Chain, t: Term, slot: int) -> None:
 
 
 def param(c: Chain, p: Param, slot: int) -> None:
-    """The type of a parameter."""
+    """Match the type of a parameter."""
     if p.kind != "any":
         letter = c.letters.get(p.kind)
         bind = letter is not None and p.kind not in c.kinds
@@ -133,7 +133,7 @@ def dim(c: Chain, d: Formula, slot: int, i: int) -> tuple[int | None, int | None
 
 
 def filled(c: Chain, t: Filled, kind: str, args: tuple[Formula, ...], slot: int) -> None:
-    """zeros(shape), ones(shape), full(shape, number), eye(n), ...: a constant that is that."""
+    """Match zeros(shape), ones(shape), full(shape, number), eye(n) and other fills."""
     said = args[: 1 + (kind == "full")]
     given = [c.formula(a) for a in said]
 

@@ -1,4 +1,5 @@
-"""The lines of a text of rules: comments go, and indented lines go with the one before."""
+"""The logical lines of a rule text: without comments, with indented lines joined to the one
+before."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _COMMENT = re.compile(f"({STRING})|#.*")
 
 
 def logical(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines with the number of their first line."""
+    """Yield logical lines with the number of their first line."""
     start, parts_ = 0, list[str]()
     for number, raw in enumerate(text.split("\n"), 1):
         line = _COMMENT.sub(lambda m: m[1] or "", raw).rstrip()

@@ -1,7 +1,7 @@
-"""How large a value may be because of large constants: attention masks of -10000, -3.4e38 or -inf.
+"""Magnitudes of values that depend on large constants: attention masks of -10000, -3.4e38 or -inf.
 
-A sum regrouped around such a number is right over the reals, and loses everything over floats:
-(x + 1e9) - 1e9 is no x. So what reassociates must not make new sums with large operands.
+A sum regrouped around such a number is right over the reals, and loses all digits over floats: (x +
+1e9) - 1e9 is not x. So reassociation must not make new sums with large operands.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from superopt.ir.graph import Constant, Node, Value, producer
 from superopt.ir.op import Op
 from superopt.rules.facts import READ_BYTES, is_const, uniform
 
-LARGE = 1000.0  # its rounding in f32, 6e-5, is what a check begins to see
+LARGE = 1000.0  # its rounding error in f32, 6e-5, is what a check detects
 TINY = 1e-20  # no epsilon is as small: one divided by a mask
 SUMS = frozenset({"Add", "Sub", "Sum"})
 
-# Whatever goes in, what comes out is about 1, or 0.
+# Operators whose results are about 1, or 0, for any operand.
 _BOUNDED = frozenset(
     {
         "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign", "Erf", "Sin", "Cos",
@@ -32,9 +32,9 @@ _MAGNITUDE: WeakKeyDictionary[Value, float] = WeakKeyDictionary()
 
 
 def magnitude(v: Value) -> float:
-    """About the largest |element| of `v` if all inputs and large weights are about 1.
+    """Estimate the largest |element| of `v` if all inputs and large weights are about 1.
 
-    An estimate, not a bound: it follows constants of up to 1 MB through the operators.
+    This is no bound: it follows constants of up to 1 MB through the operators.
     """
     known = _MAGNITUDE.get(v)
     if known is not None:
@@ -60,7 +60,7 @@ def magnitude(v: Value) -> float:
 
 
 def declare(v: Value, size: float) -> None:
-    """Say how large an input may be."""
+    """Set the magnitude of an input."""
     _MAGNITUDE[v] = size
 
 
@@ -90,7 +90,7 @@ def _of_node(n: Node) -> float:
 
 
 def _quotient(x: float, y: Value | None, size: float) -> float:
-    """About the largest |element| of a quotient by `y`, whose own is `size`."""
+    """Estimate the largest |element| of a quotient by `y`, whose own is `size`."""
     by = abs(uniform(y) or 0.0) or size
     return x / by if by else x
 
@@ -101,11 +101,11 @@ def _operand(v: Value) -> float:
 
 
 def loses(op: Op, operands: list[Value | None]) -> Value | None:
-    """The operand that makes a new sum lose what another holds; None where none does.
+    """Return the operand that makes a new sum lose digits of another; None if there is none.
 
-    One is large, or much larger than what is computed: a score that was divided by a mask's 3.4e38
-    is 1e-39, and gone beside 8. A sum of constants is folded, and no data is lost in it: a batch
-    norm's mean may be large, and an epsilon is meant to be small.
+    Such an operand is large, or much larger than the computed data: a score divided by a mask's
+    3.4e38 is 1e-39, and vanishes beside 8. A sum of constants is folded without loss of data: the
+    mean of a batch normalization may be large, and an epsilon is meant to be small.
     """
     if op.name not in SUMS or all(v is None or is_const(v) for v in operands):
         return None

@@ -1,4 +1,4 @@
-"""Nodes, attributes and constants as right sides make them."""
+"""Nodes, attributes and constants of right sides."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from superopt.rules.functions import NotKnown, Result, integer, tell
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
-# Operators with any number of operands that nest: Concat(Concat(x, y), z) = Concat(x, y, z). Not
-# Mean: the mean of a mean and a third is not the mean of three.
+# Variadic operators that nest: Concat(Concat(x, y), z) = Concat(x, y, z). Not Mean: the mean of a
+# mean and a third is not the mean of three.
 NARY = frozenset(("Concat", "Sum", "Max", "Min"))
 LARGEST = 1 << 22  # bytes of a constant that a rule makes
 
 
 class Unsafe(Exception):
-    """A right side that must not be built; says why."""
+    """A right side must not be built; the message says why."""
 
 
 def attribute(r: Result) -> Attr:
-    """A formula's value as an attribute; NotKnown for what can be none."""
+    """Return a formula's value as an attribute; raises NotKnown if it is none."""
     if type(r) is int:
         return r
     match r:
         case Fraction():
             return float(r)
         case Input() | Constant() | Node() | Item():
-            raise NotKnown(f"{tell(r)} is no attribute")
+            raise NotKnown(f"{tell(r)} is not an attribute")
         case tuple():
             return tuple([attribute(v) for v in r])
         case _:
@@ -45,15 +45,15 @@ def attribute(r: Result) -> Attr:
 def _resolved(
     op: Op, types: Types, attrs: tuple[tuple[str, Attr], ...]
 ) -> tuple[Attrs, tuple[TensorType, ...]]:
-    """Attributes in their one form and the results' types. A search asks the same many times."""
+    """Return canonical attributes and result types. Cached: a search repeats the same calls."""
     full = canonical_attrs(op, types, dict(attrs))
     return full, infer(op, types, full)
 
 
 def make(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node:
-    """`op` applied; an operand of an n-ary operator that is the same operator becomes its operands.
+    """Return the node of `op`; nested n-ary operators are flattened.
 
-    Of a Sum only the first one does: sums are taken from the left, and stay bit for bit.
+    Of a Sum only the first operand is flattened: sums run from the left, and stay bit-exact.
     """
     args = tuple(values)
     while args and args[-1] is None:
@@ -74,7 +74,7 @@ def make(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) -> Node
 
 
 def flatten_operands(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
-    """The operands of `n` on `inputs`, with those of nested n-ary operators in their place.
+    """Return the operands of `n` on `inputs`, with nested n-ary operators flattened.
 
     Opaque nodes keep their operands, and so do nodes whose flattened operands have sizes that are
     not known to fit.
@@ -89,7 +89,7 @@ def flatten_operands(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value |
 
 @lru_cache(maxsize=1 << 12)
 def scalar(value: int | float | Fraction, dtype: DType) -> Constant:
-    """A constant without axes; NotKnown where `dtype` does not have the number."""
+    """Return a scalar constant; raises NotKnown if `dtype` cannot represent the number."""
     stored = rounded(value, dtype)
     if stored is None:
         raise NotKnown(f"{value} is no {dtype}")
@@ -97,7 +97,8 @@ def scalar(value: int | float | Fraction, dtype: DType) -> Constant:
 
 
 def filled(kind: str, args: Sequence[Result], dtype: DType) -> Value:
-    """The constant of a kind: zeros, ones, full, eye... of `dtype` or that at the end."""
+    """Return the constant of a fill: zeros, ones, full, eye... of `dtype` or of the last
+    argument."""
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last

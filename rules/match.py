@@ -1,8 +1,8 @@
-"""Where a rule matches a graph.
+"""Match a rule in a graph.
 
-`plan.py` compiles a rule's left side to a chain of steps; here the chain is run from every node
-with the operator of a root. Matches come in a fixed order: by the place of their first root in the
-graph, then in the order of the chain's alternatives.
+`compile_pattern` compiles a rule's left side to a chain of steps, which runs here from every node
+with the operator of a root. Matches come in a fixed order: by the position of their first root in
+the graph, then in the order of the chain's alternatives.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NOTHING = (None,) * OWN  # a match keeps neither the graph's indices nor other 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """A rule at a place.
+    """A rule at one place of a graph.
 
-    roots: the values that the left side gives there, which the right side replaces. nodes: the
-    nodes of the graph that the left side covers. part: where the root is only some operands of an
-    n-ary operator (two of five in a Concat): that node and which.
+    roots: the values that the left side matched, which the right side replaces. nodes: the nodes of
+    the graph that the left side covers. part: if the root is only some operands of an n-ary
+    operator (two of five in a Concat), that node and the range of operands.
     """
 
     rule: Rule
@@ -40,7 +40,7 @@ class Match:
 
     @property
     def bindings(self) -> Mapping[str, Any]:
-        """What each name of the rule stands for: values, sizes, attributes."""
+        """The value of each name of the rule: values, sizes, attributes."""
         return {name: self.cells[slot] for name, slot in self.plan.slots.items()}
 
     @property
@@ -53,7 +53,7 @@ class Match:
 
 
 def emit(p: Plan) -> Cont:
-    """The last step: a match was found."""
+    """Return the last step, which records a match."""
     rule, virtual = p.rule, p.virtual
     slots = p.nodes
     ((root, index), *_) = p.roots
@@ -88,7 +88,7 @@ def emit(p: Plan) -> Cont:
 
 @lru_cache(maxsize=1 << 13)
 def chains(p: Plan) -> tuple[Cont, ...]:
-    """For each root to start from, the steps and the finding of a match as one function."""
+    """Return for each start root the composed steps that record matches."""
     out: list[Cont] = []
     for start in p.starts:
         go: Cont = emit(p)
@@ -99,17 +99,17 @@ def chains(p: Plan) -> tuple[Cont, ...]:
 
 
 def environment(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Cells:
-    """An environment in which nothing is bound."""
+    """Return an environment without bindings."""
     env: Cells = [None] * p.size
     env[CONTEXT], env[FOUND], env[NEAR] = ctx, [], near
     return env
 
 
 def matches(rule: Rule, ctx: GraphContext, near: Collection[Node] | None = None) -> Iterator[Match]:
-    """Every match of `rule` in the graph, in a fixed order.
+    """Yield every match of `rule` in the graph, in a fixed order.
 
-    With `near`, those that cover at least one of these nodes: what can be new after a change is
-    near the nodes that it made, those that lost or won users, and the users of what it replaced.
+    With `near`, only those that cover one of these nodes: new matches after a change are near the
+    nodes that it made, those that lost or gained users, and the users of the replaced values.
     """
     p = plan(rule)
     if p.ops <= ctx.by_op.keys():
@@ -130,13 +130,13 @@ def _matches(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Itera
             some.append(_from(roots, start.slot, chain, env))
     if len(some) < 2:
         return some[0] if some else ()
-    # From each root to start with, matches that both cover a node of `near` are found again.
+    # Matches that cover a node of `near` from several roots are found again.
     every = {(m.roots, tuple([m.cells[s] for s in p.slots.values()])): m for f in some for m in f}
     return every.values()
 
 
 def _from(roots: Sequence[Node], slot: int, chain: Cont, env: Cells) -> list[Match]:
-    """The matches with one of these nodes as the root to start from."""
+    """Return the matches that start with one of these nodes as root."""
     env[FOUND] = found = list[Match]()
     for n in roots:
         env[slot] = n

@@ -1,8 +1,8 @@
-"""A rule's left side as a chain of steps, made once.
+"""A rule's left side compiled to a chain of steps.
 
-The order of the steps is fixed when the rule is compiled, so it is known at each step which names
-are bound already. A condition or attribute formula becomes a step as soon as all that it needs is
-bound; what needs the whole match (single_use) comes last.
+The order of the steps is fixed at compile time, so each step knows which names are bound. A
+condition or attribute formula becomes a step as soon as its names are bound; a condition on the
+whole match (single_use) comes last.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from superopt.rules.term import (
     walk,
 )
 
-REACH = 4  # how many nodes of its operator on either side a root that shares nothing is tried with
+REACH = 4  # nodes of its operator on either side that are tried for an unconnected root
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Matching from one of the roots: its operator, its slot, and how deep its term is."""
+    """Matching from one of the roots: its operator, its slot, and the depth of its term."""
 
     op: Op
     slot: int
@@ -74,11 +74,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A rule ready to match.
+    """A compiled left side.
 
     size: of the environment. slots: of names. terms: of applications (their node) and picks. roots:
     slot and result number (None: all results). nodes: slots of matched nodes. ops: the operators
-    that a graph must have. starts: one for each root. virtual: may nodes be parts of n-ary ones?
+    that a graph must have. starts: one for each root. has_nary: True if nodes may be parts of n-ary
+    ones.
     """
 
     rule: Rule
@@ -94,7 +95,7 @@ class Plan:
 
 @lru_cache(maxsize=1 << 13)
 def plan(rule: Rule) -> Plan:
-    """The plan of `rule`."""
+    """Return the pattern of `rule`."""
     scope = Scope()
     scope.used.extend([None] * OWN)
     for name in sorted(_all_names(rule)):
@@ -150,7 +151,7 @@ def _root(t: Term, scope: Scope, count: int) -> tuple[int, int | None]:
 
 
 def depth_of(t: Term) -> int:
-    """How many operators are above each other in `t`."""
+    """Return the depth of nested operators in `t`."""
     inner = [depth_of(p) for p in _operands(t)]
     return (1 if isinstance(t, App) else 0) + max(inner, default=0)
 
@@ -166,7 +167,8 @@ def _operands(t: Term) -> tuple[Term, ...]:
 
 
 def compile_chain(c: Chain, first: int) -> tuple[Step, ...]:
-    """The steps from root number `first` on: that root, then the others, conditions between."""
+    """Return the steps from root number `first`: that root, the other roots, conditions in
+    between."""
     rule = c.rule
     given = set(bound_names(Rule(rule.name, rule.params, rule.lhs, rule.rhs)))
     for condition in rule.where:
@@ -197,7 +199,7 @@ def compile_chain(c: Chain, first: int) -> tuple[Step, ...]:
 
 
 def application(c: Chain, t: App, slot: int, root: bool = False) -> None:
-    """The node in `slot` is an application of `t`'s operator; match the rest of it."""
+    """Match the node in `slot` with an application of `t`'s operator."""
     if t in c.done:
         if slot != c.scope.terms[t]:
             c.steps.append(same(slot, c.scope.terms[t], show(t)))
@@ -231,7 +233,7 @@ def pick(c: Chain, t: Pick, app: App, index: int, at: int) -> None:
 
 
 def take(c: Chain, t: App, slot: int, root: bool) -> list[tuple[Term, int]]:
-    """The step that takes the operands; gives where each went."""
+    """Add the step that binds the operands; return the slot of each."""
     given: list[tuple[Term, int]] = []
     for o in t.operands:
         given.append((o, place(c, o, given)))
@@ -252,7 +254,7 @@ def take(c: Chain, t: App, slot: int, root: bool) -> list[tuple[Term, int]]:
         c.fixed.append(t)
         swap = False
     if nest and len(spots) > 1:
-        # in a part of the operands that is just these something must be told from anything
+        # a part of the operands must contain something specific
         own = any(isinstance(o, (App, Pick, Number)) for o in t.operands)
         own = own or len(set(t.operands)) < len(t.operands)
         other = [s.op is not t.op if s.op is not None else s.test is not present for s in spots]
@@ -263,7 +265,7 @@ def take(c: Chain, t: App, slot: int, root: bool) -> list[tuple[Term, int]]:
 
 
 def place(c: Chain, t: Term, given: list[tuple[Term, int]]) -> int:
-    """Where an operand goes: its own slot at its first occurrence."""
+    """Return the slot of an operand: its own slot at its first occurrence."""
     taken = {at for _, at in given}
     match t:
         case Var(n) | Run(n) if n not in c.bound and c.scope.slots[n] not in taken:
@@ -306,7 +308,7 @@ def attributes(c: Chain, t: App, slot: int) -> None:
 
 
 def known(c: Chain, f: Formula) -> Attr:
-    """The value of a formula without names, None where it has none."""
+    """Return the value of a formula without names, None if it has none."""
     try:
         return c.formula(f)([None] * len(c.scope.used))  # type: ignore[no-any-return]
     except NotKnown:
@@ -318,7 +320,7 @@ def ask(c: Chain, op: Op, key: str, f: Formula, slot: int) -> None:
 
 
 def find(c: Chain, app: App, before: list[int]) -> None:
-    """Candidates for a further root: users of a value that it shares with what is matched."""
+    """Add candidates for a further root: users of a value that it shares with the matched roots."""
     into = c.scope.terms[app]
     found: list[tuple[int, tuple[Op, ...]]] = []
     paths(c, app, (), found)
@@ -331,7 +333,7 @@ def find(c: Chain, app: App, before: list[int]) -> None:
 
 
 def paths(c: Chain, t: App, above: tuple[Op, ...], out: list[tuple[int, tuple[Op, ...]]]) -> None:
-    """What is bound already inside `t`: its slot, and the operators from there up."""
+    """Collect the bound values inside `t`: their slots, and the operators from there up."""
     for o in t.operands:
         match o:
             case Var(n) if n in c.bound:
@@ -343,7 +345,7 @@ def paths(c: Chain, t: App, above: tuple[Op, ...], out: list[tuple[int, tuple[Op
 
 
 def separate(c: Chain, i: int, before: list[int]) -> None:
-    """A further root is another node; of a symmetric pair only one order is tried."""
+    """Require that a further root is another node; a symmetric pair is tried in one order only."""
     rule, at = c.rule, c.scope.terms[app_of(c.rule.lhs[i])]
     others: list[int] = []
     lower: list[int] = []
@@ -364,7 +366,7 @@ def _asks_users(c: Formula) -> bool:
 
 
 def _result_of(node_slot: int, into: int, t: Pick) -> Step:
-    """A root that is one of several results."""
+    """Return the step for a root that is one of several results."""
 
     def make(go: Cont) -> Cont:
         def run(env: Cells) -> None:

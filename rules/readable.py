@@ -1,8 +1,7 @@
-"""Conditions on sizes as a reader would write them.
+"""Readable conditions on sizes.
 
-(h + -1) // 2 >= 2                      ->    h >= 5
-1 < h - 1, h - 1 < h, 0 <= h - 1        ->    h >= 3
-n == max(((m * -1) + 30), 0)            ->    n == max(30 - m, 0)
+(h + -1) // 2 >= 2                      ->    h >= 5 1 < h - 1, h - 1 < h, 0 <= h - 1        ->    h
+>= 3 n == max(((m * -1) + 30), 0)            ->    n == max(30 - m, 0)
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-FAR = 1 << 14  # numbers that are tried for a name
-LARGE = 64  # of numbers in conditions that are told apart by trial
+FAR = 1 << 14  # numbers tried for a name
+LARGE = 64  # largest literal in conditions that are decided by trial
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _FUNCTIONS = {"min": np.minimum, "max": np.maximum}
 _COMPARED = {
@@ -26,23 +25,24 @@ _COMPARED = {
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _OTHERS = {ast.FloorDiv: ("//", np.floor_divide), ast.Mod: ("%", np.mod)}
 
-Sum = dict[str, int]  # coefficients of products; of "" the number
+Sum = dict[str, int]  # coefficients of products; "" has the constant
 
 
 class _Other(ValueError):
-    """It is more than comparisons of sums, products, quotients, rests, minima and maxima."""
+    """The expression is more than comparisons of sums, products, quotients, remainders and
+    extremes."""
 
 
 def readable(condition: str) -> str:
-    """As bounds of the only name in it, where these say the same of all whole numbers; nothing, if
-    it always holds; what cannot be read as it is."""
+    """Return bounds of the only name in the condition, if equivalent for all integers; "" if it
+    always holds; the condition unchanged if it cannot be parsed."""
     return ", ".join(together([condition]))
 
 
 def together(conditions: Iterable[str], least: int | None = None) -> tuple[str, ...]:
-    """Conditions that all must hold. least: that a name may be."""
+    """Merge conditions that all must hold. min_value: lower bound of every name."""
     bounds: dict[str, tuple[int, int]] = {}
-    said: dict[str, None] = {}  # a name stands where it is first bounded
+    said: dict[str, None] = {}  # a name is listed where it is first bounded
     for text in conditions:
         shown, name, found = _read(text, -FAR if least is None else least)
         if found is None:
@@ -64,8 +64,8 @@ def _bounded(name: str, low: int, high: int) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _read(text: str, least: int) -> tuple[str, str, tuple[int, int] | None]:
-    """A condition as text, the only name in it, and its bounds, where it is bounds; no name where
-    it always holds."""
+    """Return a condition as text, its only name, and its bounds, if it is a range; no name if it
+    always holds."""
     names = list(dict.fromkeys(n for n in _NAME.findall(text) if n not in (*_FUNCTIONS, *_WORDS)))
     plain = {n: f"n{k}" for k, n in enumerate(names)}
     own = _NAME.sub(lambda m: plain.get(m[0], m[0]), text)
@@ -79,7 +79,7 @@ def _read(text: str, least: int) -> tuple[str, str, tuple[int, int] | None]:
     left = [t for t in gap if t]
     falls = left and compare in (np.less, np.less_equal) and max(gap[t] for t in left) < 0
     if compare and falls and least > 0 and compare(_at(gap, least), 0):
-        return shown, "", (-FAR, FAR)  # the more they are the less it is
+        return shown, "", (-FAR, FAR)  # larger values only decrease it
     try:
         if _largest(tree) > LARGE:
             raise _Other
@@ -108,7 +108,8 @@ _WORDS = ("and", "or", "not")
 
 
 def _gap(e: ast.expr) -> tuple[Sum, Callable[..., Any] | None]:
-    """Of what is compared the difference, where that is a sum of names, and how it is to 0."""
+    """Return the difference of the compared sides, if it is a sum of names, and its comparison with
+    0."""
     match e:
         case ast.Compare(a, [op], [b]) if type(op) in _COMPARED:
             sign = -1 if isinstance(op, ast.Gt | ast.GtE) else 1
@@ -121,7 +122,7 @@ def _gap(e: ast.expr) -> tuple[Sum, Callable[..., Any] | None]:
 
 
 def _at(gap: Sum, x: np.ndarray | int) -> np.ndarray | int:
-    """With the same for all names."""
+    """Evaluate a sum with the same value for all names."""
     return sum((c * x if t else np.asarray(c) for t, c in gap.items()), np.asarray(0))
 
 
@@ -135,7 +136,7 @@ def _largest(tree: ast.AST) -> int:
 
 
 def _value(e: ast.expr, x: np.ndarray) -> np.ndarray:
-    """At numbers for the only name."""
+    """Evaluate an expression at numbers for its only name."""
     match e:
         case ast.Constant(int() as n):
             return np.asarray(n)
@@ -178,7 +179,8 @@ def _shown(e: ast.expr) -> str:
 
 
 def _summed(s: Sum) -> str:
-    """What is added before what is subtracted, and the number last, unless all else is less."""
+    """Return a sum as text: positive terms first, and the constant last unless all others are
+    negative."""
     parts = sorted((t for t in s if s[t]), key=lambda t: (t == "", s[t] < 0))
     if parts and s[parts[0]] < 0 < s[parts[-1]]:
         parts.insert(0, parts.pop())  # 30 - h
@@ -195,7 +197,7 @@ def _summed(s: Sum) -> str:
 
 
 def _divided(product: str) -> bool:
-    """Is it a quotient or a rest?"""
+    """True for a quotient or a remainder."""
     depth = 0
     for c in product:
         depth += (c == "(") - (c == ")")

@@ -5,8 +5,8 @@
         => Split(MatMul(x, Concat(a, b, axis=1)), axis=-1, split=(m, p))
         where const(a), const(b) ; float=E1 ; origin=hand
 
-One rule is one logical line: white space at the start of a line continues the one before, `#`
-starts a comment. `<=>` is two rules, `name` and `name~`. README.md of this folder has the language.
+A rule is one logical line: leading white space continues the previous line, `#` starts a comment.
+`<=>` is two rules, `name` and `name~`. rules/README.md describes the language.
 """
 
 from __future__ import annotations
@@ -47,18 +47,17 @@ from superopt.rules.term import (
 
 FLOAT_CLASSES = ("E0", "E1", "E2", "E3")  # bit-exact, reassociated, distributed, exceptional
 LIBRARY = Path(__file__).resolve().parent / "library"
-MADE = "partial/"  # of pairs of programs that are equal in parts
+MADE = "partial/"  # source prefix of pairs of partially equivalent programs
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Whatever matches `lhs` may be replaced by `rhs` where the conditions hold.
+    """`rhs` may replace whatever matches `lhs` if the conditions hold.
 
-    lhs, rhs: a term for each result; or one operator with several results, which are then meant in
-    order. float_class: what the replacement does to floats (E0 nothing, E1 reassociates, E2
-    distributes or folds weights, E3 changes overflow, inf or nan). caveat: what a user should be
-    told where it was used. text, source: as it was written, and where; they are not part of a
-    rule's identity.
+    lhs, rhs: a term for each result; or one operator with several results, taken in order.
+    float_class: the effect on floats (E0 none, E1 reassociates, E2 distributes or folds weights, E3
+    changes overflow, Inf or NaN). caveat: a note for users of a rewritten model. text, source: the
+    rule as written, and where; they are not part of a rule's identity.
     """
 
     name: str
@@ -74,10 +73,10 @@ class Rule:
 
     @property
     def made(self) -> bool:
-        """Is it of a pair of programs that are equal in parts?"""
+        """True if the rule is made from a pair of partially equivalent programs."""
         return self.source.startswith(MADE)
 
-    def __hash__(self) -> int:  # cheap: plans are kept by rule
+    def __hash__(self) -> int:  # cheap: patterns are cached by rule
         return hash(self.name)
 
     def __str__(self) -> str:
@@ -101,7 +100,7 @@ def _header(given: tuple[Param | AttrParam, ...]) -> str:
 
 
 def of_one_shape(rule: Rule) -> bool:
-    """Is nothing of it free but the numbers?"""
+    """True if only the numbers of the operands are open."""
     return all(
         isinstance(p, Param) and p.shape is not None and all(isinstance(d, Lit) for d in p.shape)
         for p in rule.params
@@ -109,14 +108,14 @@ def of_one_shape(rule: Rule) -> bool:
 
 
 def of_one_size(rule: Rule) -> bool:
-    """Is nothing of it free but one size, and the numbers?"""
+    """True if only one size and the numbers of the operands are open."""
     params = [p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.run]
     sizes = {d for p in params for d in p.shape or () if not isinstance(d, Lit)}
     return len(params) == len(rule.params) and len(sizes) == 1 and isinstance(sizes.pop(), Name)
 
 
 def show_side(terms: tuple[Term, ...]) -> str:
-    """One side of a rule as its text has it."""
+    """Return one side of a rule as text."""
     if len(terms) == 1:
         if isinstance(terms[0], (Run, All)):
             return f"({show(terms[0])},)"
@@ -127,7 +126,7 @@ def show_side(terms: tuple[Term, ...]) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-MOST_ERRORS = 9  # of a file that are told beside the first
+MOST_ERRORS = 9  # of a file, after the first one
 
 
 def parse_rules(
@@ -136,10 +135,10 @@ def parse_rules(
     ops: Mapping[str, Op] = OPS,
     wanted: Collection[str] | None = None,
 ) -> list[Rule]:
-    """The rules of a text, in order.
+    """Return the rules of a text, in order.
 
     wanted: names of rules; other lines are not parsed. Raises UsageError, which names the source,
-    line and text of each rule that is wrong."""
+    line and text of each error."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
@@ -175,7 +174,8 @@ _MARK = re.compile(rf"{STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
 
 
 def _cut(text: str) -> list[tuple[str, str]]:
-    """The text between the marks `=>`, `<=>`, `where`, `;` outside brackets, each with its mark."""
+    """Split the text at the marks `=>`, `<=>`, `where`, `;` outside brackets; each part has its
+    mark."""
     out: list[tuple[str, str]] = []
     depth, last, mark = 0, 0, ""
     for m in _MARK.finditer(text):
@@ -249,7 +249,7 @@ def _expression(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"`{text}` is no expression: {said(e)}") from None
+        raise Malformed(f"`{text}` is not an expression: {said(e)}") from None
 
 
 def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
@@ -268,14 +268,15 @@ def _conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
         case ast.Tuple(items):
             return tuple(formula(i, ops) for i in items)
         case _:
-            raise Malformed(f"{text} are no conditions")
+            raise Malformed(f"{text} are not conditions")
 
 
 # --- checking -------------------------------------------------------------------------------------
 
 
 def definition(condition: Formula, bound: frozenset[str]) -> tuple[str, Formula] | None:
-    """(m, formula) for a condition `m == formula` that gives the unbound name m its value."""
+    """Return (m, formula) for a condition `m == formula` that defines the unbound name m, else
+    None."""
     match condition:
         case Compare(Name(n), (("==", value),)) if n not in bound and names(value) <= bound:
             return n, value
@@ -285,7 +286,7 @@ def definition(condition: Formula, bound: frozenset[str]) -> tuple[str, Formula]
 
 @lru_cache(maxsize=1 << 13)
 def bound_names(rule: Rule) -> frozenset[str]:
-    """The names that a match of the left side and the conditions give a value."""
+    """Return the names that a match of the left side and the conditions bind."""
     bound: set[str] = set()
     for p in rule.params:
         if isinstance(p, Param):
@@ -312,7 +313,7 @@ def bound_names(rule: Rule) -> frozenset[str]:
 
 
 def _matched(t: Term) -> Iterator[Term]:
-    """A side and the terms in it, but for those in formulas, which are asked for their shapes."""
+    """Yield a side and its subterms, without those inside formulas, which only provide shapes."""
     yield t
     match t:
         case App():
@@ -325,10 +326,10 @@ def _matched(t: Term) -> Iterator[Term]:
 
 
 def _check(rule: Rule) -> None:
-    """Raise Malformed where the sides, parameters and conditions do not fit together."""
+    """Raise Malformed if the sides, parameters and conditions are inconsistent."""
     operands = {p.name: p for p in rule.params if isinstance(p, Param)}
     if len({p.name for p in rule.params}) != len(rule.params):
-        raise Malformed(f"{rule.name}: a parameter is there twice")
+        raise Malformed(f"{rule.name}: a parameter is declared twice")
     left, right = ([tuple(walk(side)) for side in some] for some in (rule.lhs, rule.rhs))
     for terms in (*left, *right):
         own = {n for p in terms if isinstance(p, Map) for n in p.names}
@@ -347,13 +348,13 @@ def _check(rule: Rule) -> None:
                 raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
     for side, terms in zip(rule.lhs, left, strict=True):
         if not isinstance(side, (App, Pick, All)):
-            raise Malformed(f"{rule.name}: the left side {show(side)} is no operator")
+            raise Malformed(f"{rule.name}: the left side {show(side)} is not an operator")
         loops = [p for p in terms if isinstance(p, Map)]
         if loops:
             raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
     dims = {d for p in operands.values() for d in p.shape or ()}
     if both := [n for n in operands if Name(n) in dims]:
-        raise Malformed(f"{rule.name}: {both[0]} is an operand, and a size")
+        raise Malformed(f"{rule.name}: {both[0]} is both an operand and a size")
     used = frozenset[str]().union(*map(names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:

@@ -1,7 +1,7 @@
 """The rules that come with superopt.
 
-Their files are text, which anyone may edit. What is believed of a rule was computed, and is asked
-by what the rule says (`stated.proof_key`): its proof, and its float class.
+Their files are text that anyone may edit. Recorded results (proof, float class) are looked up by
+the rule's content (`stated.proof_key`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ PARTS = ("*.rules", "generated/*.rules", "partial/*.rules")
 
 @lru_cache
 def as_written(name: str) -> tuple[Rule, ...]:
-    """The rules of one file of the library, such as `conv.rules`, in the classes that it says."""
+    """Return the rules of one library file, such as `conv.rules`, with their declared float
+    classes."""
     return tuple(parse_rules((LIBRARY / name).read_text(encoding="utf-8"), name))
 
 
 @lru_cache
 def load_file(name: str) -> tuple[Rule, ...]:
-    """The rules of one file of the library, such as `conv.rules`."""
+    """Return the rules of one library file, such as `conv.rules`."""
     return tuple(map(as_computed, as_written(name)))
 
 
@@ -46,8 +47,9 @@ def load_rules(name: str, wanted: tuple[str, ...]) -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=1)
 def load_library() -> tuple[Rule, ...]:
-    """The rules that come with superopt: every `library/*.rules`, in order of file name, and then
-    those that were generated, `library/generated/*.rules`, or made of pairs, `partial/*.rules`."""
+    """Return the rules that come with superopt: every `library/*.rules`, in order of file name,
+    then the generated ones, `library/generated/*.rules`, and those from pairs,
+    `partial/*.rules`."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
     for name in files():
@@ -61,7 +63,7 @@ def load_library() -> tuple[Rule, ...]:
 
 
 def files() -> list[str]:
-    """The library's files of rules, in order."""
+    """Return the library's rule files, in order."""
     return [
         path.relative_to(LIBRARY).as_posix()
         for part in PARTS
@@ -70,10 +72,10 @@ def files() -> list[str]:
 
 
 def as_computed(rule: Rule) -> Rule:
-    """A rule of the library in the class that was computed of what it says, where its text has a
-    lower one: as such it is told apart, used and reported, and its caveat says so."""
+    """Return a library rule with its recorded float class, if its text declares a lower one: the
+    rule is checked, used and reported with that class, and its caveat says so."""
     found, _ = floats().get(proof_key(rule), (rule.float_class, None))
-    found = found or FLOAT_CLASSES[-1]  # of a rule without instances none is computed
+    found = found or FLOAT_CLASSES[-1]  # a rule without instances has no computed class
     if found <= rule.float_class:
         return rule
     said = f"its text says float={rule.float_class} and its operations are {found}"

@@ -1,9 +1,9 @@
-"""The steps of matching: each looks at what is bound, binds more, and goes on to the next step.
+"""The steps of matching: each checks what is bound, binds more, and calls the next step.
 
-A step is made once per rule into a closure that calls its successor once for every way to go on, so
-that a left side is a flat chain without dictionaries or generators. Slots are written before they
-are read on every way through the chain: nothing is undone. `tell` says in words why a step did not
-go on; it is called only to explain.
+A step is compiled once per rule into a closure that calls its successor once for every alternative,
+so that a left side is a flat chain without dictionaries or generators. Slots are written before
+they are read on every path through the chain: nothing is undone. `Step.explain` tells why a step
+did not continue; only explanations call it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Cells = list[Any]
 Cont = Callable[[Cells], None]
 Test = Callable[[Value | None], bool]
 
-# The first slots are the matcher's own: the graph, the list of matches, the nodes to be near, and
-# where the root is a part of an operator's operands that part: (node, first, last + 1).
+# The first slots are the matcher's own: the graph, the list of matches, the nodes to be near, and,
+# if the root is a part of an operator's operands, that part: (node, first, last + 1).
 CONTEXT, FOUND, NEAR, PART = 0, 1, 2, 3
 OWN = 4
 EVERY_CUT = 16  # operands up to which an n-ary operator is cut everywhere
@@ -32,7 +32,8 @@ EVERY_CUT = 16  # operands up to which an n-ary operator is cut everywhere
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`make` gives the step that goes on to another; `tell` why it did not go on."""
+    """`make` returns the step in front of a continuation; `explain` tells why it did not
+    continue."""
 
     make: Callable[[Cont], Cont]
     tell: Callable[[Cells], str]
@@ -40,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Where an operand goes, and what can be seen of it at once: its operator, or a test."""
+    """The slot of an operand, and its immediate test: an operator, or a predicate."""
 
     slot: int
     words: str
@@ -66,7 +67,7 @@ def kind_of(v: Value | None) -> str:
 
 
 def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
-    """Exactly these operands; with `swap` also in the other order."""
+    """Match exactly these operands; with `swap` also in the other order."""
     count = len(given)
 
     def one(go: Cont) -> Cont:
@@ -141,10 +142,10 @@ def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
 
 
 def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: bool) -> Step:
-    """Operands of an n-ary operator: these, or more of them, cut into as many runs.
+    """Match the operands of an n-ary operator: these, or more, cut into as many runs.
 
-    A run of several operands is the operator applied to them. `parts` (at the root): also a part of
-    the operands that is just these. `only`: `given` are other operators: longer runs never fit.
+    A run of several operands is the operator applied to them. `allow_parts` (at the root): also
+    match a part of the operands. `only`: `given` are other operators, so longer runs never fit.
     """
     exact = operands(slot, given, swap)
     count = len(given)
@@ -203,7 +204,8 @@ def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: boo
 
 
 def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Where to cut n operands into `count` runs: a Sum only as it is computed, from the left."""
+    """Yield the cuts of n operands into `count` runs: a Sum only in order of computation, from the
+    left."""
     if name == "Sum":
         yield tuple(range(n - count + 1, n))
     elif n <= EVERY_CUT:
@@ -213,7 +215,8 @@ def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def joined(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
-    """Operands i to j of `n` as one value: `n`'s operator applied to them, if it can be."""
+    """Return operands i to j of `n` as one value: `n`'s operator applied to them, None if it cannot
+    be."""
     if j - i == 1:
         return n.inputs[i]
     key = (n, i, j)
@@ -226,7 +229,7 @@ def joined(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
 
 
 def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Operand]) -> Step:
-    """Some operands, a run of any length, some more."""
+    """Match some operands, a run of any length, and some more."""
     head, tail = len(before), len(after)
 
     def fits(n: Node) -> bool:
@@ -270,7 +273,8 @@ def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Oper
 
 
 def all_results(slot: int, into: int, op: Op, parts: bool) -> Step:
-    """Operands that are all the results of one node, in order; `parts`: or some of them are."""
+    """Match operands that are all results of one node, in order. `allow_parts`: or a part of
+    them."""
 
     def source(inputs: Sequence[Value | None], i: int) -> Node | None:
         v = inputs[i]

@@ -1,4 +1,4 @@
-"""Which parts of a left side may change places by renaming, so that one order is enough to try."""
+"""Symmetries of a left side: parts that a renaming exchanges need to be tried in one order only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from superopt.te.dtype import DType
 
 
 def exchange(a: Part, b: Part, rule: Rule) -> dict[str, str] | None:
-    """The renaming that makes `b` of `a` and `a` of `b`, None where there is none."""
+    """Return the renaming that exchanges `a` and `b`, None if there is none."""
     to: dict[str, str] = {}
     if not _unify(a, b, to):
         return None
@@ -32,7 +32,7 @@ def exchange(a: Part, b: Part, rule: Rule) -> dict[str, str] | None:
 
 
 def _pair(x: str, y: str, to: dict[str, str]) -> bool:
-    """Rename x to y and y to x, unless that contradicts what is renamed already."""
+    """Rename x to y and y to x; False if that contradicts the renaming."""
     return to.setdefault(x, y) == y and to.setdefault(y, x) == x
 
 
@@ -62,7 +62,7 @@ def _key(attr: tuple[str, Formula]) -> str:
 
 
 def ordered(t: Term) -> Term:
-    """`t` with the operands of commutative operators in a fixed order."""
+    """Return `t` with the operands of commutative operators in a fixed order."""
 
     def change(p: Part) -> Part | None:
         match p:
@@ -92,15 +92,15 @@ def _params(rule: Rule, to: dict[str, str]) -> set[Param]:
 
 
 def _invariant(rule: Rule, to: dict[str, str]) -> bool:
-    """Do types and conditions stay the same under a renaming?"""
+    """True if a renaming preserves types and conditions."""
     same = {rename(c, to) for c in rule.where} == set(rule.where)
     return same and _params(rule, to) == _params(rule, {})
 
 
 def commutes(rule: Rule, t: App, fixed: Sequence[App]) -> bool:
-    """Is a match of `t` with exchanged operands only a renaming, which gives the same result?
+    """True if a match of `t` with exchanged operands is only a renaming with the same result.
 
-    `fixed`: the applications whose operands are not tried in exchange, which must stay as they are.
+    `fixed`: the applications whose operands are tried in one order, which must stay as they are.
     """
     a, b = t.operands
     to = exchange(a, b, rule)
@@ -114,7 +114,8 @@ def commutes(rule: Rule, t: App, fixed: Sequence[App]) -> bool:
 
 
 def interchangeable(rule: Rule, i: int, j: int) -> bool:
-    """Is a match with roots i and j exchanged only a renaming? (Then results change places too.)"""
+    """True if a match with roots i and j exchanged is only a renaming, which exchanges results,
+    too."""
     to = exchange(rule.lhs[i], rule.lhs[j], rule)
     if to is None or not _invariant(rule, to):
         return False

@@ -1,4 +1,4 @@
-"""From Python's syntax trees to terms, formulas and parameters. Nothing is evaluated.
+"""Parse Python's syntax trees to terms, formulas and parameters. Nothing is evaluated.
 
 The caller reports `Malformed` with the file and the line.
 """
@@ -65,11 +65,11 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.NotIn: "not in",
 }
 _SPECIAL = {"single_use": (1, 1), "all": (1, 1), "any": (1, 1)}
-# Parameters' kinds: letters stand for one element type a rule, words for any of some types.
+# Parameter kinds: a letter is one element type in a rule, a word any of several types.
 LETTERS = ("f", "g", "i")
 FLOATS = frozenset(d for d in DTYPES.values() if d.is_float)
-# Proofs take integers not to overflow: those of 8 and 16 bits do, and so do unsigned ones, where
-# 0 - 1 is large.
+# Proofs assume integers without overflow: those of 8 and 16 bits overflow, and so do unsigned ones,
+# where 0 - 1 is large.
 INTEGERS = frozenset((I32, I64))
 KINDS: dict[str, frozenset[DType]] = {
     "f": FLOATS,
@@ -82,13 +82,13 @@ KINDS: dict[str, frozenset[DType]] = {
 
 
 def element_types(kind: str) -> frozenset[DType]:
-    """The element types that a parameter of this kind may have."""
+    """Return the element types that a parameter of this kind may have."""
     return KINDS.get(kind) or frozenset((DTYPES[kind],))
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """`x: f[*s, n, 4]`: an operand; `shape` None is any. `run` is `*xs`, a run of operands."""
+    """`x: f[*s, n, 4]`: an operand; `shape` None is any. `is_run`: `*xs`, a run of operands."""
 
     name: str
     kind: str = "any"
@@ -101,14 +101,15 @@ class Param:
 
     @property
     def said(self) -> int:
-        """Elements that its shape's numbers ask for, whatever its named sizes are."""
+        """The number of elements by its literal sizes, whatever its named sizes are."""
         numbers = [d.value for d in self.shape or () if isinstance(d, Lit)]
         return math.prod(n for n in numbers if isinstance(n, int))
 
 
 @dataclass(frozen=True, slots=True)
 class AttrParam:
-    """`k: axis(x)` after `*`: an attribute variable; its kind is for making test instances."""
+    """`k: axis(x)` after `*`: an attribute variable; its kind is used to generate test
+    instances."""
 
     name: str
     kind: Formula | None = None
@@ -118,7 +119,7 @@ class AttrParam:
 
 
 def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formula:
-    """The formula that `e` is; with `functions` False any function name is let through."""
+    """Parse a formula. Without `check_functions`, any function name is accepted."""
 
     def sub(x: ast.expr) -> Formula:
         return formula(x, ops, functions)
@@ -206,7 +207,7 @@ def _loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[ast.exp
 
 
 def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
-    """The term that `e` is."""
+    """Parse a term."""
     match e:
         case ast.Constant(None):
             return Absent()
@@ -253,7 +254,7 @@ def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
             if n not in ops:
                 raise Malformed(f"there is no operator {n}")
             return _app(ops[n], args, keywords, ops)
-    raise Malformed(f"{ast.unparse(e)} is no term such as Relu(x)")
+    raise Malformed(f"{ast.unparse(e)} is not a term such as Relu(x)")
 
 
 def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
@@ -261,7 +262,7 @@ def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
         match args[-1]:
             case Seq() | Lit(int() | float() | str()):
                 shown = show(args[-1])
-                raise Malformed(f"{kind}: {shown} stands where an element type does: dtype(x)")
+                raise Malformed(f"{kind}: {shown} is not an element type such as dtype(x)")
     if kind == "table":
         if not isinstance(args[0], Seq):
             raise Malformed(f"table takes tuples of numbers, not {show(args[0])}")
@@ -270,23 +271,23 @@ def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
 
 
 def _rows(rows: Formula) -> tuple[int, ...]:
-    """The shape of a table."""
+    """Return the shape of a table."""
     match rows:
         case Seq(()):
-            raise Malformed("table: a row has no number")
+            raise Malformed("table: a row is empty")
         case Seq(items):
             inner = {_rows(i) for i in items}
             if len(inner) > 1:
-                raise Malformed(f"table: the rows of {show(rows)} are not of one length")
+                raise Malformed(f"table: the rows of {show(rows)} differ in length")
             return (len(items), *inner.pop())
         case Lit(str() | bool() as v):
-            raise Malformed(f"table: {v!r} is no number")
+            raise Malformed(f"table: {v!r} is not a number")
     return ()
 
 
 def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
     if op.opaque:
-        raise Malformed(f"{op.name} has no tensor expression: rules cannot speak of it")
+        raise Malformed(f"{op.name} has no tensor expression: rules cannot use it")
     operands = [term(a, ops) for a in args]
     while operands and isinstance(operands[-1], Absent):
         operands.pop()
@@ -316,14 +317,14 @@ def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping
 
 
 def params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
-    """`x: f[n, k], *xs: f, k: axis(x)` as Python reads a function's parameters."""
+    """Parse `x: f[n, k], *xs: f, k: axis(x)` as Python parses a function's parameters."""
     text = header.replace("[ ]", "[]").replace("[]", "[()]")
     try:
         (tree,) = ast.parse(f"def rule({text}): pass").body
     except (SyntaxError, ValueError) as e:
         raise Malformed(f"parameters ({header}): {said(e)}") from None
     if not isinstance(tree, ast.FunctionDef) or len(tree.body) != 1:
-        raise Malformed(f"({header}) are no parameters")
+        raise Malformed(f"({header}) are not parameters")
     a = tree.args
     if a.posonlyargs or a.kwarg or a.defaults or any(d is not None for d in a.kw_defaults):
         raise Malformed(f"({header}): only names with kinds, `*xs`, and names after `*`")
@@ -353,10 +354,10 @@ def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
         case ast.Subscript(ast.Name(kind), item):
             shape = (formula(item, ops),)
         case other:
-            raise Malformed(f"{p.arg}: {ast.unparse(other)} is no type such as f[n, 4]")
+            raise Malformed(f"{p.arg}: {ast.unparse(other)} is not a type such as f[n, 4]")
     if kind not in KINDS and kind not in DTYPES:
         known = ", ".join(KINDS)
-        raise Malformed(f"{p.arg}: {kind} is no kind of tensor; kinds are {known} and types as f32")
+        raise Malformed(f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32")
     if shape is not None:
         runs = [d for d in shape if isinstance(d, Spread)]
         if len(runs) > 1 or any(not isinstance(d.value, Name) for d in runs):

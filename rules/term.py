@@ -1,4 +1,4 @@
-"""What rules are made of: terms (graphs with variables) and formulas (over sizes and attributes).
+"""The syntax of rules: terms (graphs with variables) and formulas (over sizes and attributes).
 
     term     Mul(x, 2)   Split(x, axis=k, split=(a, b))[0]   Concat(*[Relu(x) for x in xs], axis=k)
     formula  rank(x) == 4   (*s[:-1], n * m)   permute(shape(x), p)   size(MatMul(x, w), -1)
@@ -126,7 +126,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """`body for names in over if test`: a tuple. Several names take the items apart."""
+    """`body for names in over if test`: a tuple. Several names unpack the items."""
 
     body: Formula
     names: tuple[str, ...]
@@ -219,7 +219,7 @@ class Map:
 
 Term = Var | Run | Number | Scalar | Filled | Absent | App | Pick | All | Map
 SHAPED = ("zeros", "ones", "eye", "dirac", "means", "table")
-FILLS = {**dict.fromkeys(SHAPED, (1, 2)), "full": (2, 3)}  # least, most arguments
+FILLS = {**dict.fromkeys(SHAPED, (1, 2)), "full": (2, 3)}  # least and most arguments
 
 Part = Term | Formula
 P = TypeVar("P", bound=Part)
@@ -227,7 +227,7 @@ P = TypeVar("P", bound=Part)
 # --- walking --------------------------------------------------------------------------------------
 
 
-# The names of each class's fields, and of those that hold terms and formulas, the last one first.
+# Field names by class, and those that hold terms and formulas, the last one first.
 FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
 _INNER_FIELDS = {
     kind: tuple(f.name for f in fields(kind)[::-1] if re.search("Term|Formula|App", str(f.type)))
@@ -236,7 +236,7 @@ _INNER_FIELDS = {
 
 
 def parts(p: Part) -> Iterator[Part]:
-    """The terms and formulas directly inside `p`."""
+    """Yield the terms and formulas directly inside `p`."""
     left = [getattr(p, name) for name in _INNER_FIELDS[type(p)]]
     while left:
         if type(v := left.pop()) is tuple:
@@ -246,7 +246,7 @@ def parts(p: Part) -> Iterator[Part]:
 
 
 def walk(p: Part) -> Iterator[Part]:
-    """`p` and everything inside, outermost first."""
+    """Yield `p` and everything inside, outermost first."""
     left: list[object] = [p]
     while left:
         q = left.pop()
@@ -259,7 +259,7 @@ def walk(p: Part) -> Iterator[Part]:
 
 
 def names(p: Part | None) -> frozenset[str]:
-    """The names that `p` uses, without the variables of its own comprehensions."""
+    """Return the names that `p` uses, without the variables of its own comprehensions."""
     found: set[str] = set()
     left: list[object] = [p]
     while left:
@@ -279,7 +279,7 @@ def names(p: Part | None) -> frozenset[str]:
 
 
 def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
-    """`p` with every part for which `change` gives something replaced by that, outermost first."""
+    """Return `p` with every part that `change` maps to a result replaced by it, outermost first."""
     new = change(p)
     if new is not None:
         return cast(P, new)
@@ -296,7 +296,7 @@ def _mapped(v: object, change: Callable[[Part], Part | None]) -> object:
 
 
 def rename(p: P, to: Mapping[str, str]) -> P:
-    """`p` with free names replaced."""
+    """Return `p` with free names replaced."""
 
     def change(q: Part) -> Part | None:
         match q:
@@ -322,7 +322,7 @@ _NEGATION, _POWER, _ATOM = 7, 8, 9
 
 
 def show(p: Part) -> str:
-    """The text of a term or formula, as Python writes it."""
+    """Return the text of a term or formula in Python's syntax."""
     return _show(p, 0)
 
 

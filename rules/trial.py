@@ -2,10 +2,10 @@
 
     try_rule(rule, seed=0, count=16) -> Passed | Refuted | Untestable
 
-Over float64 a wrong rule is off by far more than rounding; in the field there is no rounding at
-all, and no luck: two different rational functions agree on random elements with a probability of
-about 1 in 2^31. What the field cannot judge is a law that mixes + with max or abs, or one of an
-unknown function (tanh is odd): there it disagrees, and only the floats count (`field=False`).
+In float64 a wrong rule is off by far more than rounding. The field has no rounding at all: two
+different rational functions agree on random elements with a probability of about 1 in 2^31. The
+field cannot judge a law that mixes + with max or abs, or one of an uninterpreted function (tanh is
+odd): there it disagrees, and only the floats count (`over_field=False`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from superopt.te.fn import function
 from superopt.te.many import Many
 from superopt.te.node import Apply, Expr, Load, Reduce
 
-# Float attributes and constants are rounded to float32, so that a law about 1/6 or the root of 2
-# holds to 2^-24 at best. Nothing right is further off; nothing wrong is as near.
+# Float attributes and constants are rounded to float32, so that a law about 1/6 or sqrt(2) holds to
+# 2^-24 at best. Correct rules have smaller errors, wrong ones larger errors.
 TOLERANCE = 1e-6
-FLOOR = 1e-12  # what is left of a sum of whole numbers that is zero
-EXACT = frozenset(("ring", "quotient", "equal"))  # functions of which the field is the judge
+FLOOR = 1e-12  # residue of a sum of integers that is zero
+EXACT = frozenset(("ring", "quotient", "equal"))  # functions that the field can judge
 AS_STORED = "in the types of the model, normal"  # not in float64
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Both sides agreed on all instances; `field`: over the prime field too."""
+    """Both sides agreed on all instances; `over_field`: over the prime field, too."""
 
     instances: int
     field: bool
@@ -57,7 +57,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """The sides differ: on which instance, in which output, at which index, and by what."""
+    """The sides differ: on which instance, in which output, at which index, and both values."""
 
     instance: Instance
     draw: str
@@ -97,19 +97,19 @@ def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
     try:
         return _tried(rule, seed, count)
     except MemoryError:
-        return Untestable("an instance takes more memory than there is")
+        return Untestable("an instance exceeds the available memory")
 
 
 def _tried(rule: Rule, seed: int, count: int) -> Verdict:
     return try_on(rule, cases(rule, seed, count), seed)
 
 
-# What to do where chance does not find instances.
+# What to do if random draws find no instances.
 HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
 
 
 def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
-    """Try `rule` on these instances, the plain ones each on several inputs."""
+    """Try `rule` on these instances, each plain one on several inputs."""
     tried = 0
     field, finite = True, False
     draws: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
         if isinstance(verdict, Refuted):
             return verdict
         field, finite = field and verdict.field, finite or verdict.finite
-    enough = 1 if of_one_shape(rule) else 5 if of_one_size(rule) else some.wanted  # that there are
+    enough = 1 if of_one_shape(rule) else 5 if of_one_size(rule) else some.wanted  # that exist
     if tried < min(some.wanted, enough):
         return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
     if tried and not finite:
@@ -135,7 +135,7 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
 
 
 def draws_for(rule: Rule, one: Instance) -> tuple[str, ...]:
-    """The kinds of numbers that a rule is tried on, as an instance of it shows."""
+    """Return the draws for a rule, determined by one of its instances."""
     large = LARGE if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
     return (*DRAWS, *large, *_strange(rule))
 
@@ -145,7 +145,7 @@ def _strange(rule: Rule) -> tuple[str, ...]:
 
 
 def _of_exceptions(rule: Rule) -> bool:
-    """Does a rule ask what is no number, or infinite?"""
+    """True if a rule tests for NaN or infinities."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     return any(
         (isinstance(t, App) and t.op.name in ("IsNaN", "IsInf"))
@@ -156,7 +156,7 @@ def _of_exceptions(rule: Rule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A rule held on an instance: in the field, too; with finite values?"""
+    """A rule held on an instance. in_field: also over the field; has_finite: with finite values."""
 
     field: bool
     finite: bool
@@ -174,7 +174,7 @@ def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | R
 
 
 def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
-    """Whether there were finite values, unless the sides differ over the reals."""
+    """Return a difference over the reals, or else whether there were finite values."""
     finite = False
     for draw, sides in evaluated(rule, one, draws, seed):
         if isinstance(sides, IndexError):  # the left side's indices are in range
@@ -192,7 +192,7 @@ def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | R
 
 
 def casts(one: Instance) -> bool:
-    """Are floats cast, as between types of which one has fewer digits?"""
+    """True if floats are cast, as between types of different precision."""
     made = (n for n in nodes((*one.lhs, *one.rhs)) if n.op.name in ("Cast", "CastLike"))
     return any(t.dtype is not None and t.dtype.is_float for n in made for t in n.types)
 
@@ -200,13 +200,13 @@ def casts(one: Instance) -> bool:
 def evaluated(
     rule: Rule, one: Instance, draws: Sequence[str], seed: int
 ) -> Iterator[tuple[str, Sides | IndexError]]:
-    """Both sides on each draw; on all at once, where there are floats only."""
+    """Yield both sides on each draw; evaluated at once if there are only floats."""
     feeds = {draw: feeds_of(rule, one, draw, seed) for draw in draws}
     if len(draws) > 1 and of_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
         try:
             left, right = both(one, every, Many(F64, len(draws)))
-        except IndexError as e:  # whatever is drawn: no input is an index
+        except IndexError as e:  # for every draw: no input is an index
             yield draws[0], e
             return
         for n, draw in enumerate(draws):
@@ -220,7 +220,7 @@ def evaluated(
 
 
 def feeds_of(rule: Rule, one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
-    """The inputs of a draw; among whole ones are the numbers that the rule names."""
+    """Return the inputs of a draw; draw "whole" also has the literals of the rule."""
     feeds = real_feeds(one, draw, seed)
     if draw == "whole":
         with_numbers_of(rule, feeds, seed, {i.name for i in one.inputs if i in one.limits})
@@ -228,7 +228,7 @@ def feeds_of(rule: Rule, one: Instance, draw: str, seed: int) -> dict[str, np.nd
 
 
 def of_floats(one: Instance) -> bool:
-    """Are all values floats, or truths?"""
+    """True if all values are floats or bools."""
     made = (t for n in nodes((*one.lhs, *one.rhs)) for t in n.types)
     return all(
         t.dtype is not None and (t.dtype.is_float or t.dtype is BOOL)
@@ -243,7 +243,7 @@ Sides = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 def both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
-    """What both sides give."""
+    """Return the values of both sides."""
     left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
     return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
 
@@ -251,7 +251,7 @@ def both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Side
 def differ_real(
     rule: Rule, one: Instance, draw: str, left: list[np.ndarray], right: list[np.ndarray]
 ) -> Refuted | None:
-    """The first element of the right side that is not what the rule says it is."""
+    """Return the first element of the right side that the rule's float class does not allow."""
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
         if draw in LARGE and rule.float_class != "E0":
             wrong = infinite_places(rule.float_class, a, b)
@@ -265,11 +265,11 @@ def differ_real(
 
 
 def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where `b` is not what a rule of this class may make of `a`.
+    """Return where `b` is not what a rule of this class may make of `a`.
 
     E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than
-    rounding, or only one of the two is finite. E3: where a finite number becomes another one, or
-    none: 1 = x / x from left to right divides by what may be zero.
+    rounding, or only one of the two is finite. E3: where a finite number becomes another number, or
+    not finite: 1 = x / x from left to right divides by what may be zero.
     """
     if a.dtype.kind != "f":
         return np.asarray(a != b)
@@ -283,8 +283,8 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def infinite_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where `b` is not finite and `a` is, or, but for E3, the other way round. What exp makes of
-    large numbers is told by that alone: the least ones it makes have few digits."""
+    """Return where `b` is not finite and `a` is, or, except for E3, the reverse. Large draws with
+    exp are judged by that alone: their smallest results have few digits."""
     if a.dtype.kind != "f":
         return np.zeros(a.shape, np.bool_)
     lost, won = np.isfinite(a) & ~np.isfinite(b), ~np.isfinite(a) & np.isfinite(b)
@@ -299,7 +299,7 @@ def _mostly_finite(x: np.ndarray) -> bool:
 
 
 def _in_field(one: Instance, seed: int) -> Refuted | None:
-    """The first element in which the sides differ over the prime field."""
+    """Return the first element in which the sides differ over the prime field."""
     domain = PrimeField(seed)
     feeds: dict[str, np.ndarray] = {}
     for n, i in enumerate(one.inputs):
@@ -320,20 +320,21 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
 
 
 def judged(one: Instance) -> bool:
-    """Are both sides rational functions, so that a difference in the field is one in the reals?
-    Not where a constant was rounded: nine times the float nearest to a ninth is not one there."""
+    """True if both sides are rational functions, so that a difference in the field is one over the
+    reals. False if a constant was rounded: nine times the float nearest to 1 / 9 is not 1 in the
+    field."""
     roots = (*one.lhs, *one.rhs)
     if any(_rounded(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)):
         return False
     return all(function(fn).field in EXACT for fn in scalar_functions(roots))
 
 
-FRACTION = 4096  # denominators at most, of fractions that a float may stand for
-FEW_NUMBERS = 64  # in a constant that has such fractions at all
+FRACTION = 4096  # largest denominator of a fraction that a float may stand for
+FEW_NUMBERS = 64  # in a constant with such fractions
 
 
 def _rounded(c: Constant) -> bool:
-    """Has a constant floats that stand for fractions which no float is, as 1 / 9?"""
+    """True if a constant has floats that stand for inexact fractions, as 1 / 9."""
     assert c.type.dtype is not None
     if not c.type.dtype.is_float:
         return False
@@ -350,7 +351,7 @@ def _rounded(c: Constant) -> bool:
 
 
 def scalar_functions(roots: Sequence[Value]) -> frozenset[str]:
-    """The scalar functions of float elements that values are computed with."""
+    """Return the scalar functions of float elements that values are computed with."""
     found: set[str] = set()
     for n in nodes(roots):
         types = tuple(None if v is None else v.type for v in n.inputs)

@@ -1,6 +1,6 @@
-"""Functions of normal forms: reciprocals, exponentials, products, unknown functions.
+"""Functions of normal forms: reciprocals, exponentials, powers, uninterpreted functions.
 
-Guards are drawn out of arguments first: f(x where g, else y) is f(x) where g, else f(y).
+Guards are hoisted out of arguments first: f(x where g, else y) is f(x) where g, else f(y).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from superopt.verifier.simplify import (
 
 
 class Undefined(Exception):
-    """There is no such number, as 1 / 0."""
+    """The value does not exist, as 1 / 0."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """What a proof has used, for the float class."""
+    """Names of the proof steps used, which the float class depends on."""
 
     used: set[str] = field(default_factory=set)
 
@@ -44,7 +44,7 @@ def used(what: str) -> None:
 
 
 def hoisted(args: Sequence[NF], facts: Facts, build: Callable[[list[NF], Facts], NF]) -> NF:
-    """`build` of the arguments where their guards are decided."""
+    """Return `build` of the arguments, by cases of their outer guards."""
     for a in args:
         g = outer_guard(a)
         if g is not None:
@@ -65,12 +65,12 @@ def power(f: Factor, e: int | Fraction = 1) -> NF:
 
 
 def inverse(a: NF, facts: Facts) -> NF:
-    """1 / a, where it is defined."""
+    """Return 1 / a, where it is defined."""
     return hoisted([a], facts, lambda args, more: _multiplied_out(_inverse(args[0]), more))
 
 
 def _multiplied_out(a: NF, facts: Facts) -> NF:
-    """The sums that stand in positive powers in the only term of `a` multiplied out."""
+    """Expand the sums that have positive powers in the only term of `a`."""
     one = a.single
     if one is None:
         return a
@@ -105,7 +105,8 @@ def _inverse(a: NF) -> NF:
 
 
 def factored(a: NF) -> tuple[Term, NF]:
-    """(content, rest) with a = content * rest: the factors that all terms have, outside sums."""
+    """Return (content, rest) with a = content * rest; content has the factors common to all terms,
+    without those inside sums."""
     common: dict[Factor, Fraction] | None = None
     for t in a.terms:
         own = frozenset(t.bound)
@@ -115,7 +116,7 @@ def factored(a: NF) -> tuple[Term, NF]:
         else:
             both = common.keys() | here.keys()
             low = {f: min(common.get(f, Fraction(0)), here.get(f, Fraction(0))) for f in both}
-            # a factor that is in the denominator of one term only is taken out of all
+            # a factor in the denominator of a single term is factored out of all terms
             common = {f: e for f, e in low.items() if e}
     common = common or {}
     scale = a.terms[0].coefficient
@@ -129,7 +130,7 @@ def factored(a: NF) -> tuple[Term, NF]:
 
 
 def over(a: NF, powers: Sequence[N.Power]) -> NF:
-    """`a` divided by a product that depends on nothing that is bound in it."""
+    """Return `a` divided by a product that does not depend on bound variables of `a`."""
     back = tuple((f, -e) for f, e in powers)
     out: list[Term] = []
     for t in a.terms:
@@ -141,8 +142,8 @@ def over(a: NF, powers: Sequence[N.Power]) -> NF:
 
 
 def shared_powers(forms: Sequence[NF], own: frozenset[Var]) -> list[N.Power]:
-    """The factors that all terms of all forms have above the line, or below it, outside of their
-    sums and without the variables `own`."""
+    """Return the factors that all terms of all forms share in the numerator, or in the denominator,
+    outside their sums and independent of the variables `bound`."""
     shared: dict[Factor, Fraction] | None = None
     for t in (t for a in forms for t in a.terms):
         inside = own.union(t.bound)
@@ -189,12 +190,12 @@ def _exponential(a: NF, facts: Facts) -> NF:
 
 
 def unknown(name: str, args: Sequence[NF], facts: Facts) -> NF:
-    """A function of which only the name is known."""
+    """Return an uninterpreted function of the arguments."""
     return hoisted(args, facts, lambda given, more: power(N.fn(name, tuple(given))))
 
 
 def raised(a: NF, n: int, facts: Facts) -> NF:
-    """a ** n for a whole number n."""
+    """Return a ** n for an integer n."""
     if n < 0:
         return inverse(raised(a, -n, facts), facts)
     out = N.constant(1)
@@ -204,7 +205,7 @@ def raised(a: NF, n: int, facts: Facts) -> NF:
 
 
 def unrooted(a: NF, facts: Facts) -> NF:
-    """`a` with x for sqrt(x) ** 2, and so on."""
+    """Return `a` with x for sqrt(x) ** 2, and likewise for other even powers of roots."""
     out: list[NF] = []
     for t in map(_without_powers_of_roots, a.terms):
         roots = [] if t.bound or t.guards else [(f, e) for f, e in t.powers if _squared(f, e)]
@@ -223,7 +224,7 @@ def _squared(f: Factor, e: Fraction) -> bool:
 
 
 def _without_powers_of_roots(t: Term) -> Term:
-    """The term with sqrt(2) / 2 for 1 / sqrt(2), and so on, of numbers."""
+    """Reduce powers of roots of numbers: sqrt(2) / 2 for 1 / sqrt(2)."""
     c, powers = t.coefficient, []
     for f, e in t.powers:
         of = f.args[0].constant if isinstance(f, N.Fn) and f.name == "sqrt" else None
@@ -236,7 +237,7 @@ def _without_powers_of_roots(t: Term) -> Term:
 
 
 def odd(name: str, a: NF) -> NF:
-    """f(-x) is -f(x), and f(0) is 0."""
+    """Return an odd function of `a`: f(-x) is -f(x), and f(0) is 0."""
     if not a.terms:
         return N.zero()
     if a.terms[0].coefficient < 0:

@@ -1,4 +1,4 @@
-"""Values of two graphs that are alike on one random input: candidates for a proof."""
+"""Candidate pairs for a proof: values of two graphs that agree on one random input."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from superopt.te import index as ix
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
 
-# How far sketches of two values may be apart, of the greatest that one might be: a ninth is rounded
-# in the weights of an average, and a division by nine is not.
+# Largest relative distance of two sketches of equal values: 1 / 9 is rounded in the weights of an
+# average, but not in a division by nine.
 NEAR = 1e-6
 TINY = 1e-30
-SKETCH_COPIES = 6  # of a tensor that its sketch makes, two for its weights
+SKETCH_COPIES = 6  # copies of a tensor made by its sketch, two for the weights
 PRIMES = (5, 3, 7, 11, 13, 2)
 
 
 class _Late(Exception):
-    """There is no more time."""
+    """The deadline has passed."""
 
 
 def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g.Value]:
-    """For each value of `b`, and of `a`, one of `a` that is alike on random inputs, an earlier one;
-    none where the graphs cannot be evaluated, or not until then (of `time.monotonic()`). What both
-    share is evaluated once."""
+    """Map values of `a` and `b` to an earlier value of `a` that agrees on random inputs.
+
+    The result is empty if the graphs cannot be evaluated, and partial if `deadline` (of
+    `time.monotonic()`) passes. Values shared by both graphs are evaluated once.
+    """
     feeds = _feeds(a, seed)
     if feeds is None:
         return {}
@@ -90,8 +92,8 @@ def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:
 
 @dataclass(slots=True)
 class _Sketches:
-    """Values by their type and, where they are no floats, their elements; floats by two weighted
-    sums, since rounded elements of a large tensor are rarely all the same twice."""
+    """Values by type and content. Exact types are compared by their elements, floats by two
+    weighted sums: two roundings of a large tensor rarely agree in every element."""
 
     exact: dict[object, g.Value] = field(default_factory=dict)
     near: dict[str, list[tuple[np.ndarray, g.Value]]] = field(default_factory=dict)
@@ -115,8 +117,8 @@ class _Sketches:
 
 
 def _sketch(array: np.ndarray) -> np.ndarray:
-    """Two sums of the elements, weighted, and one of their sizes. Great elements are made small:
-    a mask of -1e38 would hide what is beside it."""
+    """Return two weighted sums of the elements and the sum of their magnitudes. A logarithm
+    compresses large elements: a mask of -1e38 would hide the other elements."""
     guard.admit(SKETCH_COPIES * array.nbytes, f"comparing {array.size} elements")
     flat = np.nan_to_num(array.reshape(-1), nan=77.0)
     small = np.sign(flat) * np.log1p(np.abs(flat))

@@ -1,7 +1,7 @@
-"""The values that an attribute which a rule leaves open may have: the scope of a proof.
+"""The values that an open attribute of a rule may take: the scope of a proof.
 
-Numbers that only scale sizes (strides, pads, kernels, groups) are symbols; axes and permutations
-are all tried.
+Numbers that only scale sizes (strides, pads, kernels, groups) are symbols. Axes and permutations
+are enumerated.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PLAIN: dict[str, Attr] = {
 }
 
 
-# A float that may be any number is one of these, which are read as unknowns, one for each name:
-# none of them is likely to be written in a rule, and each is a number that a float32 holds.
+# Each open float attribute has one of these marker numbers, which the reader turns back into an
+# unknown. A marker is exact in float32 and unlikely to occur in a rule.
 _MARKS: dict[str, float] = {}
 _NAMES: dict[Fraction, str] = {}
 
 
 def mark(name: str) -> float:
-    """The number that stands for the unknown of this name."""
+    """Return the marker number of the unknown with this name."""
     found = _MARKS.get(name)
     if found is None:
         n = (len(_MARKS) + 1) * 0x9E3779B1 % 2**24 | 1
@@ -56,19 +56,19 @@ def mark(name: str) -> float:
 
 
 def marked(v: object) -> str | None:
-    """The name of the unknown that `v` stands for."""
+    """Return the name of the unknown that the number `v` marks, None for other numbers."""
     if not isinstance(v, (float, Fraction)) or not 0 < v < 1:
         return None
     return _NAMES.get(Fraction(v))
 
 
 def root_of(v: Fraction) -> str | None:
-    """The name of the unknown whose square root an operator has computed."""
+    """Return the name of the unknown of which `v` is the computed square root."""
     square = float(v) ** 2
     return next((name for name, m in _MARKS.items() if abs(m - square) < 1e-14 and v > 0), None)
 
 
-# What the options leave out; a proof that used one says so.
+# What the options leave out; the scope of a proof that used one lists it.
 LIMITS = {
     "starts": "slices inside their axes",
     "steps": "slices by steps of 1, 2 and -1",
@@ -93,7 +93,7 @@ RUNS = f"runs of at most {MOST_PARTS} operands"
 
 
 def limits(op: Op, key: str) -> list[str]:
-    """What a proof leaves out where this attribute is open."""
+    """Return what a proof leaves out if this attribute is open."""
     some = FEW.get((op.name, key))
     if some is not None:
         return [some]
@@ -111,7 +111,8 @@ class Unsupported(Exception):
 def options(
     op: Op, key: str, ranks: list[int], known: dict[str, Attr], most: int, name: str
 ) -> Options:
-    """What attribute `key` of `op` on operands of these ranks may be; a rule calls it `name`."""
+    """Return the possible values of attribute `key` of `op` for operands of these ranks. `name` is
+    the rule's name of the attribute."""
     rank = ranks[0] if ranks else 0
     space = rank - 2
 
@@ -221,7 +222,7 @@ def options(
 
 
 def levels(op: Op, key: str, ranks: list[int], some: Options) -> list[int] | None:
-    """The ranks of what is made with each of the options, where they differ in that."""
+    """Return the rank of the result for each option, None if all options give the same rank."""
     match op.name, key:
         case (("Reshape" | "Expand"), "shape"):
             extra = 0
@@ -233,12 +234,12 @@ def levels(op: Op, key: str, ranks: list[int], some: Options) -> list[int] | Non
 
 
 def _natural(fresh: Fresh, name: str) -> Dim:
-    """A number that is at least 0."""
+    """Return a fresh integer that is at least 0."""
     return ix.dim(ix.as_index(fresh(name)) - 1)
 
 
 def _signed(fresh: Fresh, n: int) -> Dim:
-    """Any integer."""
+    """Return a fresh integer of any sign."""
     return ix.dim(ix.as_index(fresh(f"p{n}")) - fresh(f"q{n}"))
 
 

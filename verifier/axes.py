@@ -1,17 +1,16 @@
-"""Axes that no operator of a rule names: a rule need not be proved with them.
+"""Axes that no operator of a rule names: the proof can leave them out.
 
 On an axis that it does not name, an elementwise operator, a Concat, a Split, a Slice, a Softmax, a
-normalisation or a reduction that keeps its axes reads each operand at one place only: at that of
-its result, or at the only one where the operand is broadcast. So does every term of such operators.
-At each place on that axis, both sides are the two sides of the same rule for what the operands have
-there, which is of one axis less; and where both sides are defined, these are. So a rule in which
-all axes that are named are counted from the end is true at all ranks where it is true without the
-other axes, and those that it names may be called -1, -2, and so on.
+normalization or a reduction that keeps its axes reads each operand at a single index: the index of
+its result, or 0 if the operand is broadcast. So does every term of such operators. At each index of
+that axis, both sides are the sides of the same rule for operands with one axis less, and both are
+defined if these are. So a rule whose named axes all count from the end holds at all ranks if it
+holds without the other axes, and its named axes may be renumbered to -1, -2, and so on.
 
     Concat(Add(x, y), Add(z, w), axis=-3) => Add(Concat(x, z, axis=-3), Concat(y, w, axis=-3))
     Concat(Add(x, y), Add(z, w), axis=-1) => Add(Concat(x, z, axis=-1), Concat(y, w, axis=-1))
 
-are true together, and both if the second is true for operands of ranks 0 and 1.
+are equivalent, and both hold if the second holds for operands of ranks 0 and 1.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from superopt.rules.term import (
     walk,
 )
 
-# By operator: the attribute that names axes, and those that say something of these only.
+# By operator: the attribute that names axes, and the attributes that only describe these axes.
 NAMED = {
     "Concat": ("axis", ()),
     "Split": ("axis", ("split",)),
@@ -58,19 +57,19 @@ NAMED = {
         for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
     },
 }
-# These name all axes from one to the last.
+# These operators name all axes from one axis to the last.
 FROM = {"LayerNormalization": ("epsilon", "stash_type"), "RMSNormalization": ("epsilon",)}
 UNIFORM = frozenset(("zeros", "ones"))
 P = TypeVar("P", bound=Part)
 
 
 class _Unclear(Exception):
-    """The rule may speak of any axis."""
+    """The rule may refer to any axis."""
 
 
 def only_named(rule: Rule) -> tuple[Rule, int] | None:
-    """The rule with the axes that it names as its last ones, and how many these are, 1 at least;
-    None where it may speak of any axis, or of one that is not counted from the end."""
+    """Return the rule with its named axes renumbered as the last axes, and their number, at least
+    1. None if the rule may refer to any axis, or to an axis that is not counted from the end."""
     given = [p for p in rule.params if isinstance(p, Param)]
     if any(p.run or not _open(p) for p in given):
         return None
@@ -96,12 +95,12 @@ def only_named(rule: Rule) -> tuple[Rule, int] | None:
 
 
 def _open(p: Param) -> bool:
-    """Has it no axes, any, or those of others?"""
+    """True if the parameter has any shape, no axes, or only axes of a run."""
     return p.shape is None or all(isinstance(f, Spread) for f in p.shape)
 
 
 def _term(t: Term) -> Iterator[int]:
-    """The axes that a term names."""
+    """Yield the axes that a term names."""
     match t:
         case Var() | Number() | Absent():
             return
@@ -141,7 +140,7 @@ def _term(t: Term) -> Iterator[int]:
 
 
 def _axes(f: Formula | None) -> Iterator[int]:
-    """Axes as they are written, counted from the end."""
+    """Yield literal axes, counted from the end."""
     for one in f.items if isinstance(f, Seq) else (f,):
         if not isinstance(one, Lit) or not isinstance(one.value, int) or one.value >= 0:
             raise _Unclear
@@ -149,7 +148,8 @@ def _axes(f: Formula | None) -> Iterator[int]:
 
 
 def _formula(f: Part) -> Iterator[int]:
-    """The axes that a formula names: it may ask for sizes of axes, and nothing else of shapes."""
+    """Yield the axes that a formula names. It may use sizes of axes, but no other property of
+    shapes."""
     match f:
         case Lit() | Name():
             return
@@ -174,7 +174,7 @@ def _formula(f: Part) -> Iterator[int]:
 
 
 def _renumbered(p: P, to: Mapping[int, int]) -> P:
-    """With other numbers for the axes."""
+    """Return `p` with its axes renumbered."""
 
     def axes(f: Formula) -> Formula:
         if isinstance(f, Seq):

@@ -1,8 +1,8 @@
-"""Is a rule balanced: wherever its left side has a type, has its right side the same one?
+"""Balanced rules: wherever the left side has a type, the right side has the same type.
 
-An axiom has to be (VERIFICATION.md: axioms without shapes are unsound): then a chain of axioms
-begins and ends with the same type, and every term on the way has it. A rule need not be: it is
-applied only where the types agree.
+An axiom must be balanced (VERIFICATION.md: axioms without shapes are unsound): then a chain of
+axioms begins and ends with the same type, and every term of the chain has it. A rule need not be
+balanced: it is applied only where the types agree.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from superopt.verifier.instance import attempted, instances
 from superopt.verifier.scope import scope_of
 from superopt.verifier.sizes import Fork, Misfit
 
-DEEPEST = 3  # ranks above say nothing new of broadcasting
-MOST = 2000  # instances that are looked at
+DEEPEST = 3  # higher ranks add nothing about broadcasting
+MOST = 2000  # instances checked
 
 
 def unbalanced(rule: Rule, seconds: float = 30.0) -> str:
-    """Why the right side may have no type, or another, where the left one has one; "" if it has
-    the same wherever that has one.
+    """Return why the right side may have no type, or another type, where the left side has one; ""
+    if the rule is balanced.
 
-    Every instance of the left side alone is one of the whole rule, and nothing about sizes is left
-    to decide. What is not known counts as unbalanced.
+    Every instance of the left side alone is an instance of the whole rule that leaves no decision
+    about sizes. An undecided case counts as unbalanced.
     """
     widest = scope_of(rule)
     low = Ranks(widest.least, min(widest.most, DEEPEST))

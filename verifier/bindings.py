@@ -33,7 +33,7 @@ def _attribute(r: Result) -> Attr:
 
 @dataclass(slots=True)
 class Bindings(Conditions):
-    """Attributes of the operators of one attempt. later: formulas that nothing has decided yet."""
+    """Attributes of the operators of one attempt. deferred: formulas that cannot be checked yet."""
 
     many: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     later: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
@@ -109,8 +109,8 @@ class Bindings(Conditions):
         return some[n](lambda part: self.fresh(f"{name}.{part}"))
 
     def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
-        """Bounds of slices inside their axes: each axis is what is before, what is kept, and what
-        is after."""
+        """Choose bounds of slices inside their axes: each axis is a head, the kept part, and a
+        tail."""
         axes, steps = known.get("axes"), known.get("steps")
         assert x is not None
         assert isinstance(axes, tuple)
@@ -135,7 +135,8 @@ class Bindings(Conditions):
         return tuple(out)
 
     def inside(self, x: Tensor | None, known: dict[str, Attr]) -> None:
-        """Bounds in one form, which an operator before had, are not beyond the end here either."""
+        """Require that bounds which an earlier operator made canonical do not exceed the end
+        here."""
         some = [known.get(key) for key in ("axes", "starts", "ends", "steps")]
         axes, starts, ends, steps = some
         if x is None or not isinstance(axes, tuple) or not isinstance(starts, tuple):
@@ -153,7 +154,7 @@ class Bindings(Conditions):
                     raise Misfit
 
     def backwards(self, name: str, begin: Dim, end: Dim) -> tuple[Dim, Dim]:
-        """The bounds of a slice backwards: to the first element, or not so far."""
+        """Return the bounds of a reversed slice, which ends at the first element or earlier."""
         first = ix.dim(ix.as_index(end) - 1)
         if self.choose(f"first {name}", (True, False)):
             if not self.same(begin, 0):
@@ -170,7 +171,7 @@ class Bindings(Conditions):
         return first, ix.dim(ix.as_index(begin) - 1)
 
     def ends(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
-        """Ends after the starts that are given."""
+        """Choose ends after the given starts."""
         starts, axes = known.get("starts"), known.get("axes")
         if x is None or not isinstance(starts, tuple) or not isinstance(axes, tuple):
             raise Unsupported("Slice with open ends and no starts")
@@ -189,7 +190,7 @@ class Bindings(Conditions):
         return tuple(out)
 
     def suggested(self, name: str) -> list[object] | None:
-        """Natural numbers that a rule asks for are the first few: a scope that is stated."""
+        """Return the values 1, 2 and 3 for a `nat` attribute; the scope of the proof lists that."""
         for p in self.rule.params:
             if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
                 NOTES.add(NATURALS)
@@ -197,7 +198,7 @@ class Bindings(Conditions):
         return None
 
     def permuted(self, name: str, rank: int) -> set[int]:
-        """The ranks that what is permuted by this name has in the rule, where they are written; or
+        """Return the ranks that the rule declares for the operands that this name permutes, else
         this rank."""
         own = {p.name: p.shape for p in self.rule.params if isinstance(p, Param)}
         found: set[int] = set()
@@ -210,8 +211,8 @@ class Bindings(Conditions):
         return found or {rank}
 
     def listed(self, name: str, key: str, ranks: list[int]) -> list[Attr] | None:
-        """The values that conditions list: of an attribute, or of each of the scales of an
-        operand; None where they do not."""
+        """Return the values that conditions list for an attribute, or for each of the scales of an
+        operand; None if they do not."""
         items: dict[int, list[Attr]] = {}
         for f in self.rule.where:
             if not isinstance(f, Compare) or len(f.rest) != 1 or f.rest[0][0] not in ("==", "in"):
@@ -250,7 +251,7 @@ class Bindings(Conditions):
             self.unified(f, full[key])
             try:
                 self.fits(t.op, types, full, key, f)
-            except NotKnown:  # a name that is bound further out, or by a condition
+            except NotKnown:  # a name that is bound outside, or by a condition
                 self.later.append((t.op, types, full, key, f))
         if t.rest is not None and t.rest not in self.names:
             rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
@@ -269,7 +270,7 @@ class Bindings(Conditions):
                 pass
 
     def fits(self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula) -> None:
-        """An attribute is what a formula says, in the operator's one form."""
+        """Require that a canonical attribute equals a formula."""
         wanted = {**full, key: _attribute(self.formula(f))}
         try:
             found = dict(_canonical_attrs.__wrapped__(op, types, tuple(wanted.items())))

@@ -1,8 +1,9 @@
-"""A constant as blocks of other tensors: joined, cut, turned round, reshaped, repeated, padded.
+"""A constant as blocks of other tensors: concatenated, sliced, transposed, reshaped, repeated,
+padded.
 
-A block is found from its first element. Where that is in a source says where each neighbour has to
-be; the block goes on along every axis for as long as elements are where they have to be. What is
-left of the constant is cut off, and looked at in the same way.
+A block is found from its first element. The offset of that element in a source determines the
+offset of each neighbor; the block extends along every axis while the elements match. The rest of
+the constant is cut off and covered in the same way.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import numpy as np
 from superopt.ir.graph import Node, Value, constant, node
 from superopt.ops import OPS
 
-PIECES = 64  # of one constant, at most
-PLACES = 6  # of an element in a source that are looked at
+PIECES = 64  # blocks of one constant
+PLACES = 6  # candidate offsets of an element in a source
 Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A tensor that blocks are taken of. wide: its elements in float64, flat; room: how far an
-    element of a block may be from each, None where all bits must be the same; bits: these."""
+    """A tensor that blocks are taken from. values: its elements in float64, flat. tolerance: the
+    allowed difference of each element, None if all bits must be equal. bits: the elements as
+    bits."""
 
     value: Value
     shape: tuple[int, ...]
@@ -33,14 +35,14 @@ class Source:
     bits: np.ndarray
 
     def like(self, at: np.ndarray, bits: np.ndarray, wide: np.ndarray) -> np.ndarray:
-        """Are the elements at flat places those that are given?"""
+        """Return where the elements at flat offsets equal the given ones."""
         if self.room is None:
             return np.asarray(self.bits[at] == bits)
         with np.errstate(invalid="ignore"):
             return np.asarray(np.abs(self.wide[at] - wide) <= self.room[at])
 
     def find(self, bits: np.ndarray, wide: np.ndarray) -> np.ndarray:
-        """The first flat places of an element."""
+        """Return the first flat offsets of an element."""
         if self.room is None:
             return np.flatnonzero(self.bits == bits)[:PLACES]
         with np.errstate(invalid="ignore"):
@@ -48,13 +50,13 @@ class Source:
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:
-    """The elements as whole numbers of their bits, so that a zero is not its negative."""
+    """Return the elements as unsigned integers of their bits, so that 0.0 differs from -0.0."""
     return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
 
 
 def blocks(array: np.ndarray, sources: Sequence[Source]) -> Value | None:
-    """`array` as an expression of blocks of the sources, the first that have them; None where
-    something in it is none, and no padding."""
+    """Return `array` as an expression of blocks of the sources, preferring earlier sources. None if
+    a part of it is neither a block nor padding."""
     if array.dtype.itemsize not in (1, 2, 4, 8) or not array.size:
         return None
     with np.errstate(all="ignore"):
@@ -64,7 +66,7 @@ def blocks(array: np.ndarray, sources: Sequence[Source]) -> Value | None:
 
 @dataclass(slots=True)
 class _Cover:
-    """The constant, its bits, its elements in float64; pieces: how many were made."""
+    """A constant, its bits and its elements in float64. pieces: blocks made so far."""
 
     array: np.ndarray
     bits: np.ndarray
@@ -95,7 +97,7 @@ class _Cover:
         return node(OPS["Concat"], parts, axis=axis)
 
     def best(self, box: Box) -> tuple[tuple[int, ...], Value] | None:
-        """The largest block that begins where the box does."""
+        """Return the largest block that begins at the start of the box."""
         whole = tuple(s.stop - s.start for s in box)
         same = self.uniform(box)
         if same == whole:
@@ -120,12 +122,13 @@ class _Cover:
         return extent, piece
 
     def one(self, box: Box, extent: tuple[int, ...]) -> Value:
-        """The first element of the box everywhere."""
+        """Return a block filled with the first element of the box."""
         first = self.array[tuple(slice(s.start, s.start + 1) for s in box)]
         return constant(np.broadcast_to(first, extent).copy())
 
     def uniform(self, box: Box) -> tuple[int, ...] | None:
-        """How far one number goes on: the whole box, or zeros, which pad."""
+        """Return the extent of the constant block at the start of the box: the whole box, or zeros,
+        which pad."""
         corner = tuple(s.start for s in box)
         here = self.bits[box] == self.bits[corner]
         if here.all():
@@ -133,8 +136,8 @@ class _Cover:
         return _prefix(here) if self.wide[corner] == 0 else None
 
     def ways(self, source: Source, box: Box) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Where the first element of the box may be in a source, and how far its neighbours are
-        away from it along each axis (0: no neighbour, or the same)."""
+        """Yield offsets of the first element of the box in a source, with the stride of each axis
+        (0: no neighbor, or the same element)."""
         corner = tuple(s.start for s in box)
         at = source.find(self.bits[corner], self.wide[corner])
         if not len(at):
@@ -154,7 +157,7 @@ class _Cover:
     def extent(
         self, source: Source, box: Box, first: int, steps: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """How far the block goes along each axis."""
+        """Return the extent of the block along each axis."""
         places = np.asarray(first)
         size = source.bits.size
         shape: list[int] = []
@@ -177,7 +180,7 @@ class _Cover:
 
 
 def _prefix(good: np.ndarray) -> tuple[int, ...]:
-    """The extents of a large box from the first element in which all is good."""
+    """Return the extents of a large box that begins at the first element and contains only True."""
     extent = list(good.shape)
     while not good.all():
         cuts: list[tuple[float, int, int]] = []
@@ -186,7 +189,7 @@ def _prefix(good: np.ndarray) -> tuple[int, ...]:
             n = int(np.argmin(along)) if not along.all() else extent[a]
             if 0 < n < extent[a]:
                 cuts.append((n / extent[a], a, n))
-        if not cuts:  # the first row has something wrong along every axis: rows by themselves
+        if not cuts:  # the first row fails along every axis: halve the longest axis
             a = int(np.argmax(extent))
             cuts = [(0.5, a, extent[a] // 2)]
         _, a, n = max(cuts)
@@ -196,7 +199,7 @@ def _prefix(good: np.ndarray) -> tuple[int, ...]:
 
 
 def _joined(v: Value, axis: int) -> list[Value]:
-    """The operands of a Concat along the axis, else the value."""
+    """Return the operands of a Concat along the axis, else the value itself."""
     if isinstance(v, Node) and v.op.name == "Concat" and v.attr("axis") == axis:
         return [x for x in v.inputs if x is not None]
     return [v]
@@ -205,8 +208,8 @@ def _joined(v: Value, axis: int) -> list[Value]:
 def taken(
     source: Source, first: int, steps: tuple[int, ...], extent: tuple[int, ...]
 ) -> Value | None:
-    """The block whose element i is the source's at first + sum(steps * i), by operators that move
-    elements: cut, reshaped, turned round, repeated. None where that takes more."""
+    """Return the block whose element i is the source's at first + sum(steps * i), as Slice,
+    Reshape, Transpose and Expand. None if these operators do not suffice."""
     axes = [a for a, (s, n) in enumerate(zip(steps, extent, strict=True)) if s and n > 1]
     places = np.asarray(first)
     for a in axes:
@@ -239,7 +242,7 @@ def taken(
             OPS["Slice"], [v], starts=tuple(starts), ends=tuple(ends),
             axes=tuple(range(len(counts))), steps=tuple(jumps),
         )  # fmt: skip
-    # the other axes are 1 long in front, so that turning round puts them where they belong
+    # the other axes have size 1 and lead, so that the transpose puts them in place
     rest = [a for a in range(len(extent)) if a not in axes]
     shape = (*(1 for _ in rest), *sizes)
     if shape != tuple(counts):
@@ -253,7 +256,7 @@ def taken(
 
 
 def _step(flat: np.ndarray, axes: list[int], extent: tuple[int, ...], axis: int) -> int:
-    """How far neighbours along an axis are apart in the part that is cut out."""
+    """Return the distance of neighbors along an axis in the slice."""
     k = axes.index(axis)
     after = int(np.prod([extent[a] for a in axes[k + 1 :]], dtype=np.int64))
     return int(flat[after] - flat[0])

@@ -1,6 +1,6 @@
-"""Proofs for all sizes up to a bound: both sides as polynomials, at each of them (tier B).
+"""Proofs for all sizes up to a bound: both sides as polynomials at each size (tier B).
 
-Of a rule whose operands all have one shape, such as a tile, that is a proof of all there is.
+If all operands of a rule have one fixed shape, such as a tile, that proof is complete.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from superopt.verifier.scalars import NEAREST
 from superopt.verifier.scope import scope_of, unclear, words
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
 
-BOUND = 4  # sizes up to this
-MOST = 1 << 10  # shapes that are looked at, of all ways for operands to fit
+BOUND = 4  # largest size
+MOST = 1 << 10  # shapes checked, over all instances
 RANK = 4
 EXACT = "exact polynomials"
 BRIEF = 5.0  # seconds
 
 
 def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
-    """Is the right side of `rule` equal to the left at all sizes up to `bound`, at ranks up to 4?
+    """Prove that both sides of `rule` are equal at all sizes up to `bound`, at ranks up to 4.
 
-    Unknown says nothing of whether it is: two polynomials may differ that are equal.
+    Unknown does not mean that they differ: two different polynomials may be equal as functions.
     """
     begin = time.thread_time()
 
@@ -62,7 +62,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
             if one.roots or one.state.orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1
-            fixed = fixed and not _names(one)  # also where no size up to the bound fits
+            fixed = fixed and not _names(one)  # also if no size up to the bound is valid
             for sizes in _sizes(one, bound):
                 shapes += 1
                 if shapes > MOST or since() > seconds:
@@ -84,7 +84,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
 
 
 def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
-    """All sizes up to `bound` at which the instance exists."""
+    """Yield all sizes up to `bound` at which the instance exists."""
     tensors = (*one.inputs, *one.left, *one.right)
     names = _names(one)
     if bound ** len(names) > MOST:
@@ -98,7 +98,7 @@ def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
 
 
 def _names(one: Instance) -> list[str]:
-    """The sizes that are open."""
+    """Return the open sizes."""
     tensors = (*one.inputs, *one.left, *one.right)
     return sorted(
         frozenset().union(
@@ -126,8 +126,8 @@ def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:
 
 
 def best_proof(rule: Rule, limits: Limits) -> Verdict:
-    """For all sizes, or else up to a bound. Of operands of one shape that is all there is, and
-    found sooner."""
+    """Prove `rule` for all sizes, or else up to a bound. For operands of one fixed shape the
+    bounded proof is complete and faster, so it comes first."""
     if of_one_shape(rule) and (found := prove_bounded(rule, BRIEF)):
         return found
     first = prove(rule, limits)

@@ -1,4 +1,4 @@
-"""Lower bounds of polynomials from the ranges of what is in them, without a solver."""
+"""Lower bounds of polynomials from the ranges of their atoms, without a solver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from superopt.verifier.poly import Atom, Chosen, Least, Mono, Poly, Quot, Sym, V
 
 
 def simple(p: Poly) -> bool:
-    """A linear polynomial of sizes and variables with ranges independent of each other: what
-    `nonneg` does not show is then false somewhere."""
+    """True for a linear polynomial of sizes and variables with independent ranges: if
+    `is_nonnegative` fails, it is negative somewhere."""
     return all(
         len(m) <= 1 and all(isinstance(a, (Sym, Var)) for a in m) for m, _ in p.terms
     ) and all(
@@ -20,7 +20,7 @@ def simple(p: Poly) -> bool:
 
 
 YES = -1
-_NONNEG: dict[Poly, int] = {}  # YES, or the depth to which it was not seen
+_NONNEG: dict[Poly, int] = {}  # PROVED_NONNEGATIVE, or the depth of a failed attempt
 
 
 def forget() -> None:
@@ -29,7 +29,7 @@ def forget() -> None:
 
 
 def nonneg(p: Poly, depth: int = 3) -> bool:
-    """Is p >= 0 for all sizes and for all variables in their ranges? False is: not seen to be."""
+    """True if p >= 0 is shown for all sizes and all variables in their ranges."""
     before = _NONNEG.get(p)
     if before is not None and (before == YES or before >= depth):
         return before == YES
@@ -47,7 +47,7 @@ def _nonneg(p: Poly, depth: int) -> bool:
     if not any(c > 0 for _, c in p.terms) and all(v.extent.value != 1 for v in p.vars):
         return False
     by_number = sorted(set(p.atoms()), key=lambda a: -a.number)
-    for v in by_number:  # a variable at the end where p is least
+    for v in by_number:  # set a variable to the end of its range where p is least
         if isinstance(v, Var):
             split = P.linear_in(p, v)
             if split is None:
@@ -66,7 +66,7 @@ def _nonneg(p: Poly, depth: int) -> bool:
 
 
 def _shifted_nonneg(p: Poly) -> bool:
-    """Has p, with s' + low for each size s, where s' >= 0, no negative coefficient?"""
+    """True if p has no negative coefficient after s' + low replaces each size s, where s' >= 0."""
     total: dict[Mono, int] = {}
     for m, c in p.terms:
         part: dict[Mono, int] = {(): c}
@@ -97,7 +97,8 @@ def _atom_nonneg(a: Atom) -> bool:
 
 
 def lowest(p: Poly) -> Poly | None:
-    """At most p, and without its variables: each at the end where p is least."""
+    """Return a polynomial that is at most p and has no variables: each is at the end where p is
+    least."""
     for v in sorted((a for a in set(p.atoms()) if isinstance(a, Var)), key=lambda v: -v.number):
         split = P.linear_in(p, v)
         if split is None:
@@ -113,7 +114,8 @@ def lowest(p: Poly) -> Poly | None:
 
 
 def without_quotient(p: Poly) -> Poly | None:
-    """What is >= 0 just where p is, one quotient less: a // q <= e is a < (e + 1) q."""
+    """Return a polynomial that is >= 0 exactly where p is, with one quotient less: a // q <= e is a
+    < (e + 1) q."""
     for a in sorted({a for a in p.atoms() if isinstance(a, Quot)}, key=lambda a: -a.number):
         split = P.linear_in(p, a)
         if split is None or split[0].value not in (1, -1):
@@ -126,7 +128,7 @@ def without_quotient(p: Poly) -> Poly | None:
 
 
 def _bounded(p: Poly) -> list[Poly]:
-    """Polynomials at most p: a quotient or minimum replaced by a bound of it."""
+    """Return polynomials that are at most p: a bound replaces a quotient or minimum."""
     out: list[Poly] = []
     for a in {a for a in p.atoms() if isinstance(a, (Quot, Least, Chosen))}:
         split = P.linear_in(p, a)
@@ -157,7 +159,7 @@ def _bounded(p: Poly) -> list[Poly]:
 
 
 def _most_quotient(a: Quot) -> Poly | None:
-    """A bound of p // q: p < e q is p // q < e."""
+    """Return an upper bound of p // q: p < e q is p // q < e."""
     top = a.p
     for v in sorted(a.p.vars, key=lambda v: -v.number):
         split = P.linear_in(top, v)
@@ -171,7 +173,7 @@ def _most_quotient(a: Quot) -> Poly | None:
 
 
 def by_sum(p: Poly, lows: Iterable[Poly], depth: int = 2) -> bool:
-    """Is p a sum of multiples of `lows` and something that is never negative?"""
+    """True if p is a sum of multiples of `nonnegative` and of a nonnegative polynomial."""
     monos = dict(p.terms)
     for low in lows:
         tried: set[int] = set()

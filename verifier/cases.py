@@ -1,5 +1,5 @@
-"""What formulas ask of sizes, by cases: the attempt goes on from where the answer is yes, and from
-where it is no."""
+"""Case splits on sizes: an attempt continues in the states where a comparison holds, and in those
+where it does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from superopt.verifier.sizes import (
 
 
 def told(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
-    """What the state says of a == b ("eq"), a < b ("lt") or a <= b ("le"); None: nothing."""
+    """Return what the state implies of a == b ("eq"), a < b ("lt") or a <= b ("le"); None if
+    nothing."""
     if fn != "eq":
         return taken(state, _after(a) if fn == "lt" else a, b)
     if _is_one(a, b) in state.wide or _unequal(a, b) in state.hypotheses:
@@ -33,7 +34,7 @@ def told(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
 
 
 def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
-    """The states in which it is so, and those in which it is not."""
+    """Return the states in which the comparison holds, then those in which it does not."""
     if fn != "eq":
         return ordered(state, _after(a) if fn == "lt" else a, b)
     one = _is_one(a, b)
@@ -42,8 +43,9 @@ def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
 
 
 def there(state: State, d: Dim) -> list[State | None] | None:
-    """The states in which an extent of the left side is at least 1, where a symbol says so: n - p
-    is with n = p + n', and 4 - n with n = 1, 2 or 3. None where it is anyway, or none says so."""
+    """Return the states in which an extent of the left side is at least 1, if one symbol decides
+    it: n - p with n = p + n', and 4 - n with n = 1, 2 or 3. None if it always is, or no symbol
+    decides."""
     if isinstance(d, (int, Size)):  # which is at least 1
         return None
     gap = ix.as_index(d - 1)
@@ -58,8 +60,8 @@ def there(state: State, d: Dim) -> list[State | None] | None:
 
 
 def _freely(before: State, after: State) -> bool:
-    """Is what a symbol was said to be at least 1 anyway? Else it would be asked of another one, and
-    so on."""
+    """True if the replacement of a symbol is at least 1 in any case. Else the same question would
+    arise for another symbol, and so on."""
     new = (after.sizes[n] for n in after.sizes.keys() - before.sizes.keys())
     return all((ix.bounds(e)[0] or 0) >= 1 for e in new)
 
@@ -69,7 +71,7 @@ def _after(a: Dim) -> Dim:
 
 
 def _is_one(a: Dim, b: Dim) -> str:
-    """The symbol that is compared with 1."""
+    """Return the symbol that is compared with 1, else ""."""
     for p, q in ((a, b), (b, a)):
         if isinstance(p, Size) and q == 1:
             return p.name
@@ -81,7 +83,8 @@ def _unequal(a: Dim, b: Dim) -> Expr:
 
 
 def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
-    """p // k + c == 0 for numbers k and c, as p and each number that it is then; else None."""
+    """Return p and each of its possible values for p // k + c == 0 with numbers k and c; else
+    None."""
     match [m for m in gap if m]:
         case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
             first = -int(gap.get((), 0)) * int(k)
@@ -91,7 +94,7 @@ def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
 
 
 def ones(state: State, a: Dim) -> list[State | None]:
-    """The states in which a size is 1."""
+    """Return the states in which a size is 1."""
     if isinstance(a, int):
         return [state] if a == 1 else []
     poly = ix.polynomial(a)
@@ -108,5 +111,5 @@ def ones(state: State, a: Dim) -> list[State | None]:
 
 
 def _unit(state: State, a: Expr) -> State:
-    """With a size that is 1, which no symbol says."""
+    """Return the state with a composite size that is 1."""
     return replace(state, units=state.units | {a})

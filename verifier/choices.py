@@ -1,4 +1,4 @@
-"""What is chosen in one attempt at an instance: shapes of parameters, constants, sizes."""
+"""Choices in one attempt at an instance: shapes of parameters, constants, sizes."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ from superopt.verifier.sizes import (
 )
 from superopt.verifier.vectors import FIRST, LENGTH, SECOND, runs, spoken, vector
 
-VALUE = "value of "  # before a parameter's name: its number
+VALUE = "value of "  # prefix of a parameter's name: the number that it holds
 
 KINDS = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 NUMBERS = (F32, DTYPES["i64"])
 LOW = 2
-AT_ONCE = {3: 2}  # by rank, above LOW
+AT_ONCE = {3: 2}  # by rank above MAX_UNRESTRICTED_RANK
 NOTES: set[str] = set()  # what the instances of a rule leave out
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of operands of any shape that are tried."""
+    """The range of ranks tried for operands of any shape."""
 
     least: int
     most: int
@@ -72,7 +72,7 @@ class Ranks:
 
 @dataclass(slots=True)
 class Choices:
-    """The parameters, constants and sizes of one attempt, as its state says."""
+    """The parameters, constants and sizes of one attempt, determined by its state."""
 
     rule: Rule
     state: State
@@ -83,10 +83,10 @@ class Choices:
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     on_right: bool = False
-    memo: dict[object, object] = field(default_factory=dict)  # from attempt to attempt
-    questions: int = 0  # that operators asked
-    at: str = ""  # which items conditions are about
-    open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # asked for in vain
+    memo: dict[object, object] = field(default_factory=dict)  # shared by all attempts
+    questions: int = 0  # asked by operators
+    at: str = ""  # the items that conditions are about
+    open_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # orders that stayed undecided
     roots: dict[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
 
     # --- what operators ask -----------------------------------------------------------------------
@@ -112,12 +112,12 @@ class Choices:
         found = [s for s in equated(self.state, a, b, "right" if self.on_right else "") if s]
         if any(s is self.state for s in found):
             return True
-        # where both are 1 they are equal
+        # if both are 1 they are equal
         single = [s for p, q in ((a, b), (b, a)) for s in ones(wider(self.state, q), p)]
         if self.on_right:
             needs = " or ".join(f"{self.state.said(ix.as_index(d))} == 1" for d in (a, b))
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
-        if self.state.level > LOW:  # there, combinations are many and say little more
+        if self.state.level > LOW:  # higher ranks have many combinations that add little
             if single and self.state.stretched >= AT_ONCE.get(self.state.level, 1):
                 NOTES.add(FEW_STRETCHED)
                 single = []
@@ -135,7 +135,7 @@ class Choices:
     def choose(
         self, key: str, values: Sequence[object], levels: Sequence[int] | None = None
     ) -> object:
-        """One of the values; levels: the least highest rank at which each is one."""
+        """Return one of the values. levels: for each value the rank level at which it is tried."""
         if key not in self.state.choices:
             if len(values) == 1:
                 return values[0]
@@ -144,7 +144,7 @@ class Choices:
         return self.state.choices[key]
 
     def fresh(self, name: str) -> Dim:
-        """A size that is free, as far as nothing has fixed it."""
+        """Return the size with this name: a free symbol unless the state fixes it."""
         return ix.dim(self.state.sizes.get(name, Size(name)))
 
     def tensor(self, r: Result) -> Tensor:
@@ -164,21 +164,21 @@ class Choices:
         match f:
             case Binary("/", Lit(1), Call("sqrt", (g,))):
                 n = self.formula(g)
-                if isinstance(n, Expr):  # a number that is read as what it stands for
+                if isinstance(n, Expr):  # a marker number for 1 / sqrt(n)
                     self.roots[f"1 / sqrt({n})"] = n
                     return mark(f"1 / sqrt({n})")
             case _:
                 pass
         if any(marked(self.names.get(n)) for n in prepared(f).names):
             raise Unsupported(f"{show(f)} of any number")
-        if not self.on_right and self.asked():  # subterms that formulas speak of
+        if not self.on_right and self.asked():  # subterms in formulas
             for p in walk(f):
                 if isinstance(p, Of) and p.term not in self.terms:
                     raise NotKnown(f"{p.term} has not been made yet")
         return value_of(f, self.names, self.terms)
 
     def asked(self) -> frozenset[Term]:
-        """The subterms that formulas of the rule speak of."""
+        """Return the subterms that formulas of the rule refer to."""
         found = self.memo.get("asked")
         if found is None:
             every = (*self.rule.lhs, *self.rule.rhs, *self.rule.where)
@@ -202,7 +202,7 @@ class Choices:
 
     def input(self, name: str, p: Param) -> Input:
         kind = DTYPES.get(p.kind) or KINDS[p.kind]
-        if p.kind == "num":  # one for all parameters
+        if p.kind == "num":  # one type for all parameters
             one = self.choose("num", self.numbers)
             assert isinstance(one, DType)
             kind = one
@@ -227,7 +227,7 @@ class Choices:
         return out
 
     def constant_of(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
-        """A parameter all of whose elements are one number, which formulas speak of."""
+        """Return a parameter that holds one number everywhere, which formulas use."""
         value: Result = self.stated(name)
         if isinstance(value, (int, float)):
             value = bool(value) if kind == BOOL else value
@@ -247,7 +247,7 @@ class Choices:
         return compute(shape, lambda *i: element, name=name)
 
     def runs(self) -> dict[str, str]:
-        """The vectors that are one run of numbers, or two."""
+        """Return the vectors that hold one or two runs of consecutive integers."""
         found = self.memo.get("runs")
         if found is None:
             found = self.memo["runs"] = runs(self.rule)
@@ -255,7 +255,7 @@ class Choices:
         return found
 
     def vector(self, name: str, kind: DType, shape: tuple[Dim, ...]) -> Tensor:
-        """A parameter that is one run of numbers, or two, of which formulas speak."""
+        """Return a parameter that holds one or two contiguous runs, which formulas use."""
         if len(shape) != 1 or not kind.is_int:
             raise Unsupported(f"the numbers of {name}")
         begins = [self.integer(f"{name}.{k}") for k in range(2 if self.runs()[name] else 1)]
@@ -268,13 +268,13 @@ class Choices:
         return vector(kind, shape[0], begins[0], second, place, name)
 
     def integer(self, name: str) -> Dim:
-        """Any whole number."""
+        """Return any integer, as a symbol of either sign."""
         sign = self.choose(f"sign {name}", (1, -1))
         size = ix.as_index(self.fresh(f"{name}.value"))
         return ix.dim(size - 1 if sign == 1 else -size)
 
     def stated(self, name: str) -> int | float | None:
-        """The number that a condition says a parameter is: value(c) == 1."""
+        """Return the number that a condition value(c) == 1 states for a parameter."""
         for f in self.rule.where:
             match f:
                 case Compare(Call("value", (Name(n),)), (("==", Lit(v)),)) if n == name:
@@ -284,7 +284,7 @@ class Choices:
         return None
 
     def valued(self) -> frozenset[str]:
-        """The parameters of whose value formulas speak."""
+        """Return the parameters whose value formulas use."""
         found = self.memo.get("valued")
         if found is None:
             found = self.memo["valued"] = asked(self.rule).numbers
@@ -292,7 +292,7 @@ class Choices:
         return found
 
     def spoken(self, f: Formula) -> Formula:
-        """`f` with names for the values of parameters."""
+        """Return `f` with names in place of the values of parameters."""
         if not self.valued():
             return f
         key = ("spoken", id(f))
@@ -345,7 +345,7 @@ class Choices:
     # --- constants --------------------------------------------------------------------------------
 
     def constant(self, t: Term, kind: DType, where: str = "") -> Tensor:
-        """where: a name of the operand that it is."""
+        """Return the tensor of a constant. position: a name of the operand position."""
         match t:
             case Number(v):
                 return self.uniform(v, kind, where)
@@ -366,7 +366,7 @@ class Choices:
                 raise Misfit
 
     def uniform(self, v: int | float, kind: DType, where: str) -> Tensor:
-        """All elements equal v: a scalar on the right, of any shape on the left."""
+        """Return a constant equal to v: a scalar on the right, of any shape on the left."""
         rank: object = 0
         if not self.on_right:
             ranks = range(self.ranks.most + 1)
@@ -380,7 +380,7 @@ class Choices:
         )
 
     def sized(self, v: Expr, kind: DType, where: str) -> Tensor:
-        """All elements equal a size: a scalar on the right, of any shape on the left."""
+        """Return a constant equal to a size: a scalar on the right, of any shape on the left."""
         ranks = range(1 if self.on_right else self.ranks.most + 1)
         rank = self.choose(f"rank size {where}", ranks, ranks)
         assert isinstance(rank, int)
@@ -391,7 +391,7 @@ class Choices:
         )
 
     def kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
-        """One tensor for all attempts."""
+        """Return one tensor for all attempts."""
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = make()

@@ -1,9 +1,8 @@
-"""Comparisons of an element with 0, each in one form.
+"""Comparisons of an element with 0, in canonical form.
 
-A factor above 0 changes no sign, and of two values of a function that grows the greater one is that
-of the greater argument:  c x < c y,  exp(x) < exp(y)  and  1 / (1 + exp(-x)) < 1 / (1 + exp(-y))
-are  x < y. These are functions of all numbers: that of two roots which are none one is the greater,
-nobody says.
+A positive factor does not change a sign, and an increasing function keeps an order:  c x < c y,
+exp(x) < exp(y)  and  1 / (1 + exp(-x)) < 1 / (1 + exp(-y))  are  x < y. That holds only for
+functions defined on all numbers: an order of two undefined roots says nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ EVERYWHERE = frozenset(("erf", "atan", "sinh", "asinh"))
 
 
 def less(a: NF, facts: Facts) -> NF:
-    """1 where a < 0, else 0."""
+    """Return 1 where a < 0, else 0."""
 
     def build(args: list[NF], more: Facts) -> NF:
         d = _plain(args[0], more)
@@ -34,7 +33,7 @@ def less(a: NF, facts: Facts) -> NF:
 
 
 def equals(a: NF, facts: Facts) -> NF:
-    """1 where a == 0, else 0."""
+    """Return 1 where a == 0, else 0."""
 
     def build(args: list[NF], more: Facts) -> NF:
         d = _plain(args[0], more)
@@ -53,7 +52,7 @@ def _infinite(t: Term) -> bool:
 
 
 def _plain(d: NF, facts: Facts) -> NF:
-    """Of the same sign as `d`, and simpler."""
+    """Return a simpler form with the same sign as `d`."""
     while d.terms:
         known = factors(facts)
         scale, flipped = [], False
@@ -72,7 +71,7 @@ def _plain(d: NF, facts: Facts) -> NF:
 
 
 def _difference(d: NF, facts: Facts) -> NF | None:
-    """c (x - y) for c (f(x) - f(y)) of a function that grows, None for no such difference."""
+    """Return c (x - y) for c (f(x) - f(y)) of an increasing function f; None for other forms."""
     if len(d.terms) != 2 or any(t.bound or t.guards for t in d.terms):
         return None
     s, t = d.terms
@@ -95,6 +94,6 @@ def _difference(d: NF, facts: Facts) -> NF | None:
 
 
 def _over_sums(t: Term) -> bool:
-    """Is it a multiple of 1, or of 1 / x for an x above 0 that is multiplied out?"""
+    """True for a multiple of 1, or of 1 / x for an expanded x above 0."""
     sums = [e for f, e in t.powers if isinstance(f, N.Total)]
     return not t.powers or (bool(sums) and all(e == -1 for e in sums) and quotient(t))

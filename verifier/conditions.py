@@ -26,7 +26,7 @@ SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
 
 def flat(e: Expr) -> tuple[str, list[Expr]] | None:
-    """The arguments of nested minima, or maxima."""
+    """Return the arguments of nested minima, or maxima."""
     match e:
         case Apply("min" | "max" as fn, args, _):
             out: list[Expr] = []
@@ -40,12 +40,12 @@ def flat(e: Expr) -> tuple[str, list[Expr]] | None:
 
 @dataclass(slots=True)
 class Conditions(Choices):
-    """What has to hold, in one attempt. met: what was made true so far."""
+    """The conditions of one attempt. satisfied: conditions made true so far."""
 
     met: list[Formula] = field(default_factory=list)
 
     def early(self) -> None:
-        """Conditions on what is there already: most of what does not fit is seen at once."""
+        """Apply the conditions whose names are bound: most misfits show early."""
         for f, wanted in self.needs():
             if f not in self.met and all(n in self.names for n in wanted):
                 self.met.append(f)
@@ -63,7 +63,7 @@ class Conditions(Choices):
         return found
 
     def agree(self, a: object, b: object) -> None:
-        """Two attribute values are one."""
+        """Require that two attribute values are equal."""
         if isinstance(a, tuple) and isinstance(b, tuple):
             if len(a) != len(b):
                 raise Misfit
@@ -80,7 +80,7 @@ class Conditions(Choices):
             raise Misfit
 
     def compared(self, a: Result, op: str, b: Result) -> None:
-        """a `op` b holds."""
+        """Require that a `op` b holds."""
         if op == "==" and not isinstance(a, (str, type(None))):
             self.agree(a, b)
             return
@@ -97,7 +97,7 @@ class Conditions(Choices):
             except NotKnown:
                 if op != "!=":
                     raise
-            return  # a difference that sizes decide: to be proved without
+            return  # a difference that depends on sizes: proved without it
         if op in (">", ">="):
             a, b, op = b, a, "<" if op == ">" else "<="
         x, y = ix.as_index(a), ix.as_index(b)
@@ -113,8 +113,9 @@ class Conditions(Choices):
             raise Fork([self.state.given(h, "")])
 
     def sees(self, attrs: Mapping[str, Attr], image: Sequence[Dim]) -> None:
-        """No window sees only padding: what is computed of such a one, nobody says. With steps that
-        are no longer than the image, none passes it by."""
+        """Require that every window of a pool overlaps the image: the result of another window is
+        undefined. Dilations no larger than the image ensure that no window lies between its
+        elements."""
         NOTES.add(NO_BLANKS)
         kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
         if isinstance(kernel, tuple) and isinstance(pads, tuple):
@@ -127,7 +128,7 @@ class Conditions(Choices):
                 self.compared(p, "<", span(k, d))  # type: ignore[arg-type]
 
     def extreme(self, a: Result, op: str, b: Result, key: str) -> bool:
-        """min(p, q) == c: one of them is, and none is less."""
+        """Require min(p, q) == c: one operand equals c, and none is less."""
         parts = flat(a) if isinstance(a, Expr) else None
         if parts is None or op != "==" or not isinstance(b, (int, Expr)):
             return False
@@ -145,9 +146,9 @@ class Conditions(Choices):
         raise Fork(out)
 
     def ordered(self, a: float | Fraction, op: str, b: float | Fraction) -> None:
-        """An order of numbers of which at least one may be any."""
+        """Require an order of numbers of which at least one is unknown."""
         if op == "!=":
-            return  # to be proved without
+            return  # proved without it
         if op in (">", ">="):
             a, b = b, a
         fact = (float(a), op in ("<", ">"), float(b))
@@ -173,7 +174,7 @@ class Conditions(Choices):
             case Call("const" | "single_use" | "known" | "all_equal", _):
                 return
             case Compare(Name(m), (("==", _),)) if m in self.runs().values():
-                return  # any place will do
+                return  # any split will do
             case Call("all", (Each(body, own, over, None),)):
                 self.every(body, own, sequence(self.formula(over)))
                 return
@@ -190,7 +191,7 @@ class Conditions(Choices):
             raise Misfit
 
     def every(self, body: Formula, own: tuple[str, ...], items: tuple[Result, ...]) -> None:
-        """Make a condition true of each item."""
+        """Make a condition true for each item."""
         outer = self.at
         for n, item in enumerate(items):
             parts = (item,) if len(own) == 1 else sequence(item)

@@ -1,4 +1,4 @@
-"""Constants that are known by their shape, as tensor expressions of symbolic sizes."""
+"""Constants that are given by their shape, as tensor expressions of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from superopt.verifier.attributes import Unsupported
 
 
 def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
-    """zeros, ones, full, eye, dirac, means, table as tensor expressions."""
+    """Return zeros, ones, full, eye, dirac, means or table as a tensor expression."""
 
     def dims(r: Result) -> tuple[Dim, ...]:
         return tuple(d for d in sequence(r) if isinstance(d, (int, Expr)))
@@ -60,7 +60,8 @@ def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
             extents, rows = meant(what, args)
 
             def cell(*i: Expr) -> Expr:
-                """An addend for each number but 0, guarded: a sum over them picks what it needs."""
+                """Return one guarded addend for each nonzero number: a sum over them selects what
+                it needs."""
                 out: Expr = zero
                 for at, n in _cells(rows):
                     here = [same(a, k) for a, k in zip(i, at, strict=True)]
@@ -73,7 +74,7 @@ def filled(what: str, args: Sequence[Result], kind: DType) -> Tensor:
 
 
 def _cells(rows: Content) -> Iterator[tuple[tuple[int, ...], int | float | Fraction]]:
-    """The numbers of a table but 0, each with its place."""
+    """Yield the nonzero numbers of a table with their indices."""
     if not isinstance(rows, tuple):
         if rows:
             yield (), rows

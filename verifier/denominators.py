@@ -1,4 +1,4 @@
-"""Sums that terms divide by, multiplied out."""
+"""Clearing denominators: multiply by the sums that terms divide by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from superopt.verifier.simplify import times
 
 
 def without_denominators(d: NF, facts: Facts) -> NF | None:
-    """`d` times a sum that its terms divide by, where it does not depend on what they sum over."""
+    """Return `d` times a sum that its terms divide by, if that sum is independent of their bound
+    variables."""
     for t in d.terms:
         own = frozenset(t.bound)
         for f, e in t.powers:

@@ -1,5 +1,5 @@
-"""Indices as quotients and rests: what reads i // n reads k where i is n * k + r. Indices of the
-output, and those that sums are over."""
+"""Indices split into quotient and remainder: i // n becomes k for i = n * k + r. Applies to output
+indices and to bound variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MOST_VALUES = 6
 
 
 def digit_of(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
-    """v = q * a + b for a variable of which v // q is read, where q divides its extent."""
+    """Return v = q * a + b for a variable v whose quotient v // q is read, if q divides its
+    extent."""
     for v in sorted(d.vars, key=lambda v: v.number):
         both = _digits(v, S.polynomials(d), "i")
         if both is not None:
@@ -28,8 +29,8 @@ def digit_of(d: NF) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
 
 
 def _digits(v: Var, polys: Iterable[Poly], name: str) -> tuple[Var, Var] | None:
-    """a < n and b < q for v < n * q of which v // q is read. Each v is one a * q + b, and each of
-    these is a v."""
+    """Return a < n and b < q for v < n * q whose quotient v // q is read. v = a * q + b is a
+    bijection."""
     for q in sorted(_divisors(polys, v), key=lambda q: q.number):
         whole, rest = divided(v.extent, q)
         if not rest.terms and whole.value != 1 and whole.terms:
@@ -38,8 +39,8 @@ def _digits(v: Var, polys: Iterable[Poly], name: str) -> tuple[Var, Var] | None:
 
 
 def sums_in_digits(d: NF) -> NF:
-    """The form with sums over a and b for those over v = q * a + b, of which v // q is read, where
-    q divides the extent of v; the same object where there are none."""
+    """Return the form with sums over a and b in place of sums over v = q * a + b, if v // q is read
+    and q divides the extent of v. The same object if there are none."""
     terms = [_in_digits(t) for t in d.terms]
     if all(new is t for new, t in zip(terms, d.terms, strict=True)):
         return d
@@ -47,7 +48,7 @@ def sums_in_digits(d: NF) -> NF:
 
 
 def _in_digits(closed: Term) -> Term:
-    """A term, opened where it is another one."""
+    """Split the indices of a term; an open term if it changed."""
     t = S.opened(closed)
     found = _apart(t.bound, N.form([Term(t.coefficient, (), t.guards, t.powers)]))
     if found is None:
@@ -58,7 +59,7 @@ def _in_digits(closed: Term) -> Term:
 
 
 def piece_in_digits(p: Piece) -> Piece:
-    """An open piece likewise: of which the greatest, or the product, is over both digits."""
+    """Split the indices of an open piece: a maximum or product ranges over both parts."""
     guarded = N.form([Term(Fraction(1), (), p.guards, ())])
     found = _apart(p.bound, p.value, guarded)
     if found is None:
@@ -68,7 +69,7 @@ def piece_in_digits(p: Piece) -> Piece:
 
 
 def _apart(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, ...], dict[Var, Poly]] | None:
-    """Bound variables with two digits in place of one of them, and what that one is."""
+    """Return bound variables with one of them split in two, and the value of that one."""
     own = frozenset(bound)
     for n, v in enumerate(bound):
         if any(v in w.extent.vars for w in bound) or v.extent.vars & own:
@@ -81,8 +82,8 @@ def _apart(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, ...], dict[V
 
 
 def in_digits(bound: tuple[Var, ...], a: NF) -> tuple[tuple[Var, ...], NF]:
-    """Fresh variables and what is summed over them, with digits in place of those variables of
-    which quotients are read: what is flattened is summed as it was before."""
+    """Split the fresh variables whose quotients are read, and return them with the summand: a sum
+    over a flattened axis becomes a sum over the original axes."""
     while (found := _apart(bound, a)) is not None:
         bound, env = found
         a = S.form_at(a, env)
@@ -90,7 +91,7 @@ def in_digits(bound: tuple[Var, ...], a: NF) -> tuple[tuple[Var, ...], NF]:
 
 
 def rests_of(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, ...]]] | None:
-    """p // n for a number n is k where p = n * k + r, for each rest r."""
+    """Replace p // n for a number n by k, where p = n * k + r, in one case for each remainder r."""
     for a in sorted(_quotients(d), key=lambda a: a.number):
         n = a.q.value
         if n is None or n > MOST_VALUES or not a.p.vars <= d.vars:

@@ -1,8 +1,8 @@
-"""Are two elements equal wherever the facts hold?
+"""Equality of two elements wherever the facts hold.
 
-Their difference is brought into normal form. What is left of it is taken apart: by cases of guards
-on output indices; by multiplying with denominators; by which of two elements is greater; by a
-bijection between what two sums are over.
+The difference is brought into normal form. A nonzero rest is split further: by guards on output
+indices, by clearing denominators, by the order of two elements, and by a bijection between the
+domains of two sums.
 """
 
 from __future__ import annotations
@@ -62,19 +62,20 @@ MOST_UNROLLED = 12
 
 @dataclass(slots=True)
 class Budget:
-    """How many cases may still be opened, and how many forms unrolled."""
+    """How many cases and unrollings are left."""
 
     cases: int = MOST_CASES
     unrolled: int = MOST_UNROLLED
 
 
 def equal(a: NF, b: NF, facts: Facts) -> bool:
-    """Is a == b? False is: not shown."""
+    """True if a == b is shown."""
     return a is b or vanishes(N.minus(a, b), facts, Budget(), 0)
 
 
 def equal_inside(a: NF, b: NF, facts: Facts) -> bool:
-    """Is a == b where a is defined: where what it takes roots and logarithms of is not below 0?"""
+    """True if a == b is shown where a is defined: where arguments of its roots and logarithms are
+    nonnegative."""
     inside = facts
     for element, strictly in defined_where(a):
         inside = inside.ordered(element, strictly)
@@ -85,7 +86,7 @@ def equal_inside(a: NF, b: NF, facts: Facts) -> bool:
 
 
 def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
-    """Is `d` zero?"""
+    """True if `d` is shown to be zero."""
     if not d.terms:
         return True
     budget.cases -= 1
@@ -148,13 +149,13 @@ def vanishes(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
 
 
 def _defined(d: NF) -> NF:
-    """Without what is only where it divides by 0."""
+    """Drop terms that are nonzero only where they divide by 0."""
     kept = [t for t in d.terms if not any(_zero(f, t) for f, _ in t.powers)]
     return d if len(kept) == len(d.terms) else N.form(kept)
 
 
 def _zero(f: Factor, t: Term) -> bool:
-    """Does the term divide by what `f` says is 0?"""
+    """True if the term divides by what the indicator `f` says is 0."""
     if not isinstance(f, N.Truth) or f.fn != "eq":
         return False
     one = f.of.single
@@ -165,7 +166,7 @@ def _zero(f: Factor, t: Term) -> bool:
 
 
 def _each_value(d: NF, facts: Facts, budget: Budget, depth: int) -> bool:
-    """One case for each value of a variable of few."""
+    """Split by the values of a variable with a small extent."""
     for v in sorted(d.vars, key=lambda v: v.number):
         n = v.extent.value
         if n is not None and n <= MOST_VALUES:
@@ -182,7 +183,7 @@ def _at(
     budget: Budget,
     depth: int,
 ) -> bool:
-    """Does `d` vanish where the variable v has this value?"""
+    """True if `d` is zero where the variable v has this value."""
     env = {v: value}
     some = (*(S.guard_at(h, env) for h in facts.hypotheses), *extra)
     more = Facts(
@@ -212,7 +213,7 @@ def _both_sides(d: NF, g: Guard, facts: Facts, budget: Budget, depth: int) -> bo
 
 
 def _solved(g: Guard) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
-    """(v, value, guards) where an equation fixes a variable."""
+    """Return (v, value, guards) if an equation determines a variable."""
     if g.kind != "eq":
         return None
     for v in sorted(g.p.vars, key=lambda v: -v.number):
@@ -227,7 +228,7 @@ def _solved(g: Guard) -> tuple[Var, Poly, tuple[Guard, ...]] | None:
 
 
 def refined(a: NF, facts: Facts) -> NF:
-    """`a` with all that is in it simplified again, under more facts."""
+    """Return `a` with all its parts simplified again under more facts."""
     memo: dict[object, NF] = {}
     return _refined(a, facts, memo)
 
@@ -322,13 +323,13 @@ def _power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
 
 
 def _less(of: NF, facts: Facts) -> NF:
-    """1 where of < 0, else 0, as far as the order facts say."""
+    """Return 1 where of < 0, else 0, using the order facts."""
     known = _compared("lt", of, facts)
     return less(of, facts) if known is None else N.constant(int(known))
 
 
 def _compared(fn: str, of: NF, facts: Facts) -> bool | None:
-    """What the order facts say of "lt" (of < 0) or "eq" (of == 0)."""
+    """Return what the order facts imply of "lt" (of < 0) or "eq" (of == 0)."""
     less = N.scaled(of, -1)
     if fn == "lt":
         return False if dominated(of, facts) else True if dominated(less, facts, True) else None
@@ -338,7 +339,7 @@ def _compared(fn: str, of: NF, facts: Facts) -> bool | None:
 
 
 def _greatest(pieces: list[Piece], facts: Facts) -> NF:
-    """The greatest of open pieces, without those that the order facts say are less."""
+    """Return the maximum of open pieces, without pieces that the order facts show to be smaller."""
     for p in pieces:
         g = outer_guard(p.value)
         if g is not None:
@@ -371,7 +372,7 @@ def _greatest(pieces: list[Piece], facts: Facts) -> NF:
 
 
 def _exceeds(q: Piece, low: NF, facts: Facts) -> bool:
-    """Is one of the values of an open piece known to be at least `low`, by an order fact?"""
+    """True if an order fact shows that one value of an open piece is at least `low`."""
     for o in facts.orders:
         assert isinstance(o, NF)
         for equations in form(q.value, o):

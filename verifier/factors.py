@@ -1,4 +1,4 @@
-"""The atoms of products: elements that are read, numbers, functions, sums, maxima, truths."""
+"""The atoms of products: elements read, numbers, functions, sums, maxima, indicators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Factor:
-    """An atom of a product. `number` orders them; `level` is above all variables bound inside."""
+    """An atom of a product. `number` orders atoms; `level` is above all variables bound inside."""
 
     __slots__ = ("free", "level", "number")
     number: int
@@ -50,7 +50,7 @@ class Num(Factor):
 
 
 class Fn(Factor):
-    """A scalar function of which nothing is known but its name."""
+    """An uninterpreted scalar function."""
 
     __slots__ = ("args", "name")
 
@@ -74,7 +74,7 @@ class Exp(Factor):
 
 
 class Total(Factor):
-    """A sum as one factor, in negative powers: positive ones are multiplied out."""
+    """A sum as one factor, with a negative power: positive powers are expanded."""
 
     __slots__ = ("of",)
 
@@ -86,7 +86,7 @@ class Total(Factor):
 
 
 class Top(Factor):
-    """The greatest of pieces, each a value over bound variables under guards."""
+    """The maximum of pieces, each a value over bound variables under guards."""
 
     __slots__ = ("pieces",)
 
@@ -98,7 +98,8 @@ class Top(Factor):
 
 
 class Truth(Factor):
-    """1 where a comparison of an element with 0 holds, else 0: lt, eq; or a bool element, is."""
+    """An indicator: 1 where an element compares with 0 ("lt", "eq") or a bool element "is" true,
+    else 0."""
 
     __slots__ = ("fn", "of")
 
@@ -122,7 +123,7 @@ class Prod(Factor):
 
 
 class Key:
-    """What a term has beside its coefficient, with its hash."""
+    """A term without its coefficient, with a cached hash."""
 
     __slots__ = ("_hash", "parts")
 

@@ -1,8 +1,8 @@
-"""What is known of integers in one place of a proof, and what follows from it.
+"""Facts about integers at one point of a proof, and their consequences.
 
-A fact is p >= 0, p == 0 or p != 0. What the ranges of variables and sizes decide is found on the
-polynomials themselves; then a hypothesis is added or two; only the rest goes to Z3, which says
-`unsat` (it follows), or anything else (it is not known to).
+A fact is p >= 0, p == 0 or p != 0. The ranges of variables and sizes are tried first, on the
+polynomials themselves, then sums with one or two hypotheses. Only the rest goes to Z3: `unsat`
+means implied, every other answer means unknown.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from superopt.verifier.models import Model, extended, fails, models
 from superopt.verifier.poly import Mono, Poly, Quot, Sym
 from superopt.verifier.solver import follows
 
-MOST_DEEP = 1  # questions that come up while a guard is looked at in another way
+MOST_DEEP = 1  # nested checks while a guard is coarsened
 DEPTH = [0]
-OFTEN = 256  # questions, until the clock is looked at
+OFTEN = 256  # checks between two looks at the clock
 
 
 @dataclass(slots=True, eq=False)
 class Facts:
-    """Hypotheses, with the answers given so far."""
+    """Hypotheses, with cached answers."""
 
     hypotheses: tuple[Guard, ...] = ()
     known: dict[Guard, bool] = field(default_factory=dict)
-    lows: tuple[Poly, ...] = ()  # what the hypotheses say is >= 0
+    lows: tuple[Poly, ...] = ()  # polynomials that the hypotheses make >= 0
     weakly: dict[Guard, bool] = field(default_factory=dict)
-    orders: tuple[object, ...] = ()  # normal forms of elements that are taken to be >= 0
+    orders: tuple[object, ...] = ()  # normal forms of elements assumed to be >= 0
     above: tuple[object, ...] = ()  # and > 0
     order_known: dict[object, bool] = field(default_factory=dict)
     samples: list[Model] | None = None
@@ -68,7 +68,7 @@ class Facts:
         return found
 
     def models(self) -> list[Model]:
-        """Some numbers for which the hypotheses hold."""
+        """Return some numbers that satisfy the hypotheses."""
         if self.samples is None:
             own = self.hypotheses[len(self.parent.hypotheses) :] if self.parent else ()
             if self.parent is None:
@@ -79,7 +79,7 @@ class Facts:
         return self.samples
 
     def ordered(self, element: object, strictly: bool) -> Facts:
-        """Where an element is at least 0, or above 0, too."""
+        """Return the facts where an element is at least 0, or above 0."""
         return Facts(
             self.hypotheses,
             self.known,
@@ -89,7 +89,7 @@ class Facts:
         )
 
     def holds(self, g: Guard, strong: bool = True) -> bool:
-        """Does `g` follow? False is: not known; without `strong` Z3 is not asked."""
+        """True if `g` is shown to follow. `use_solver` False: without Z3."""
         found = self.known.get(g)
         if found is None and not strong:
             found = self.weakly.get(g)
@@ -143,7 +143,7 @@ class Facts:
         return strong and self.asked(g)
 
     def asked(self, g: Guard) -> bool:
-        """Does Z3 say that `g` follows?"""
+        """True if Z3 proves that `g` follows."""
         in_time()
         start_time = time.perf_counter()
         out = follows(self.hypotheses, g)
@@ -152,13 +152,13 @@ class Facts:
         return out
 
     def contradictory(self) -> bool:
-        """Is there nothing for which all hypotheses hold? False is: not seen."""
+        """True if the hypotheses are shown to be unsatisfiable."""
         if not self.hypotheses:
             return False
         return not self.models() and self.asked(ge(P.const(-1)))
 
     def impossible(self) -> bool:
-        """Do the hypotheses contradict each other?"""
+        """True if the last hypothesis contradicts the others."""
         last = self.hypotheses[-1] if self.hypotheses else None
         if last is None:
             return False
@@ -167,8 +167,8 @@ class Facts:
 
 
 def _without_quotient(g: Guard, facts: Facts, strong: bool) -> Guard | None:
-    """What is said by a guard with a quotient in it, where two products that are equal say it
-    without: (i + b j) // s < n is j < a where n s is a b and 0 <= i < b."""
+    """Return an equivalent of a guard with a quotient, without it, by an equality of two products:
+    (i + b j) // s < n is j < a where n s is a b and 0 <= i < b."""
     same = without_quotient(g.p)
     if same is None or any(isinstance(a, Quot) for a in same.atoms()):
         return None
@@ -181,7 +181,7 @@ def _without_quotient(g: Guard, facts: Facts, strong: bool) -> Guard | None:
 
 
 def coarser(g: Guard, facts: Facts, strong: bool) -> Guard:
-    """d k + r >= 0 is k >= 0 where 0 <= r < d, and k >= 1 where -d <= r < 0."""
+    """Replace d k + r >= 0 by k >= 0 where 0 <= r < d, and by k >= 1 where -d <= r < 0."""
     if g.kind == "ge" and facts.equations:
         other = _without_quotient(g, facts, strong)
         if other is not None:

@@ -1,10 +1,9 @@
-"""What may be computed of a graph's constants ahead of time: each value's scales, shifts, weights.
+"""Expressions that constant folding may have computed: scales, shifts and weights of each value.
 
     y = (x W + b) s + t      gives s, t, W s, b s, b s + t
 
-In the order of the graph each value gets the constants by which something before it was scaled,
-those that were added to it, and the weights of the products before it, each multiplied through the
-operators that follow. What is found is only offered: whoever takes it compares numbers, and proves.
+In graph order, each value gets the constants that scaled it, those added to it, and the weights
+before it, each multiplied through later operators. The caller compares numbers and proves.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ PASSES = MOVES | {"Concat", "Split", "Slice", "Relu", "Neg", "Gather", "Pad", "R
 
 
 def offered(graph: g.Graph, most: int) -> list[g.Value]:
-    """Expressions of the constants of a graph, of at most so many elements each."""
+    """Return expressions of a graph's constants with at most `max_elements` elements each."""
     pool = Pool(most)
     forms = pool.known
     for n in g.nodes(graph):
@@ -50,7 +49,7 @@ def offered(graph: g.Graph, most: int) -> list[g.Value]:
 
 
 def _through(n: g.Node, forms: dict[g.Value, Forms], pool: Pool) -> Forms:
-    """What a node's result has, from what its operands have."""
+    """Return the forms of a node's result from those of its operands."""
     given = [v for v in n.inputs if v is not None]
     constants = [v for v in given if isinstance(v, g.Constant)]
     others = [v for v in given if not isinstance(v, g.Constant)]
@@ -89,8 +88,8 @@ def _through(n: g.Node, forms: dict[g.Value, Forms], pool: Pool) -> Forms:
 
 
 def _rows(n: g.Node, forms: dict[g.Value, Forms], pool: Pool) -> tuple[g.Value, g.Value] | None:
-    """The index and the table of which a value is rows: what is computed of rows is looked up in a
-    table of what is computed."""
+    """Return the index and the table whose rows a value is: functions of rows become tables,
+    too."""
     if n.op.name == "Gather" and n.attr("axis") == 0 and isinstance(n.inputs[0], g.Constant):
         index = n.inputs[1]
         return None if index is None else (index, n.inputs[0])
@@ -116,7 +115,7 @@ def _scaled(f: Forms, k: g.Constant, op: str, pool: Pool) -> Forms:
 
 
 def _by(w: Weight, k: g.Value, op: str, pool: Pool) -> Weight | None:
-    """A weight scaled by what its product is scaled by."""
+    """Return a weight scaled by the scale of its product."""
     here = aligned(k, w.axis, w.of)
     made = None if here is None else pool.made(op, w.value, here)
     if made is None or made.type != w.value.type:
@@ -134,7 +133,7 @@ def _shifted(f: Forms, k: g.Constant, op: str, pool: Pool) -> Forms:
 
 
 def _subtracted(f: Forms, k: g.Constant, pool: Pool) -> Forms:
-    """k - x."""
+    """Return the forms of k - x."""
     scales = [pool.made("Neg", s) for s in f.scales]
     shifts = [k, *(pool.made("Sub", k, t) for t in f.shifts)]
     negative = [
@@ -144,7 +143,7 @@ def _subtracted(f: Forms, k: g.Constant, pool: Pool) -> Forms:
 
 
 def _added(a: Forms, b: Forms, op: str, pool: Pool) -> Forms:
-    """Sums of what is added on both sides, and of weights of the same root."""
+    """Return sums of the shifts of both sides, and of weights with the same root."""
     shifts = [pool.made(op, s, t) for s in a.shifts for t in b.shifts]
     sums: list[Weight | None] = []
     for w in a.weights:
@@ -156,7 +155,7 @@ def _added(a: Forms, b: Forms, op: str, pool: Pool) -> Forms:
 
 
 def _sum(w: Weight, v: Weight, op: str, pool: Pool) -> Weight | None:
-    """The sum of two weights; of kernels the smaller one is padded."""
+    """Return the sum of two weights; the smaller of two kernels is padded."""
     x, y = w.value, v.value
     if w.kind == "Conv":
         p, q = sizes_of(x), sizes_of(y)
@@ -172,14 +171,14 @@ def _padded(v: g.Value, shape: Sequence[int]) -> g.Value:
 
 
 def _scalars(own: Sequence[Forms], pool: Pool) -> Forms:
-    """Numbers pass through products; where both sides have some, their product, too. Weights and
-    shifts of either side may still be scaled by a number."""
+    """Return the scalar scales of a product. Weights and shifts of either side may still be scaled
+    by a number."""
     some = [[s for s in f.scales if count(s) == 1] for f in own]
     both = [pool.made("Mul", s, t) for s in some[0] for t in some[1]] if len(some) == 2 else []
     weights = [replace(w, axis=0, of=0) for f in own for w in f.weights]
     shifts = [t for f in own for t in f.shifts]
     for one, other in ((0, 1), (1, 0)) if len(own) == 2 else ():
-        for s in some[other]:  # the numbers of the one operand may go to the other
+        for s in some[other]:  # a scalar may move from one operand to the other
             for t in own[one].shifts:
                 pool.made("Mul", t, s)
             for w in own[one].weights:
@@ -188,7 +187,7 @@ def _scalars(own: Sequence[Forms], pool: Pool) -> Forms:
 
 
 def _normalized(f: Forms, n: g.Node, constants: Sequence[g.Constant], pool: Pool) -> Forms:
-    """(x - mean) / sqrt(variance + epsilon) * scale + b as x s + t."""
+    """Return (x - mean) / sqrt(variance + epsilon) * scale + b as x s + t."""
     scale, b, mean, variance = constants
     dtype = variance.type.dtype
     assert dtype is not None
@@ -206,7 +205,8 @@ def _normalized(f: Forms, n: g.Node, constants: Sequence[g.Constant], pool: Pool
 
 
 def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: Pool) -> Forms:
-    """x W or W x: its weight, also scaled by what x was scaled by, and after the weights of x."""
+    """Return the weight of x W or W x, also scaled by the scales of x, and after the weights of
+    x."""
     right = n.inputs[1] is w
     out = 1 if right else 2
     rank = len(w.type.shape or ())
@@ -237,7 +237,7 @@ def _product(f: Forms, n: g.Node, x: g.Value, w: g.Value, pool: Pool) -> Forms:
 
 
 def _by_parts(x: g.Value, w: g.Value, pool: Pool) -> Forms:
-    """Concat(u, v) W is u and v times the rows of W that they meet."""
+    """Split Concat(u, v) W into u and v times the matching rows of W."""
     joined = g.producer(x)
     if joined is None or joined.op.name != "Concat" or len(sizes_of(w)) != 2:
         return Forms()
@@ -261,7 +261,7 @@ def _by_parts(x: g.Value, w: g.Value, pool: Pool) -> Forms:
 
 
 def _by_head(v: g.Value, w: g.Value, heads: int) -> tuple[g.Value | None, g.Value | None]:
-    """x V, whose columns are split into heads, and W, whose rows are: both with the head first."""
+    """Return x V with its columns split into heads, and W with its rows split, heads leading."""
     if len(sizes_of(v)) != 2 or len(sizes_of(w)) != 2:
         return None, None
     (k, d), (e, m) = sizes_of(v), sizes_of(w)
@@ -272,7 +272,7 @@ def _by_head(v: g.Value, w: g.Value, heads: int) -> tuple[g.Value | None, g.Valu
 
 
 def _gemm(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
-    """As a product, and what is added to it."""
+    """Return a Gemm as a product and its bias."""
     w, b = n.inputs[1], constant_bias(n)
     assert isinstance(w, g.Constant)
     turned: g.Value | None = w
@@ -299,7 +299,7 @@ def _gemm(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
 
 
 def _conv(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
-    """The kernel, also scaled by what its input's channels were scaled by; the bias."""
+    """Return the kernel, also scaled by the scales of the input channels, and the bias."""
     w, b = n.inputs[1], constant_bias(n)
     assert isinstance(w, g.Constant)
     rank = len(w.type.shape or ())
@@ -315,7 +315,7 @@ def _conv(f: Forms, n: g.Node, x: g.Value, pool: Pool) -> Forms:
 
 
 def _moved(own: Sequence[Forms], n: g.Node, pool: Pool) -> Forms:
-    """Numbers pass; vectors along the last axis, too, where that is only split, or stays last."""
+    """Pass on scalars, and vectors along the last axis if that axis is only split or stays last."""
     scales = [s for f in own for s in f.scales if count(s) == 1]
     if n.op.name == "Neg":
         scales += [s for s in (pool.made("Neg", t) for t in scales) if s is not None]
@@ -336,7 +336,7 @@ def _moved(own: Sequence[Forms], n: g.Node, pool: Pool) -> Forms:
 
 
 def _split(n: g.Node, w: Weight) -> int:
-    """The heads of a weight after a node: a reshape may split the last axis in two."""
+    """Return the heads of a weight after a node: a reshape may split the last axis in two."""
     shape = [d for d in n.types[0].shape or () if isinstance(d, int)]
     last = w.value.type.shape or (0,)
     if n.op.name == "Reshape" and len(shape) > 2 and shape[-2] * shape[-1] == last[-1]:
@@ -345,7 +345,7 @@ def _split(n: g.Node, w: Weight) -> int:
 
 
 def _side_by_side(own: Sequence[Forms], n: g.Node, pool: Pool) -> Forms:
-    """Products of one root that are joined along the last axis have joined weights."""
+    """Return the joined weights of products with one root that are joined along the last axis."""
     rank = len(n.types[0].shape or ())
     if n.attr("axis") != rank - 1 or not all(f.weights for f in own):
         return Forms()
@@ -373,7 +373,7 @@ def _flat(v: g.Value) -> g.Value:
 
 
 def _after(v: g.Value, n: g.Node) -> g.Value | None:
-    """A constant that is broadcast with an operand, as it is broadcast with the node's result."""
+    """Return a constant that broadcasts with the result as `v` does with the operand."""
     if n.op.name in ("Identity", "Relu"):
         return v if n.op.name == "Identity" else None
     if count(v) == 1:

@@ -1,4 +1,4 @@
-"""What a value of a graph was scaled by, what was added to it, which weights it was made by."""
+"""Linear forms of a value: its scales, shifts and weights."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from superopt.ops import OPS
 from superopt.rules.facts import is_const
 from superopt.te.node import Dim
 
-MOST = 6  # of a kind, that a value has
+MOST = 6  # forms of a kind for one value
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant that `root` was multiplied by. axis: of it, from the end, that the result has as
-    its own number `of` from the end; 0 where it is not known which."""
+    """A constant factor of `root`. The axis `axis` of the weight, from the end, is the axis
+    `result_axis` of the result, from the end; 0 if unknown."""
 
     root: g.Value
     kind: str
     value: g.Value
     axis: int
     of: int
-    heads: int = 1  # that the result's last axis was split into
+    heads: int = 1  # number of heads that split the last axis of the result
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Of a value: scales and shifts broadcast with it; weights of products on the way to it;
-    tables: constants whose rows it is, by what is looked up."""
+    """Scales and shifts that broadcast with a value; weights of the products before it; table: the
+    index and the table of constants whose rows it is."""
 
     scales: tuple[g.Value, ...] = ()
     shifts: tuple[g.Value, ...] = ()
@@ -41,7 +41,7 @@ class Forms:
 
 @dataclass(slots=True)
 class Pool:
-    """Every expression of constants that was offered, in order; `most`: elements of one. known: the
+    """All candidate expressions of constants, in order. max_elements: of one expression. known: the
     forms of values so far."""
 
     most: int
@@ -61,7 +61,7 @@ class Pool:
         return n
 
     def sum(self, vs: Sequence[g.Value]) -> g.Value | None:
-        """Of at least one value, from the left."""
+        """Return the sum of at least one value, from the left."""
         out: g.Value | None = vs[0]
         for v in vs[1:]:
             out = self.made("Add", out, v)
@@ -69,13 +69,13 @@ class Pool:
 
 
 def constant_bias(n: g.Node) -> g.Value | None:
-    """The third operand of a Gemm or Conv; None where it is absent or computed at run time."""
+    """Return the third operand of a Gemm or Conv; None if it is absent or not constant."""
     b = n.inputs[2] if len(n.inputs) > 2 else None
     return b if isinstance(b, g.Constant) else None
 
 
 def count(v: g.Value) -> int:
-    """Elements of a value of fixed shape."""
+    """Return the number of elements of a value of fixed shape."""
     return math.prod(sizes_of(v))
 
 
@@ -88,7 +88,8 @@ def weights_of(ws: Iterable[Weight | None]) -> tuple[Weight, ...]:
 
 
 def aligned(k: g.Value, axis: int, of: int) -> g.Value | None:
-    """`k`, which lies along axis `of` (from the end) of a result, along `axis` of a weight."""
+    """Return `k`, which lies along axis `result_axis` (from the end) of a result, along `axis` of a
+    weight."""
     shape = k.type.shape or ()
     if count(k) == 1:
         return reshaped(k, ()) if shape else k

@@ -1,7 +1,7 @@
-"""Are two values of graphs equal, whatever the inputs? Read off their nodes' tensor expressions.
+"""Equality of two graph values for all inputs, by the tensor expressions of their nodes.
 
-Sizes are those of the graphs; symbolic ones stand for all from 1. Values that both share may be
-taken as given, so that a large graph is proved piece by piece.
+Sizes are those of the graphs; a symbolic size stands for every size >= 1. Values that both share
+may be assumed arbitrary, so that a large graph is proved in pieces.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def proved_equal(
     limits: Limits | None = None,
     until: float = float("inf"),
 ) -> Proved | Unknown:
-    """Is b == a, element by element, for all inputs? given: values that both are computed from, and
-    that may be anything. until: of `time.monotonic()`, beside the limits of own time and work."""
+    """Prove b == a, element by element, for all inputs. given: values that both are computed from
+    and that may be anything. deadline: of `time.monotonic()`, besides the limits of CPU time and
+    work."""
     limit = limits or Limits()
     begin = time.thread_time()
     for table in (bounds, guard, normal, simplify, solver):
@@ -74,7 +75,7 @@ def proved_equal(
 
 @dataclass(slots=True)
 class _Tensors:
-    """The tensor of each value, down to those that are given, inputs, and large constants."""
+    """The tensor of each value, down to given values, inputs and large constants."""
 
     given: frozenset[Value]
     known: dict[Value, Tensor] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class _Tensors:
         return self.leaf(v)
 
     def nodes(self, v: Value) -> Iterator[Node]:
-        """The nodes between `v` and what is given, operands first."""
+        """Yield the nodes between `v` and the given values, operands first."""
         stack: list[tuple[Node, bool]] = []
         seen: set[Node] = set()
         if v not in self.given and (p := producer(v)) is not None:

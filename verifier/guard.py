@@ -1,4 +1,4 @@
-"""A fact about integers, and the count of what was asked of whom in one proof."""
+"""Guards (facts about integers), and the work counters and deadlines of a proof."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from superopt.verifier.poly import Poly, made_so_far
 
 
 class Guard:
-    """p >= 0 ("ge"), p == 0 ("eq") or p != 0 ("ne"); equal ones are identical."""
+    """p >= 0 ("ge"), p == 0 ("eq") or p != 0 ("ne"); equal guards are identical."""
 
     __slots__ = ("kind", "p")
     kind: str
@@ -40,7 +40,7 @@ _GUARDS: dict[str, dict[Poly, Guard]] = {"ge": {}, "eq": {}, "ne": {}}
 
 
 def forget() -> None:
-    """Empty the tables."""
+    """Clear the tables."""
     for known in _GUARDS.values():
         known.clear()
 
@@ -50,7 +50,7 @@ def ge(p: Poly) -> Guard:
 
 
 def eq(p: Poly) -> Guard:
-    """p == 0, in one form: the first coefficient is positive."""
+    """Return p == 0 with a positive leading coefficient."""
     return Guard("eq", -p if p.terms and p.terms[-1][1] < 0 else p)
 
 
@@ -66,32 +66,32 @@ def negated(g: Guard) -> Guard:
 
 @dataclass(slots=True)
 class Tally:
-    """How much was asked of whom, until when, and how much work may be done."""
+    """Counters, deadlines and work limit of one proof."""
 
     quick: int = 0
     ticks: int = 0
     queries: int = 0
-    matched: int = 0  # sums, one to one
+    matched: int = 0  # sums matched by a bijection
     solver_seconds: float = 0.0
     deadline: float = float("inf")
-    until: float = float("inf")  # on the clock
-    look: float = 0.0  # until when it need not be looked at
+    until: float = float("inf")  # of time.monotonic()
+    look: float = 0.0  # no clock check before
     begun: int = 0
     attempts: int = 0
     most: float = float("inf")
 
     def work(self) -> int:
-        """Work so far: polynomials that were made, and attempts at instances."""
+        """Return the work so far: polynomials created, and attempts at instances."""
         return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
 
 
-TICKS = 512  # until the clock is looked at
-AN_ATTEMPT = 5  # how much work it is, in polynomials
+TICKS = 512  # ticks between two looks at the clock
+AN_ATTEMPT = 5  # in polynomials
 TALLY = Tally()
 
 
 def in_time() -> None:
-    """Raises OutOfTime after the deadline, or when too much work was done."""
+    """Raise OutOfTime after the deadline, or if the work exceeds its limit."""
     if TALLY.work() > TALLY.most:
         raise OutOfTime
     now = time.monotonic()
@@ -100,29 +100,29 @@ def in_time() -> None:
     left = min(TALLY.deadline - time.thread_time(), TALLY.until - now)
     if left < 0:
         raise OutOfTime
-    TALLY.look = now + left  # own time is slow to ask for, and never runs ahead of the clock
+    TALLY.look = now + left  # CPU time is slow to read and never runs ahead of the clock
 
 
 def on_time() -> None:
-    """Raises OutOfTime after the deadline, whatever work was done."""
+    """Raise OutOfTime after the deadline, whatever the work."""
     if time.thread_time() > TALLY.deadline or time.monotonic() > TALLY.until:
         raise OutOfTime
 
 
 def tick() -> None:
-    """Looks at the clock now and then: for what is done often, and may go on for long."""
+    """Check the clock now and then, in loops that may run long."""
     TALLY.ticks += 1
     if not TALLY.ticks % TICKS:
         on_time()
 
 
 class OutOfTime(Exception):
-    """The proof's time is over."""
+    """The time or work of the proof is used up."""
 
 
 def start(seconds: float, work: float = float("inf"), until: float = float("inf")) -> Tally:
-    """Begin to count anew; OutOfTime is raised after `seconds` of this thread's own time, or so
-    much work, or when `time.monotonic()` is `until`."""
+    """Start new counters. OutOfTime is raised after `seconds` of this thread's CPU time, after
+    `max_work`, or when `time.monotonic()` reaches `wall_deadline`."""
     global TALLY
     deadline = time.thread_time() + seconds
     TALLY = Tally(deadline=deadline, until=until, begun=made_so_far(), most=work)

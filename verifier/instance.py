@@ -1,8 +1,8 @@
-"""A rule with symbolic sizes: both sides as tensors, for each way in which its operands fit.
+"""Instances of a rule with symbolic sizes: both sides as tensors, for each way its operands fit.
 
-The operators themselves say what fits (`superopt.te.assume`): an attempt is made with a symbol for
-every size, and where an operator asks whether two are equal it is made again with them equal. So
-the instances of a rank are found, not listed, and no shape rule is written twice.
+The operators decide what fits (`superopt.te.assume`): an attempt starts with a symbol for every
+size. When an operator compares two sizes, the attempt forks. So instances are found, not listed,
+and no shape rule is written twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from superopt.verifier.refusal import accepted
 from superopt.verifier.scope import broadcasts, stretched
 from superopt.verifier.sizes import Fork, Misfit, State, decided, is_wide, ordered, settled
 
-# What a formula cannot be for sizes of any value: then there is no such instance.
+# Messages of formulas that are invalid at every size: then there is no such instance.
 NO_INSTANCE = (" is not in [", " is no permutation", " items, not ", " of nothing")
 POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
@@ -54,8 +54,9 @@ POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 class Instance:
     """Both sides over the same inputs, and the state that led there.
 
-    left, right: every tensor that an operator of the side gives. names: what the rule's names stand
-    for; a tensor as an input. roots: sizes n by the names of numbers that are 1 / sqrt(n)."""
+    lhs_tensors, rhs_tensors: every tensor that an operator of the side gives. names: what the
+    rule's names stand for; a tensor as an input. size_roots: sizes n by the names of 1 / sqrt(n).
+    """
 
     inputs: tuple[Tensor, ...]
     lhs: tuple[Tensor, ...]
@@ -77,16 +78,15 @@ def _text(v: object) -> str:
     return f"({', '.join(map(_text, v))})" if isinstance(v, tuple) else str(v)
 
 
-# That were chosen: an attempt with more takes longer, and one that goes round in circles has
-# hundreds.
+# Chosen sizes for each unit of work: attempts with more take longer, endless ones have hundreds.
 MANY_SIZES = 10
 
 
 def instances(
     rule: Rule, ranks: Ranks, numbers: Sequence[DType] = NUMBERS, every: bool = False
 ) -> Iterator[Instance]:
-    """Every instance at these ranks; those of lower ranks first. numbers: element types that stand
-    for all numbers. every: also those that the proof of another one covers."""
+    """Yield every instance at these ranks, lower ranks first. number_types: element types tried for
+    `num`. include_covered: also instances that the proof of another one covers."""
     count = 0
     pending = [(0, count, State({}, {}, spoken=differences(rule)))]
     memo: dict[object, object] = {"stretched": set()} if every else {}
@@ -103,14 +103,13 @@ def instances(
         except Misfit:
             continue
         except NotKnown as e:
-            # where a concrete size would decide, nothing is known of the instance
+            # a concrete size would decide: the instance is unknown
             if not any(words in str(e) for words in NO_INSTANCE):
                 raise
 
 
 def attempted(rule: Rule, state: State, ranks: Ranks, numbers: Sequence[DType]) -> Instance:
-    """The instance of `rule` in a state. Raises Fork where the state leaves something open, Misfit
-    where there is none."""
+    """Return the instance of `rule` in a state. Raises Fork or Misfit."""
     return _Attempt(rule, state, ranks, numbers, memo={"stretched": set()}).instance()
 
 
@@ -119,7 +118,8 @@ _Applied = tuple[dict[str, Attr], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """What an operator gave for operands whose identities are a key; None: they do not fit."""
+    """The cached result of an operator for operands with these identities; None: they do not
+    fit."""
 
     found: _Applied | None
     operands: tuple[Tensor | None, ...]
@@ -127,7 +127,7 @@ class _Remembered:
 
 @dataclass(slots=True)
 class _Attempt(Bindings):
-    """One attempt: deterministic for its state."""
+    """One attempt, determined by its state."""
 
     made: list[Tensor] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ class _Attempt(Bindings):
                 return tuple(v for t in terms for v in self.values(t))
 
     def values(self, t: Term) -> list[Tensor]:
-        """The tensors that a term stands for, where no operand beside it says anything."""
+        """Return the tensors of a term whose siblings do not determine its type."""
         match t:
             case Var(name):
                 if name not in self.names:
@@ -232,14 +232,14 @@ class _Attempt(Bindings):
         return found
 
     def picked(self, t: App) -> frozenset[int]:
-        """Which results the left side picks, none for all: another one may be empty."""
+        """Return which results the left side picks, none for all: another one may be empty."""
         if "picks" not in self.memo:
             self.memo["picks"] = [p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick)]
         picks: Any = () if self.on_right else self.memo["picks"]
         return frozenset(p.index for p in picks if p.term == t)
 
     def widest(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
-        """What is only broadcast to one shape is tried in that shape."""
+        """Require the full shape for operands that are only broadcast to one shape."""
         full = self.memo.get("stretched")
         if full is None:
             full = self.memo["stretched"] = {
@@ -251,7 +251,7 @@ class _Attempt(Bindings):
             if any(x is not None and x.shape == made.shape for x in plain):
                 for o, x in zip(t.operands, operands, strict=False):
                     if _number(o) and x is not None and x.rank:
-                        raise Misfit  # as the number without axes
+                        raise Misfit  # same as the number without axes
         if not full or made.rank > self.state.level:
             return
         for o, x in zip(t.operands, operands, strict=False):
@@ -261,7 +261,7 @@ class _Attempt(Bindings):
                     raise Misfit
 
     def place(self, t: App) -> int:
-        """A number for equal terms: to hash a term takes long."""
+        """Return an integer for equal terms: hashing a term is slow."""
         found = self.memo.get(id(t))
         if found is None:
             found = self.memo[id(t)] = self.memo.setdefault(t, len(self.memo))
@@ -295,7 +295,7 @@ class _Attempt(Bindings):
         return full, found
 
     def of_units(self, t: Tensor) -> Tensor:
-        """With 1 for the sizes that are taken to be 1 in this attempt."""
+        """Replace the sizes assumed to be 1 in this attempt."""
         shape = tuple(1 if d in self.state.units else d for d in t.shape)
         if shape == t.shape:
             return t
@@ -308,7 +308,7 @@ class _Attempt(Bindings):
     def expression(
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> _Applied:
-        """The attributes in one form, and the results; remembered where nothing was asked."""
+        """Return the canonical attributes and the results; cached if the operator asked nothing."""
         given = tuple(sorted(attrs.items()))
         key = (op.name, tuple(map(id, operands)), given, *(type(v) for _, v in given))
         known = self.memo.get(key)
@@ -334,7 +334,7 @@ class _Attempt(Bindings):
         types = tuple(None if o is None else o.type for o in operands)
         self.open_orders = []
         try:
-            # not from the memo: there nobody is asked
+            # not cached: a cached call would ask nothing
             full = dict(_canonical_attrs.__wrapped__(op, types, given))
             assert op.compute is not None
             out = op.compute(*operands, **full)
@@ -364,9 +364,9 @@ class _Attempt(Bindings):
         given: tuple[tuple[str, Attr], ...],
         why: Exception,
     ) -> None:
-        """Unsupported, where the operator takes the same operands at some sizes: these would be
-        left out. On the right, too: a match at such sizes is not refused. Where a size of an
-        operand is 1 there, that case is looked at by itself."""
+        """Raise Unsupported if the operator accepts the same operands at some sizes, which would be
+        left out. That applies to the right side, too: a match at such sizes is not refused. If an
+        operand has size 1 there, fork on that size instead."""
         known = (*self.state.hypotheses, *map(is_wide, sorted(self.state.wide)))
         sizes = accepted(op, operands, given, known)
         if sizes is None:

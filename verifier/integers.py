@@ -1,4 +1,4 @@
-"""Quotients and remainders of integers, which do not overflow here."""
+"""Quotients and remainders of integers without overflow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ QUOTIENT, MODULO = "div of integers", "mod of integers"
 
 
 def toward_zero(args: list[NF], facts: Facts) -> NF:
-    """The quotient rounded toward zero; that of a remainder is zero, divisors in turn multiply, and
-    that of -a is that of a with the other sign."""
+    """Return the quotient rounded toward zero. The quotient of a remainder is zero, nested divisors
+    multiply, and negation of a negates the quotient."""
     a, b = args
     if b.constant == 1 or not a.terms:
         return a
@@ -36,8 +36,8 @@ def toward_zero(args: list[NF], facts: Facts) -> NF:
 
 
 def remainder(args: list[NF], facts: Facts) -> NF:
-    """The remainder with the sign of the divisor; of such a one that is itself. For n > 0 it is a
-    where 0 <= a < n, and what the quotient leaves where 0 <= a."""
+    """Return the remainder with the sign of the divisor; it is idempotent. For n > 0 it is a where
+    0 <= a < n, and a - n * quotient where 0 <= a."""
     a, b = args
     inner = _only(a.single, MODULO)
     if inner is not None and inner[1] is b:
@@ -56,8 +56,8 @@ def remainder(args: list[NF], facts: Facts) -> NF:
 
 
 def _without_multiples(a: NF, n: Poly, facts: Facts) -> NF:
-    """What has the same remainder by n: c x for c (x mod m) where n divides c m, and no multiples
-    of n."""
+    """Return a form with the same remainder by n: c x for c (x mod m) if n divides c m, without
+    multiples of n."""
     out: list[NF] = []
     sizes = [t for t in a.terms if all(isinstance(f, N.Num) for f, _ in t.powers)]
     plain = as_poly(N.form(sizes), facts)
@@ -88,7 +88,7 @@ def _divides(n: Poly, p: Poly, facts: Facts) -> bool:
 
 
 def _only(t: Term | None, name: str) -> tuple[NF, NF] | None:
-    """The arguments of the function of which a term is the value."""
+    """Return the arguments of the function `name` if the term is one, else None."""
     if t is None or t.coefficient != 1 or t.bound or t.guards:
         return None
     match t.powers:
@@ -99,7 +99,7 @@ def _only(t: Term | None, name: str) -> tuple[NF, NF] | None:
 
 
 def as_poly(a: NF, facts: Facts) -> Poly | None:
-    """The whole number of sizes and indices that a form is."""
+    """Return a form as a polynomial of sizes and indices, None if it is not one."""
     out = P.const(0)
     for t in a.terms:
         if t.bound or t.guards or t.coefficient.denominator != 1:
@@ -119,7 +119,7 @@ def _whole(f: Factor, facts: Facts) -> Poly | None:
     match f:
         case N.Num():
             return P.of(f.atom)
-        case N.Fn(name="mod of integers", args=(e, n)):  # as an index, a negative one from the end
+        case N.Fn(name="mod of integers", args=(e, n)):  # as an index; negative: from the end
             bound = as_poly(n, facts)
             return P.chosen(e, bound) if bound is not None and facts.holds(ge(bound - 1)) else None
         case _:

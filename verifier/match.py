@@ -1,8 +1,8 @@
-"""Terms that cancel though they are not written alike: a bijection between what two sums are over.
+"""Sums that cancel by a bijection between their domains.
 
-For  sum over v where A(v) of f(v)  and  sum over u where B(u) of g(u)  unification gives maps
-phi: v -> u and psi: u -> v; where A(v) implies B(phi(v)), the converse, psi(phi(v)) = v,
-phi(psi(u)) = u and f(v) = g(phi(v)), the sums are equal.
+For  sum over v where A(v) of f(v)  and  sum over u where B(u) of g(u)  unification gives maps phi:
+v -> u and psi: u -> v. If A(v) implies B(phi(v)), and conversely, psi(phi(v)) = v, phi(psi(u)) = u
+and f(v) = g(phi(v)), the sums are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from superopt.verifier.unroll import unrolled
 
 
 def cancelled(d: NF, facts: Facts) -> NF:
-    """`d` without pairs of terms that are opposite; the same object where there are none."""
+    """Return `d` without pairs of opposite terms; the same object if there are none."""
     terms = list(d.terms)
     changed = False
     n = 0
@@ -42,7 +42,7 @@ def cancelled(d: NF, facts: Facts) -> NF:
 
 
 def _without_part(d: NF, facts: Facts) -> NF:
-    """`d` without a term that is opposite to part of another sum, of which the rest is left."""
+    """Return `d` without a term that cancels part of another sum, whose rest remains."""
     for a in d.terms:
         for b in d.terms:
             if a is b or a.coefficient != -b.coefficient:
@@ -55,7 +55,7 @@ def _without_part(d: NF, facts: Facts) -> NF:
 
 
 def _rest(whole: Term, part: Term, facts: Facts) -> list[Term] | None:
-    """What is left of a sum without one that is over part of the same, in closed terms."""
+    """Return the rest of a sum without a sum over part of its domain, as closed terms."""
     if len(whole.powers) != len(part.powers) or not (whole.bound and part.bound):
         return None
     s, t = S.opened(part), S.opened(whole)
@@ -67,7 +67,7 @@ def _rest(whole: Term, part: Term, facts: Facts) -> list[Term] | None:
         if not _inverse(phi, psi, s, facts):
             continue
         G.TALLY.matched += 1
-        # where t sums over what phi gives: the v = psi(u) is one of s, and phi(v) is u
+        # t restricted to the image of phi: v = psi(u) is in the domain of s, and phi(v) is u
         here = [S.guard_at(g, psi) for g in sorted(s.guards)]
         for v in s.bound:
             here += [ge(psi[v]), ge(S.poly_at(v.extent, psi) - 1 - psi[v])]
@@ -84,7 +84,7 @@ def _rest(whole: Term, part: Term, facts: Facts) -> list[Term] | None:
 
 
 def same_sum(a: Term, b: Term, facts: Facts) -> bool:
-    """Are two sums with coefficients of the same size equal?"""
+    """True if two sums are equal up to the sign of their coefficients."""
     if len(a.powers) != len(b.powers) or not (a.bound and b.bound):
         return False
     s, t = S.opened(a), S.opened(b)
@@ -103,7 +103,8 @@ def same_sum(a: Term, b: Term, facts: Facts) -> bool:
 
 
 def _maps(s: Term, t: Term, phi: dict[Var, Poly], facts: Facts) -> bool:
-    """Is s, at each v that it sums over, what t is at phi(v), which t sums over?"""
+    """True if the summand of s at each v of its domain is that of t at phi(v), in the domain of
+    t."""
     inside = facts.plus(*s.guards)
     wanted: list[Guard] = [S.guard_at(g, phi) for g in t.guards]
     for u in t.bound:
@@ -127,7 +128,7 @@ def same(p: Poly, q: Poly, facts: Facts) -> bool:
 
 
 def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
-    """Is psi(phi(v)) = v?"""
+    """True if psi(phi(v)) = v."""
     inside = facts.plus(*s.guards)
     return all(same(S.poly_at(psi[v], phi), of(v), inside) for v in s.bound)
 
@@ -136,7 +137,7 @@ def _inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) 
 
 
 def _cancelled_inside(d: NF, facts: Facts) -> NF:
-    """sum over u, v of f(u) g(u, v) / (sum over v of g(u, v)) is the sum over u of f(u)."""
+    """Replace sum over u, v of f(u) g(u, v) / (sum over v of g(u, v)) by the sum over u of f(u)."""
     out: list[Term] = []
     changed = False
     for t in d.terms:
@@ -154,8 +155,8 @@ def _without_own_sum(t: Term, facts: Facts) -> list[Term] | None:
 
 
 def _sheared(u: Term) -> Term:
-    """With w = p + o in place of p, where w has to be in the range of p: the sum over p < n
-    and o where 0 <= p + o < n is that over w < n and o where 0 <= w - o < n."""
+    """Substitute w = p + o for p, if w is in the range of p: the sum over p < n and o where 0 <= p
+    + o < n is that over w < n and o where 0 <= w - o < n."""
     for g in sorted(u.guards):
         for v in (v for v in u.bound if g.kind == "ge"):
             split = linear_in(g.p, v)
@@ -191,7 +192,8 @@ def _without_sum(u: Term, facts: Facts) -> list[Term] | None:
 def _summed_out(
     u: Term, f: N.Total, e: Fraction, inner: frozenset[Var], facts: Facts
 ) -> list[Term] | None:
-    """The term without its sum over `inner`, where that is the sum f; it has that in power e."""
+    """Return the term without its sum over `inner`, if that equals the sum f, which it has to power
+    e."""
     if any(v.extent.vars & inner for v in u.bound):
         return None
     own = [(g, x) for g, x in u.powers if not g.free.isdisjoint(inner)]

@@ -1,6 +1,6 @@
-"""Maxima of normal forms: of several values, and of all values over bound variables.
+"""Maxima of normal forms: of several values, and over bound variables.
 
-A function that grows is drawn out of a maximum: max(exp(a), exp(b)) is exp(max(a, b)).
+Increasing functions are hoisted out of a maximum: max(exp(a), exp(b)) is exp(max(a, b)).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_SPLITS = 64
 
 
 def greatest(values: Sequence[NF], facts: Facts) -> NF:
-    """The greatest of several values."""
+    """Return the maximum of several values."""
     return hoisted(
         values,
         facts,
@@ -41,7 +41,7 @@ def greatest(values: Sequence[NF], facts: Facts) -> NF:
 
 
 def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
-    """The greatest value of `a` over fresh variables."""
+    """Return the maximum of `a` over fresh variables."""
     own = frozenset(bound)
     g = _guard_apart(a, own)
     if g is not None:
@@ -70,7 +70,7 @@ def _pieces(
 
 
 def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
-    """The greatest of open pieces whose values have no guards outside."""
+    """Return the maximum of open pieces whose values have no outer guards."""
     flat: list[Piece] = []
     for p in pieces:
         _flatten(p, facts, flat)
@@ -106,7 +106,7 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
 
 
 def _sizes_apart(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:
-    """The greater of x y and -x y as that of x and -x times that of y and -y."""
+    """Replace max(x y, -x y) by max(x, -x) max(y, -y)."""
     out = dict(pieces)
     for p in pieces:
         one = p.value.single
@@ -131,7 +131,7 @@ def _sign(p: N.Power, facts: Facts) -> int | None:
 
 
 def _scaled(pieces: Sequence[Piece], facts: Facts) -> NF:
-    """max(c a, c b) is c max(a, b) for c > 0; and for c = 0, where there is a value at all."""
+    """Replace max(c a, c b) by c max(a, b) for c > 0, and for c = 0 if a value exists."""
     some = any(not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces)
     shared = shared_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
     signs = {p: _sign(p, facts) for p in shared}
@@ -149,7 +149,7 @@ def _greatest(pieces: Sequence[Piece], facts: Facts) -> NF:
 
 
 def _lowest(a: NF) -> bool:
-    """Is it -inf?"""
+    """True for -inf."""
     one = a.single
     return (
         one is not None
@@ -161,7 +161,7 @@ def _lowest(a: NF) -> bool:
 
 
 def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
-    """A maximum inside a maximum: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
+    """Flatten nested maxima: max(c * max(a, b) + r) is max(c a + r, c b + r), c > 0."""
     for t in p.value.terms:
         if t.bound or t.guards or t.coefficient < 0:
             continue
@@ -182,7 +182,7 @@ def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
 
 
 def _common(pieces: list[Piece]) -> NF:
-    """The terms that the values of all pieces share, outside what each is over."""
+    """Return the terms common to all pieces that do not depend on their bound variables."""
     shared: dict[object, Term] | None = None
     for p in pieces:
         own = frozenset(p.bound)
@@ -196,8 +196,8 @@ def _common(pieces: list[Piece]) -> NF:
 
 
 def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
-    """The maximum of values of one function that grows (or falls) as that function of a maximum (or
-    minimum): of exp, of 1 / x where x is above 0, of roots and the like. None for others."""
+    """Return a maximum of values of one monotone function as that function of a maximum (or
+    minimum): exp, 1 / x for positive x, roots and others. None if there is no such function."""
     plus = _number(pieces[0].value)
     if plus and all(_number(p.value) == plus for p in pieces):
         rest = [Piece(p.bound, p.guards, N.minus(p.value, N.constant(plus))) for p in pieces]
@@ -248,6 +248,6 @@ def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
 
 
 def _number(a: NF) -> Fraction:
-    """The number that is added in it."""
+    """Return the constant term."""
     plain = (t.coefficient for t in a.terms if not (t.bound or t.guards or t.powers))
     return next(plain, Fraction(0))

@@ -1,6 +1,6 @@
-"""Small numbers that satisfy hypotheses: what fails for them does not follow.
+"""Small models of hypotheses: a guard that fails in a model does not follow.
 
-A question that a sample decides is not asked of Z3; most questions whose answer is no are decided.
+A guard decided by a model needs no Z3 call; models refute most guards that do not follow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
 
 SIZES = (1, 2, 3, 4, 7)
-MOST = 8  # models that are kept
+MOST = 8  # models kept
 TRIES = 250
 EXTENSIONS = 3
 
@@ -20,7 +20,7 @@ class _None(Exception):
 
 
 class Model:
-    """Values of atoms, drawn when they are asked for."""
+    """Values of atoms, drawn on demand."""
 
     __slots__ = ("rng", "style", "values")
 
@@ -80,7 +80,7 @@ class Model:
 
 
 def models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
-    """Some models of the hypotheses, perhaps none."""
+    """Return some models of the hypotheses, perhaps none."""
     rng = Random(7)
     out: list[Model] = []
     for n in range(TRIES if hypotheses else MOST):
@@ -93,7 +93,7 @@ def models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
 
 
 def extended(some: list[Model], more: tuple[tuple[str, Poly], ...]) -> list[Model]:
-    """Models of more hypotheses, from models of some."""
+    """Extend models to more hypotheses."""
     out: list[Model] = []
     for n in range(EXTENSIONS):
         for one in some:
@@ -113,7 +113,7 @@ def _satisfied(one: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
 
 
 def fails(some: list[Model], kind: str, p: Poly) -> bool:
-    """Is there one of the models in which it is false?"""
+    """True if one of the models falsifies the guard."""
     for model in some:
         for _ in range(2):
             trial = Model(model.rng, model.style, dict(model.values))

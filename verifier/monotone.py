@@ -1,5 +1,5 @@
-"""Functions that grow strictly, wherever they are defined: exp, roots and the like, and 1 / x of
-what is above 0, which falls."""
+"""Monotone functions: exp, roots and others, strictly increasing where defined, and 1 / x for
+positive x, which is decreasing."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ GROW_ODD = frozenset(("erf", "asin", "atan", "sinh", "asinh", "atanh"))
 
 
 def odd_of(t: Term) -> str:
-    """The function that grows and is odd, of which `t` is a multiple."""
+    """Return the name of the odd increasing function of which `t` is a multiple, else ""."""
     (f, e), *more = t.powers
     known = isinstance(f, N.Fn) and f.name in GROW_ODD and len(f.args) == 1
     return f.name if known and isinstance(f, N.Fn) and e == 1 and not more else ""
 
 
 def argument(t: Term) -> NF:
-    """What its only factor is a function of."""
+    """Return the argument of the only factor."""
     ((f, _),) = t.powers
     assert isinstance(f, N.Fn)
     return f.args[0]
 
 
 def quotient(t: Term) -> bool:
-    """Is it one of numbers above 0?"""
+    """True for a quotient of positive numbers."""
     plain = Term(Fraction(1), (), frozenset(), t.powers)
     return any(e < 0 for _, e in t.powers) and sign(plain, {}) == 2
 
 
 def turned(t: Term, facts: Facts) -> NF:
-    """1 / t without its coefficient, multiplied out: of exp(x) / (1 + exp(x)), 1 + exp(-x)."""
+    """Return 1 / t without its coefficient, expanded: 1 + exp(-x) for exp(x) / (1 + exp(x))."""
     out = N.constant(1)
     for f, e in t.powers:
         out = times(out, f.of if isinstance(f, N.Total) else power(f, -e), facts)

@@ -2,9 +2,9 @@
 
     sum over k < n where k >= p of  2 * x[i, k] * w[k, j] * exp(y[i])^-1
 
-A form is a tuple of terms in one order, no two alike; bound variables are numbered from the inside
-out, so forms that differ in their names only are identical. Sums and products are made here; what
-depends on facts (which guards hold) is in `simplify.py`.
+A form is an ordered tuple of distinct terms. Bound variables are numbered from the inside out, so
+forms that differ only in names are identical. This module builds sums and products; `simplify.py`
+has what depends on facts (which guards hold).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Var
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A value for each of the bound variables for which the guards hold."""
+    """A value for each assignment of the bound variables that satisfies the guards."""
 
     bound: tuple[Var, ...]
     guards: frozenset[Guard]
@@ -66,7 +66,7 @@ Power = tuple[Factor, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A coefficient times the sum over `bound` where `guards` hold of the product of powers."""
+    """coefficient * sum over `bound` where `guards` hold of the product of `powers`."""
 
     coefficient: Fraction
     bound: tuple[Var, ...]
@@ -91,7 +91,7 @@ class Term:
 
 
 class NF:
-    """A normal form; equal ones are identical."""
+    """A normal form; equal forms are identical."""
 
     __slots__ = ("_vars", "level", "number", "terms")
 
@@ -115,7 +115,7 @@ class NF:
 
     @property
     def constant(self) -> Fraction | None:
-        """The number that it is, if it is one."""
+        """The value of a constant form, else None."""
         if not self.terms:
             return Fraction(0)
         t = self.terms[0]
@@ -125,14 +125,14 @@ class NF:
 
     @property
     def single(self) -> Term | None:
-        """Its only term, if that has no guards and no bound variables."""
+        """The only term, if it has no guards and no bound variables."""
         if len(self.terms) == 1 and not self.terms[0].bound and not self.terms[0].guards:
             return self.terms[0]
         return None
 
 
 def level_of(t: Term) -> int:
-    """Above the bound variables of a term and of all inside it."""
+    """Return a level above the bound variables of a term and of everything inside it."""
     inner = max((f.level for f, _ in t.powers), default=0)
     return max(inner, max((v.level for v in t.bound), default=0))
 
@@ -156,7 +156,7 @@ _COUNT = [0]
 
 
 def forget() -> None:
-    """Empty the tables."""
+    """Clear the tables."""
     _FORMS.clear()
     _FACTORS.clear()
     _COUNT[0] = 0
@@ -168,7 +168,7 @@ def _number() -> int:
 
 
 def form(terms: Iterable[Term]) -> NF:
-    """The sum of closed terms."""
+    """Return the sum of closed terms."""
     tick()
     merged: dict[object, Term] = {}
     for t in terms:
@@ -213,7 +213,7 @@ def read(name: str, index: tuple[Poly, ...]) -> Factor:
 
 
 def _level(polys: Iterable[Poly]) -> int:
-    """Above what is bound in elements that are used as indices."""
+    """Return a level above what is bound in elements that are used as indices."""
     out = 0
     for p in polys:
         for a in p.atoms():
@@ -263,7 +263,7 @@ def level_of_piece(p: Piece) -> int:
 
 
 def top(pieces: frozenset[Piece]) -> Factor:
-    """The greatest of closed pieces; a set, since max is idempotent."""
+    """Return the maximum of closed pieces; a set, since max is idempotent."""
     free = NONE.union(*(free_of_piece(p) for p in pieces))
     level = max((level_of_piece(p) for p in pieces), default=0)
     ordered = tuple(sorted(pieces, key=lambda p: (p.value.number, [v.number for v in p.bound])))
@@ -308,7 +308,7 @@ def minus(a: NF, b: NF) -> NF:
 
 
 def number(p: Poly) -> NF:
-    """An index or size as a number."""
+    """Return an index or size as a number."""
     out: list[Term] = []
     for m, c in p.terms:
         powers: dict[Factor, Fraction] = {}
@@ -320,7 +320,7 @@ def number(p: Poly) -> NF:
 
 
 def merged(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
-    """The product of two products. None: a truth met its opposite."""
+    """Return the product of two products."""
     powers = dict(a)
     for f, e in b:
         powers[f] = powers.get(f, Fraction(0)) + e

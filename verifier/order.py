@@ -1,4 +1,4 @@
-"""Which of two elements is greater: linear arithmetic over the reals, products as unknowns."""
+"""Order of elements: linear arithmetic over the reals, with products as unknowns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 else:
     from superopt.verifier.lazy import z3
 
-MOST_PAIRS = 15  # of order facts that are multiplied
-MOST_TERMS = 3  # of each
+MOST_PAIRS = 15  # pairs of order facts that are multiplied
+MOST_TERMS = 3  # terms of each
 
 
 def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
-    """Does gap >= 0 (or gap > 0) follow from the order facts?"""
+    """True if gap >= 0 (or gap > 0) is shown to follow from the order facts."""
     c = gap.constant
     if c is not None:
         return c > 0 if strictly else c >= 0
@@ -39,7 +39,7 @@ def dominated(gap: NF, facts: Facts, strictly: bool = False) -> bool:
     key = (strictly, gap)
     found = facts.order_known.get(key)
     if found is None:
-        facts.order_known[key] = False  # as long as it is asked, which may ask it again
+        facts.order_known[key] = False  # while it is being proved, which may ask again
         found = facts.order_known[key] = _follows(gap, facts, strictly)
     return found
 
@@ -49,7 +49,7 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
     start = time.perf_counter()
     names: dict[object, z3.ArithRef] = {}
     known = factors(facts)
-    against_one: dict[object, int] = {}  # before anything is asked: this asks, too
+    against_one: dict[object, int] = {}  # before the solver call, since this calls it, too
     for a in (gap, *facts.orders):
         assert isinstance(a, NF)
         against_one |= _exponentials(a, facts)
@@ -102,8 +102,8 @@ def _follows(gap: NF, facts: Facts, strictly: bool) -> bool:
 
 
 def _products(facts: Facts) -> Iterator[tuple[NF, bool]]:
-    """The products of two order facts, where one is of one term, which are not below 0 either; and
-    whether they are above it."""
+    """Yield products of two nonnegative order facts, one of them a single term, and whether the
+    product is positive."""
     some = [o for o in facts.orders if isinstance(o, NF) and len(o.terms) <= MOST_TERMS]
     for a, b in islice(combinations(some, 2), MOST_PAIRS):
         if a.single is not None or b.single is not None:
@@ -111,7 +111,7 @@ def _products(facts: Facts) -> Iterator[tuple[NF, bool]]:
 
 
 def _exponentials(a: NF, facts: Facts) -> dict[object, int]:
-    """Which terms are at least 1, exp(x) of an x >= 0, or at most 1."""
+    """Map terms exp(x) to 1 if they are at least 1 (x >= 0), to -1 if they are at most 1."""
     out: dict[object, int] = {}
     for t in a.terms:
         if (
@@ -129,12 +129,12 @@ def _exponentials(a: NF, facts: Facts) -> dict[object, int]:
     return out
 
 
-# Of what is never below 0: 1; above 0: 2; the negatives likewise; 0 is 0.
+# 1: nonnegative; 2: positive; -1, -2: likewise negative; 0: zero; None: unknown.
 Sign = int | None
 
 
 def sign(t: Term, known: Mapping[Factor, int]) -> Sign:
-    """The sign of a product, without its coefficient, where those of some factors are known."""
+    """Return the sign of a product without its coefficient, given the signs of some factors."""
     if any(_factor(f, known) == 0 for f, _ in t.powers if f in known):
         return 0
     out = 2
@@ -157,11 +157,11 @@ def _factor(f: Factor, known: Mapping[Factor, int]) -> Sign:
         return found if own is None else own
     if found > 0:
         return max(own, found)
-    return 0 if found > -2 else own  # below 0, which it never is: the facts contradict it
+    return 0 if found > -2 else own  # negative, which it never is: the facts are contradictory
 
 
 def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
-    """The sign of a factor whatever the facts are: above or never below 0."""
+    """Return the sign that a factor has whatever the facts: positive or nonnegative."""
     match f:
         case N.Exp():
             return 2
@@ -182,7 +182,7 @@ def _own(f: Factor, known: Mapping[Factor, int]) -> Sign:
             if lows and max(lows) > 0:
                 return 2
             plain = {p.value for p in f.pieces if not p.bound and not p.guards}
-            sizes = any(N.scaled(a, -1) in plain for a in plain)  # of x and -x one is not below 0
+            sizes = any(N.scaled(a, -1) in plain for a in plain)  # one of x and -x is nonnegative
             return 1 if sizes or (lows and max(lows) == 0) else None
         case N.Total():
             signs = [
@@ -201,7 +201,7 @@ def _natural(f: N.Num) -> bool:
 
 
 def factors(facts: Facts) -> dict[Factor, int]:
-    """The signs of factors that are ordered against 0 by themselves."""
+    """Return the signs of factors that an order fact bounds directly."""
     out: dict[Factor, int] = {}
     for o in facts.orders:
         assert isinstance(o, NF)
@@ -213,12 +213,12 @@ def factors(facts: Facts) -> dict[Factor, int]:
         old = out.get(f, own)
         out[f] = own if abs(own) > abs(old) else old
         if (old > 0) != (own > 0):
-            out[f] = 0  # or nothing is: both say so of the same numbers
+            out[f] = 0  # zero, or the facts are contradictory
     return out
 
 
 def without_factor(a: NF, facts: Facts) -> NF:
-    """What has the sign of `a`: without a factor that all terms share, whose sign is known."""
+    """Return a form with the sign of `a`, without a common factor of known sign."""
     if len(a.terms) < 2:
         return a
     content, rest = factored(a)
@@ -230,12 +230,12 @@ def without_factor(a: NF, facts: Facts) -> NF:
 
 
 def impossible(facts: Facts) -> bool:
-    """Do the order facts contradict what is known of signs?"""
+    """True if the order facts contradict the known signs."""
     return bool(facts.orders) and _follows(N.constant(-1), facts, False)
 
 
 def split_at(d: NF) -> NF | None:
-    """An element whose sign decides a maximum or a comparison in `d`: innermost first."""
+    """Return an element whose sign decides a maximum or comparison in `d`, innermost first."""
     for t in d.terms:
         for f, _ in t.powers:
             found = _in_factor(f, frozenset(t.bound))
@@ -283,8 +283,8 @@ def _in_form(a: NF, bound: frozenset[Var]) -> NF | None:
 
 
 def defined_where(a: NF) -> Iterator[tuple[NF, bool]]:
-    """What is at least 0, or (True) above 0, where a form is defined: what it takes roots and
-    logarithms of, outside of sums and of what may be the other side of a choice."""
+    """Yield arguments of roots and logarithms, which are >= 0 or (True) > 0 where the form is
+    defined, outside sums and outside branches of a choice."""
     for t in a.terms:
         if t.bound or t.guards or any(isinstance(f, N.Truth) for f, _ in t.powers):
             continue

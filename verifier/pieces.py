@@ -1,8 +1,7 @@
-"""Maxima that are the same though they are not written alike.
+"""Maxima that are equal by unification.
 
-Of  max over v where A(v) of f(v)  and  max over u where B(u) of g(u)  neither is greater where each
-value of the one is a value of the other, which unification shows. Pieces over ranges one after the
-other are one piece.
+max over v where A(v) of f(v)  and  max over u where B(u) of g(u)  are equal if each value of one is
+a value of the other. Pieces over adjacent ranges are joined.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from superopt.verifier.unify import MOST_WAYS, form, solved
 
 
 def cancelled_maxima(d: NF, facts: Facts) -> NF:
-    """`d` without pairs of terms that are opposite but for maxima that are the same."""
+    """Return `d` without pairs of terms that are opposite up to equal maxima."""
     terms = list(d.terms)
     for a in d.terms:
         for b in d.terms:
@@ -36,7 +35,7 @@ def cancelled_maxima(d: NF, facts: Facts) -> NF:
 
 
 def _alike(a: Term, b: Term, facts: Facts) -> bool:
-    """Are two terms the same but for one maximum in each, and these are equal?"""
+    """True if two terms differ only in one maximum each, and these are equal."""
     if a.bound or b.bound or a.guards != b.guards:
         return False
     (left, right) = ([p for p in s.powers if p not in t.powers] for s, t in ((a, b), (b, a)))
@@ -48,14 +47,14 @@ def _alike(a: Term, b: Term, facts: Facts) -> bool:
 
 
 def _same(f: Top, g: Top, facts: Facts) -> bool:
-    """Is each value of either one of the other's?"""
+    """True if each value of either maximum is a value of the other."""
     return all(
         any(_among(p, q, facts) for q in t.pieces) for s, t in ((f, g), (g, f)) for p in s.pieces
     )
 
 
 def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
-    """Open pieces without those whose values are all among another's."""
+    """Return open pieces without those whose values are all values of another piece."""
     kept = list(pieces)
     n = 0
     while n < len(kept) and len(kept) > 1:
@@ -67,7 +66,7 @@ def absorbed(pieces: list[Piece], facts: Facts) -> list[Piece]:
 
 
 def joined(pieces: list[Piece], facts: Facts) -> list[Piece]:
-    """Open pieces with one for two that are over ranges one after the other."""
+    """Return open pieces with pieces over adjacent ranges joined."""
     kept = list(pieces)
     for p in pieces:
         for q in kept:
@@ -79,13 +78,13 @@ def joined(pieces: list[Piece], facts: Facts) -> list[Piece]:
 
 
 def _one_after_the_other(p: Piece, q: Piece, facts: Facts) -> Piece | None:
-    """The piece over both ranges of a variable: where q goes on where p ends, or is the value at
-    the end of p, or before its begin."""
+    """Return the piece over both ranges of a variable, if q continues where p ends, or is the value
+    at the end or before the start of p."""
     other = S.close_piece(q)
     for v in p.bound:
         rest = tuple(u for u in p.bound if u is not v)
         inside = any(v in g.p.vars for g in p.guards) or any(v in u.extent.vars for u in rest)
-        if inside or v.extent.vars or not facts.holds(ge(v.extent)):  # it may be over nothing
+        if inside or v.extent.vars or not facts.holds(ge(v.extent)):  # the range may be empty
             continue
         for w in q.bound:
             u = fresh(w.extent)
@@ -105,7 +104,7 @@ def _moved(p: Piece, v: Var, value: Poly, bound: tuple[Var, ...]) -> Piece:
 
 
 def _among(p: Piece, q: Piece, facts: Facts) -> bool:
-    """Is each value of p one of q's?"""
+    """True if each value of p is a value of q."""
     if len(p.value.terms) != len(q.value.terms):
         return False
     p, q = opened_piece(p), opened_piece(q)

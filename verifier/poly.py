@@ -2,7 +2,7 @@
 
     i * n + j // (a * b) - 3
 
-Remainders are not atoms: a % b is a - b * (a // b), so that (a // b) * b + a % b is a by addition.
+Remainders are not atoms: a % b is a - b * (a // b), so (a // b) * b + a % b is a by addition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Atom:
     poly: Poly | None
 
     def __hash__(self) -> int:
-        """Not by where it lies in memory: sets come in one order then, and proofs in one way."""
+        """Hash by number, not by address: iteration order of sets, and so proofs, are
+        deterministic."""
         return self.number
 
     def __lt__(self, other: Atom) -> bool:
@@ -77,7 +78,7 @@ class Least(Atom):
 
 
 class Chosen(Atom):
-    """An integer element of a tensor used as an index: what it is is not known here."""
+    """An integer element of a tensor used as an index; its value is unknown."""
 
     __slots__ = ("bound", "element")
 
@@ -89,7 +90,7 @@ class Chosen(Atom):
 
 
 class Poly:
-    """A polynomial: ((atoms, coefficient), ...) in one order, no coefficient 0."""
+    """A polynomial: ((atoms, coefficient), ...) in canonical order, without zero coefficients."""
 
     __slots__ = ("_vars", "number", "terms")
 
@@ -147,7 +148,7 @@ class Poly:
 
     @property
     def value(self) -> int | None:
-        """The number that it is, if it is one."""
+        """The value of a constant polynomial, else None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -156,7 +157,7 @@ class Poly:
 
     @property
     def vars(self) -> frozenset[Var]:
-        """The index variables in it, in quotients too; not those in extents."""
+        """The index variables in it, also inside quotients; not those in extents."""
         if self._vars is None:
             found: set[Var] = set()
             for m, _ in self.terms:
@@ -179,7 +180,7 @@ class Poly:
 
 
 def free_vars(element: object) -> frozenset[Var]:
-    """The free index variables of an element that is used as an index."""
+    """Return the free index variables of an element that is used as an index."""
     return element.vars  # type: ignore[attr-defined,no-any-return]
 
 
@@ -187,12 +188,12 @@ _POLYS: dict[frozenset[tuple[Mono, int]], Poly] = {}
 _CONSTANTS: dict[int, Poly] = {}
 _ATOMS: dict[object, Atom] = {}
 _COUNT = [0]
-_BEFORE = [0]  # of the count, when the tables were last emptied
+_BEFORE = [0]  # the count when the tables were last cleared
 
 
 def forget() -> None:
-    """Empty the tables: no polynomial made before may be used after. Numbers begin anew, so that a
-    proof does not hang on those before it."""
+    """Clear the tables: polynomials created before must not be used after. Numbering restarts, so
+    that a proof does not depend on earlier ones."""
     _POLYS.clear()
     _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
     _ATOMS.clear()
@@ -200,7 +201,7 @@ def forget() -> None:
 
 
 def made_so_far() -> int:
-    """How many polynomials and atoms there have been: a measure of work that no clock is in."""
+    """Return how many polynomials and atoms were created: a measure of work without a clock."""
     return _COUNT[0]
 
 
@@ -210,7 +211,7 @@ def _number() -> int:
 
 
 def _number_of(n: int) -> int:
-    """Of a constant, which outlives `forget`: below those of all others."""
+    """Return the number of a constant, which survives `forget`: below all other numbers."""
     return -2 * n - 2 if n >= 0 else 2 * n - 1
 
 
@@ -223,7 +224,7 @@ def _interned(key: object, atom: Atom) -> Atom:
 
 
 def made(terms: Mapping[Mono, int]) -> Poly:
-    """The polynomial of these terms."""
+    """Return the polynomial with these terms."""
     key = frozenset([t for t in terms.items() if t[1]])
     found = _POLYS.get(key)
     if found is None:
@@ -256,7 +257,7 @@ def sym(name: str, low: int = 1) -> Poly:
 
 
 def fresh(extent: Poly, name: str = "k") -> Var:
-    """A variable that is no other."""
+    """Return a new variable."""
     v = Var(name, extent, 0)
     v.number, v.poly = _number(), None
     v.name = f"{name}{v.number}"
@@ -264,7 +265,7 @@ def fresh(extent: Poly, name: str = "k") -> Var:
 
 
 def closed(level: int, extent: Poly) -> Var:
-    """The bound variable of a level: one for each extent."""
+    """Return the bound variable of a level: one for each extent."""
     found = _interned(("var", level, extent), Var(f"b{level}", extent, level))
     assert isinstance(found, Var)
     return found
@@ -275,7 +276,7 @@ def quot_atom(p: Poly, q: Poly) -> Atom:
 
 
 def least(p: Poly, q: Poly) -> Poly:
-    """min(p, q) where only the difference's being a number decides."""
+    """Return min(p, q), decided only if the difference is constant."""
     if p is q:
         return p
     gap = (q - p).value
@@ -295,7 +296,7 @@ def chosen(element: object, bound: Poly) -> Poly:
 
 
 def linear_in(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
-    """(a, b) with p = a * v + b and no v in either, None where that cannot be."""
+    """Return (a, b) with p = a * v + b and no v in either; None if p is not linear in v."""
     a: dict[Mono, int] = {}
     b: dict[Mono, int] = {}
     for m, c in p.terms:
@@ -314,7 +315,7 @@ def linear_in(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
 
 
 def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
-    """(quotient, rest) by the terms of `p` that the monomial `q` divides."""
+    """Return (quotient, remainder) by the terms of `p` that the monomial `q` divides."""
     if len(q.terms) != 1:
         if p is q:
             return const(1), const(0)
@@ -340,7 +341,7 @@ def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
 
 
 def within(m: Mono, n: Mono) -> bool:
-    """Does the product m divide the product n?"""
+    """True if the monomial m divides n."""
     left = list(n)
     for a in m:
         if a not in left:
@@ -350,7 +351,7 @@ def within(m: Mono, n: Mono) -> bool:
 
 
 def replaced(p: Poly, old: Mono, new: Mono) -> Poly:
-    """`p` with the product `new` for `old` in each of its terms that has it."""
+    """Return `p` with the product `new` in place of `old` in each term that contains it."""
     out = made({})
     for m, c in p.terms:
         if within(old, m):
@@ -363,7 +364,8 @@ def replaced(p: Poly, old: Mono, new: Mono) -> Poly:
 
 
 def divided_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
-    """(quotient, rest) by a polynomial of several terms: n k + k + j is k (n + 1) + j."""
+    """Return (quotient, remainder) by a polynomial of several terms: n k + k + j is k (n + 1) +
+    j."""
     lead, c = q.terms[-1]
     whole = const(0)
     if c < -1:

@@ -1,8 +1,8 @@
 """Products of normal forms over bound variables.
 
-The product over k < n + m of x[k] where k < n, else y[k - n], is that of x over k < n times that
-of y over k < m. Products of a product are those of its factors, and that of exponentials is the
-exponential of a sum.
+The product over k < n + m of x[k] where k < n, else y[k - n], is the product of x over k < n times
+that of y over k < m. A product of a product is split by factors, and a product of exponentials is
+the exponential of a sum.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from superopt.verifier.simplify import (
     where,
 )
 
-MOST_DEEP = 8  # guards that are taken apart, one inside the other
+MOST_DEEP = 8  # nested guards that are split
 
 
 def product_over(
     a: NF, bound: tuple[Var, ...], facts: Facts, guards: frozenset[Guard] = frozenset()
 ) -> NF:
-    """The product of `a` over fresh variables for which the guards hold; 1 where there are none."""
+    """Return the product of `a` over fresh variables for which the guards hold; 1 if there are
+    none."""
     g = outer_guard(a)
     if g is None:
         return _over(a, bound, guards, facts)
@@ -45,14 +46,14 @@ def product_over(
 
 
 def _over(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> NF:
-    """Likewise, of a value that has no guards outside of its sums."""
+    """Return the product of a value without outer guards."""
     found = settled(bound, guards, facts)
     if found is None:
         return N.constant(1)
     bound, guards, env = found
     a = S.form_at(a, env)
     apart = next((g for g in sorted(guards) if g.p.vars.isdisjoint(bound)), None)
-    if apart is not None:  # what it says is of the place of the product
+    if apart is not None:  # a guard on the outer index
         inner = _over(a, bound, guards - {apart}, facts.plus(apart))
         return N.plus(where(inner, apart, facts), where(N.constant(1), negated(apart), facts))
     if not bound:

@@ -15,7 +15,7 @@ MOST_FACTORINGS = 4
 
 
 def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
-    """a * b * c == n: all the ways, where they are few."""
+    """Return all solutions of a * b * c == n if they are few, else None."""
     terms = [(m, c) for m, c in gap.items() if m]
     if len(terms) != 1 or () not in gap:
         return None
@@ -43,7 +43,7 @@ def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
 
 
 def differences(rule: Rule) -> frozenset[tuple[str, int]]:
-    """(n, 1) for each n - 1 of which a rule speaks."""
+    """Return (n, 1) for each n - 1 in a rule."""
     found = set()
     for p in (q for side in (*rule.lhs, *rule.rhs) for q in walk(side)):
         match p:
@@ -57,7 +57,7 @@ def mentions(x: Expr, s: Size) -> bool:
 
 
 def linear(e: Expr, s: Size) -> tuple[Expr, Expr] | None:
-    """(a, b) for a s + b; None where s is not in it, or otherwise."""
+    """Return (a, b) for a s + b; None if s is absent or not linear."""
     terms = ix.polynomial(e)
     times = {tuple(x for x in m if x != s): c for m, c in terms.items() if m.count(s) == 1}
     rest = {m: c for m, c in terms.items() if s not in m}
@@ -69,14 +69,15 @@ def linear(e: Expr, s: Size) -> tuple[Expr, Expr] | None:
 
 
 def balanced(gap: ix.Poly, sign: str) -> str:
-    """gap == 0 (or > 0, or >= 0) in words, with what is subtracted on the other side."""
+    """Return the text of gap == 0 (or > 0, or >= 0), with negative terms moved to the other
+    side."""
     sides = ({m: c for m, c in gap.items() if c > 0}, {m: -c for m, c in gap.items() if c < 0})
     left, right = (str(ix.from_polynomial(side)) for side in sides)
     return f"{_bare(left)} {sign} {_bare(right)}"
 
 
 def _bare(text: str) -> str:
-    """Without the parentheses around all of it."""
+    """Strip the parentheses around the whole text."""
     depth = 0
     for n, c in enumerate(text):
         depth += (c == "(") - (c == ")")
@@ -86,7 +87,7 @@ def _bare(text: str) -> str:
 
 
 def reduced(gap: ix.Poly) -> ix.Poly:
-    """Without the factors that all terms share (sizes are at least 1)."""
+    """Divide by the factors common to all terms (sizes are at least 1)."""
     if not gap:
         return gap
     scale = math.gcd(*gap.values())
@@ -104,7 +105,7 @@ def reduced(gap: ix.Poly) -> ix.Poly:
 
 
 def whole_groups(gap: ix.Poly) -> tuple[str, list[Expr]] | None:
-    """(n // g) * g == n: n is g times something."""
+    """Solve (n // g) * g == n: n is a multiple of g."""
     for m in gap:
         for x in m:
             match x:
@@ -119,8 +120,8 @@ def whole_groups(gap: ix.Poly) -> tuple[str, list[Expr]] | None:
 
 
 def multiples(gap: ix.Poly, spoken: Collection[tuple[str, int]]) -> tuple[str, list[Expr]] | None:
-    """p % g == c for a p = n + r: n is g times something, less r, and c; what n may be. spoken: of
-    which differences n - c the rule speaks: these are to be products."""
+    """Solve p % g == c for p = n + r: n is a multiple of g, less r, plus c. Return the values of n.
+    mentioned: the differences n - c in the rule, which become products."""
     left = dict(gap)
     c = left.pop((), 0)
     match list(left.items()):
@@ -142,7 +143,7 @@ def multiples(gap: ix.Poly, spoken: Collection[tuple[str, int]]) -> tuple[str, l
         low, _ = ix.bounds(r)
         if low is None or low < -max(whole, 1):
             continue
-        some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so that it is g or more, or 0
+        some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so it is g or more, or 0
         if isinstance(r, Const) and (m[0].name, -low) in spoken:  # n - 1 is 2 n', not 2 n' - 2
             return m[0].name, [Const(-low, INDEX), ix.as_index(some * g - r)]
         return m[0].name, [ix.as_index((some if low >= 0 else some - 1) * g - r)]

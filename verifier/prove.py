@@ -45,9 +45,9 @@ ASSUMES = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one rule: seconds of the thread's own time; instances at most; and work, which unlike time
-    is the same on every machine: polynomials that are made, and attempts at instances. beyond: work
-    for ranks above the first ones, which are more, and say less."""
+    """Limits for one rule: seconds of the thread's CPU time; number of instances; and work, which
+    is the same on every machine: polynomials created and attempts at instances. work_beyond: work
+    for ranks above the first ones, which are more numerous and less informative."""
 
     seconds: float = 20.0
     instances: int = 5000
@@ -58,15 +58,15 @@ class Limits:
 def prove(
     rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None, known: int = -1
 ) -> Verdict:
-    """Is the right side of `rule` equal to the left wherever both are well-formed?
+    """Prove that the sides of `rule` are equal wherever both are well-formed.
 
-    Without `ranks` from low ranks upwards, as far as the limits of instances and seconds go: the
-    scope says how far that was. known: instances up to this rank are not looked at again; they
-    were proved of the same rule with fewer conditions.
+    Without `ranks`, ranks are tried in ascending order within the limits; the scope says how far
+    that went. known_rank: instances up to this rank are skipped, because they were proved for the
+    same rule with fewer conditions.
     """
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in TABLES:  # a verdict hangs on nothing proved before
+    for table in TABLES:  # a verdict depends on no earlier proof
         table.forget()
     tally = facts.start(limit.seconds, limit.work)
     vague = unclear(rule)
@@ -92,7 +92,7 @@ def prove(
 def _of_each_type(
     rule: Rule, vague: str, limit: Limits, ranks: Ranks | None, begin: float
 ) -> Verdict:
-    """One element type after the other, where they are few."""
+    """Prove the rule for each element type separately, if they are few."""
     best: Proved | None = None
     for one in of_each_type(rule):
         left = limit.seconds - (time.thread_time() - begin)
@@ -112,22 +112,22 @@ def _of_each_type(
 
 SEPARATE = "any rank, each axis that no operator names by itself (from ranks 0 to"
 MOST_GROWTH = 8.0  # of work, from rank to rank
-FIRST = 2  # up to this rank all has to be proved; beyond, as far as time goes
+FIRST = 2  # ranks up to this must be proved; higher ones as far as time allows
 NO_INSTANCE = "no instance"
 
 
 def _at_ranks(
     rule: Rule, scope: Ranks, limit: Limits, tally: Tally, begin: float, known: int = -1
 ) -> Verdict:
-    """For numbers of one type first, which stand for all where nothing asks for their type."""
+    """Prove with one number type first, which covers all types if nothing depends on the type."""
     try:
         return _of_types(rule, scope, NUMBERS[:1], limit, tally, begin, known)
     except _Typed:
-        return _of_types(rule, scope, NUMBERS, limit, tally, begin, -1)  # of these nothing is
+        return _of_types(rule, scope, NUMBERS, limit, tally, begin, -1)  # of these nothing is known
 
 
 class _Typed(Exception):
-    """What a rule of numbers does hangs on their type."""
+    """The meaning of a rule depends on its number type."""
 
 
 def _of_types(
@@ -149,7 +149,7 @@ def _of_types(
     derived: dict[str, None] = {}
     level = scope.least
     best: Proved | None = None  # at the ranks below `level`
-    pending: Instance | None = None  # that time ran out on
+    pending: Instance | None = None  # being proved when time ran out
     said: set[object] = set()
     done = [0, 0]  # work at the end of the last two levels
 
@@ -218,8 +218,8 @@ def _of_types(
 
 
 def _ahead(last: int, before: int) -> float:
-    """How much work the next level is: it grows more than the last one did, up to a limit. None is
-    begun that would not end: nothing comes of half a level."""
+    """Estimate the work of the next level, which grows faster than the last one, up to a limit. A
+    level that would not finish is not started: half a level proves nothing."""
     return last * min(1.25 * last / before if before > 0 else 6.0, MOST_GROWTH)
 
 
@@ -236,13 +236,13 @@ def _proved(
     of_any: bool,
     stand: frozenset[DType],
 ) -> int | str | None:
-    """How many reads were shown to be in bounds and outputs to be equal, or what was not; None
-    where there is no such instance. said: what was shown of numbers, wherever they are read; it
-    grows. of_any: it is to hold for numbers of all types, or _Typed. stand: types that stand for
-    others."""
+    """Return how many reads are shown to be in bounds and outputs to be equal, a text on what was
+    not shown, or None if the instance does not exist. shown: equalities proved for any index;
+    extended here. type_independent: raise _TypeDependent if a number type matters. representatives:
+    types that stand for others."""
     reader = Reader({}, stand_ins=stand, roots=one.roots)
     known = Facts()
-    for h in sorted(one.state.hypotheses, key=_is_equation):  # these may divide, by what is above 0
+    for h in sorted(one.state.hypotheses, key=_is_equation):  # equations may divide by sizes
         known = known.plus(_guard(reader, h, known))
     for low, strictly, high in one.state.orders:
         known = known.ordered(N.minus(number_of(high), number_of(low)), strictly)
@@ -283,12 +283,12 @@ def _proved(
 
 
 def _place(extent: Poly, known: Facts) -> Poly:
-    """Any index of an axis of this extent; 0 where that is 1."""
+    """Return any index of an axis of this extent; 0 if the extent is 1."""
     return const(0) if known.holds(eq(extent - 1)) else of(fresh(extent, "i"))
 
 
 def _at_least(least: int, reader: Reader, t: Tensor, known: Facts) -> Facts:
-    """With every extent of `t` at least that."""
+    """Return the facts with every extent of `t` at least `low`."""
     for d in t.shape:
         if not isinstance(d, int):
             g = ge(reader.dim(d) - least)
@@ -308,7 +308,7 @@ def _guard(reader: Reader, h: Expr, known: Facts) -> Guard:
 
 
 def as_order(g: Guard) -> Guard:
-    """min(p, q) == p is p <= q; and p >= 0 is p == 0 where p is never above 0."""
+    """Replace min(p, q) == p by p <= q, and p >= 0 by p == 0 if p is never above 0."""
     if g.kind == "ge" and nonneg(-g.p):
         return eq(g.p)
     if g.kind == "eq":

@@ -1,4 +1,5 @@
-"""From tensor expressions to normal forms: what an operator says it computes is what is proved."""
+"""Translate tensor expressions to normal forms: the proof is about the operators' own
+definitions."""
 
 from __future__ import annotations
 
@@ -38,11 +39,11 @@ from superopt.verifier.simplify import (
     where,
 )
 
-# What leaves the range of a type of few numbers, or of one that has none below 0, at once.
+# Functions that easily leave the range of a small or unsigned type.
 WRAPS = frozenset(("add", "sub", "neg", "mul", "pow", "abs"))
-# What these do is the same for numbers of every type.
+# Functions that are the same for all number types.
 OF_ANY = frozenset(("add", "sub", "neg", "mul", "max", "min"))
-Places = Mapping[str, Poly]  # the axes of a tensor and of reductions, by name
+Places = Mapping[str, Poly]  # the indices of the axes of a tensor and of reductions, by name
 
 
 class Unreadable(Exception):
@@ -51,10 +52,10 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class Reader:
-    """Reads elements. sizes: what the symbols of sizes stand for. outside: reads that are not
-    known to be in bounds; checked: how many were looked at; typed: was there anything that numbers
-    of other types do in other ways? stand_ins: types that stand for others, too; of the others, a
-    cast to a larger one changes nothing. kinds: the types of inputs."""
+    """Reads elements. min_sizes: lower bounds of symbols. out_of_bounds: reads not shown to be in
+    bounds; reads_checked: their total. is_type_dependent: True if the number type matters.
+    representative_types: types that stand for others; a cast that widens another type changes
+    nothing. input_types: the types of inputs."""
 
     lows: Mapping[str, int]
     done: dict[object, NF] = field(default_factory=dict)
@@ -64,9 +65,9 @@ class Reader:
     stand_ins: frozenset[DType] = frozenset()
     kinds: dict[str, DType] = field(default_factory=dict)
     roots: Mapping[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
-    # keep the tensors alive whose identities are keys
+    # keeps alive the tensors whose identities are keys
     held: list[Tensor] = field(default_factory=list)
-    known: Facts = field(default_factory=Facts)  # of sizes
+    known: Facts = field(default_factory=Facts)  # about sizes
 
     def dim(self, d: Dim, places: Places | None = None) -> Poly:
         if isinstance(d, int):
@@ -76,7 +77,7 @@ class Reader:
         return self.index(d, places or {}, self.known)
 
     def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
-        """The element of `t` at `index`."""
+        """Return the element of `t` at `index`."""
         self.inside(t, index, facts)
         index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
         if t.body is None:
@@ -149,7 +150,7 @@ class Reader:
                 raise Unreadable(f"index {e}")
 
     def choice(self, e: Expr, places: Places, facts: Facts) -> Guard | None:
-        """A guard of an element that is used as an index."""
+        """Return a guard inside an element that is used as an index, else None."""
         match e:
             case Index(element, _):
                 return outer_guard(self.value(element, places, facts))
@@ -180,7 +181,7 @@ class Reader:
         match e:
             case Const(v):
                 if isinstance(v, float) and not v.is_integer():
-                    self.typed = True  # there is no such integer
+                    self.typed = True  # no integer equals it
                 size = self.roots.get(marked(v) or "")
                 if size is not None:
                     root = applied("sqrt", [N.number(self.index(size, {}, facts))], True, facts)
@@ -222,8 +223,8 @@ class Reader:
                 raise Unreadable(str(e))
 
     def keeps(self, kind: DType, to: DType, of: NF) -> bool:
-        """Is a cast from one type to the other no change? It is to a larger one, and of an element
-        of an input, whose own type may be a smaller one than it has by now."""
+        """True if a cast changes nothing: it widens the type, or the type of the input element that
+        it reads, which earlier casts may have widened."""
         if not self.stand_ins.isdisjoint((kind, to)):
             return False
         one = of.single
@@ -272,7 +273,7 @@ class Reader:
         return N.plus(*out)
 
     def holds(self, e: Expr, side: bool, places: Places, facts: Facts) -> NF:
-        """1 where the bool `e` is `side`, else 0; guards on indices stay guards."""
+        """Return 1 where the bool `e` is `expected`, else 0; guards on indices stay guards."""
         match e:
             case Const(v):
                 return N.constant(int(bool(v) == side))
@@ -291,7 +292,7 @@ class Reader:
             case Apply("not", (a,), _):
                 return self.holds(a, not side, places, facts)
             case Apply("and" | "or" as fn, (a, b), _):
-                first = side == (fn == "and")  # both must be `side`
+                first = side == (fn == "and")  # both must be `expected`
                 x = self.holds(a, side, places, facts)
                 y = self.holds(b, side, places, facts)
                 if first:
@@ -326,7 +327,7 @@ ZERO = P.const(0)
 
 
 def tight(g: Guard) -> Guard:
-    """p == 0 as p >= 0 where p is never above 0: so a rest of 0 is said in one way."""
+    """Replace p == 0 by p >= 0 if p is never above 0: a zero remainder has one form."""
     if g.kind == "eq":
         for p in (g.p, -g.p):
             if nonneg(-p):
@@ -339,7 +340,7 @@ def _small(kind: DType) -> bool:
 
 
 def _has(kind: DType, c: Fraction) -> bool:
-    """Has the type this number?"""
+    """True if the type can represent this number."""
     if not kind.is_float:
         return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
     with np.errstate(all="ignore"):
@@ -356,7 +357,7 @@ def _least(p: Poly, q: Poly, facts: Facts) -> Poly:
 
 
 def _bits(of: NF) -> bool:
-    """Is it a product of zeros and ones, which is the same in every type?"""
+    """True for a product of indicators, which is 0 or 1 in every type."""
     if len(of.terms) != 1:
         return False
     (t,) = of.terms

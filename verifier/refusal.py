@@ -1,6 +1,6 @@
-"""Does an operator refuse operands of symbolic sizes because they are symbolic?
+"""Sizes at which an operator accepts operands that it refuses for symbolic sizes.
 
-What is refused at every size is no instance; what is accepted at some is one that is not known.
+Operands refused at every size are no instance. Operands accepted at some sizes are unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from superopt.te.node import Apply, Const, Expr
 from superopt.verifier.refute import true_at
 
 TRIES = 12
-MORE = 200  # where none of these fits what is known
-ENOUGH = 4  # sizes at which it is refused
+MORE = 200  # if none of these satisfies the hypotheses
+ENOUGH = 4  # refused sizes before giving up
 
 
 def accepted(
@@ -26,14 +26,14 @@ def accepted(
     attrs: Sequence[tuple[str, Attr]],
     hypotheses: Iterable[Expr],
 ) -> Mapping[str, int] | None:
-    """Sizes at which the operator takes the operands, None where none were found."""
+    """Return sizes at which the operator accepts the operands, None if none were found."""
     types = tuple(None if o is None else o.type for o in operands)
     kinds = tuple(_kinds(v) for _, v in attrs)
     return _accepted(op, types, tuple(attrs), kinds, tuple(hypotheses))
 
 
 def _kinds(v: Attr) -> object:
-    """What tells 1 from 1.0 and True, which are equal."""
+    """Return a key that distinguishes 1 from 1.0 and True."""
     return tuple(map(_kinds, v)) if isinstance(v, tuple) else type(v)
 
 
@@ -45,7 +45,7 @@ def _accepted(
     kinds: object,
     hypotheses: tuple[Expr, ...],
 ) -> Mapping[str, int] | None:
-    """Asked again and again, of one rule's instances and of the next rule's."""
+    """Return the accepted sizes. Cached: instances of one rule, and of the next, ask the same."""
     names: set[str] = set()
     for o in types:
         for d in () if o is None or o.shape is None else o.shape:
@@ -67,7 +67,7 @@ def _accepted(
         if n >= TRIES and refused:
             break
         sizes = {name: n + 1 if n < 2 else rng.randint(1, 4) for name in order}
-        if n >= TRIES and near:  # what is known may be of large ones
+        if n >= TRIES and near:  # hypotheses may need large sizes
             sizes = {name: rng.choice((sizes[name], *near)) for name in order}
         if not all(true_at(h, sizes) for h in some):
             continue
@@ -80,7 +80,7 @@ def _accepted(
 
 
 def _numbers(h: Expr) -> Iterator[int]:
-    """Those in an expression."""
+    """Yield the integers in an expression."""
     match h:
         case Const(v):
             yield int(v)

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 Found = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
 LARGEST = 3000  # elements of a tensor
-ASSIGNMENTS = 4000  # that are looked at
-EVALUATIONS = 60  # of instances
+ASSIGNMENTS = 4000  # size assignments checked
+EVALUATIONS = 60  # instances evaluated
 OFF = 1e-6
 DRAWS = ("whole", "normal", "positive", "odd")
 
 
 def counterexample(one: Instance, seed: int = 0) -> Found | None:
-    """(shapes, output, index, left, right, what names stand for); None where none was found."""
+    """Return (shapes, output, index, left, right, values of names); None if none was found."""
     if one.roots:
-        return None  # of numbers that stand for others
+        return None  # its marker numbers stand for others
     if not all(a < b if strictly else a <= b for a, strictly, b in one.state.orders):
-        return None  # the numbers that stand for any do not
+        return None  # its marker numbers violate the order
     for done, sizes in enumerate(_fitting(one, seed)):
         if done >= EVALUATIONS:
             return None
@@ -47,12 +47,12 @@ def counterexample(one: Instance, seed: int = 0) -> Found | None:
 
 
 def satisfiable(one: Instance, seed: int = 0) -> bool:
-    """Is there a shape at which the instance exists?"""
+    """True if the instance exists at some shape."""
     return next(_fitting(one, seed), None) is not None
 
 
 def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
-    """Small sizes for which the hypotheses hold and no tensor is empty, the smallest first."""
+    """Yield small sizes that satisfy the hypotheses and leave no tensor empty, smallest first."""
     tensors = (*one.inputs, *one.left, *one.right)
     names = sorted(
         frozenset().union(
@@ -80,7 +80,7 @@ def _assignments(names: list[str], seed: int) -> Iterator[dict[str, int]]:
 
 
 def true_at(h: Expr, sizes: dict[str, int]) -> bool:
-    """Does a hypothesis hold for these sizes?"""
+    """True if a hypothesis holds for these sizes."""
     match h:
         case Apply(fn, (a, b), _):
             x, y = ix.evaluate(a, sizes), ix.evaluate(b, sizes)
@@ -101,7 +101,7 @@ def _small(t: Tensor, sizes: dict[str, int]) -> bool:
 
 def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
     bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
-    small = sum(len(t.shape) for t in one.inputs) <= 2  # few elements: more draws of them
+    small = sum(len(t.shape) for t in one.inputs) <= 2  # few elements: draw more often
     for n_draw, draw in enumerate(DRAWS * (6 if small else 1)):
         rng = np.random.default_rng((seed, n_draw))
         feeds = {t.name: _drawn(t, sizes, draw, rng) for t in one.inputs}
@@ -159,12 +159,12 @@ def _shapes(one: Instance, sizes: dict[str, int]) -> str:
 
 
 def _named(one: Instance, sizes: dict[str, int]) -> dict[str, Result]:
-    free = defaultdict(lambda: 1, sizes)  # of what neither a shape nor a hypothesis speaks of
+    free = defaultdict(lambda: 1, sizes)  # names in no shape and no hypothesis
     return {name: _at(r, free) for name, r in one.names.items()}
 
 
 def _at(r: Result, sizes: dict[str, int]) -> Result:
-    """What a name stands for at these sizes."""
+    """Return the value of a name at these sizes."""
     match r:
         case Expr():
             return ix.evaluate(r, sizes)

@@ -1,14 +1,14 @@
-"""Two graphs piece by piece: what seems to be equal in both is proved, and then taken as given.
+"""Compare two graphs in pieces: values that seem equal are proved equal, and then shared.
 
-Both are evaluated on one random input; values that are alike there are candidates. In the order of
-the first graph, then of the second, each candidate is proved equal to its partner, an earlier value
-of the first, from the nearest values that both share, then from further down. What is proved
-becomes one value, so that what is computed of it is one, too. So a graph of a thousand nodes is a
-row of small proofs.
+Both graphs are evaluated on one random input; values that agree there are candidates. In the order
+of the first graph, then of the second, each candidate is proved equal to its partner, an earlier
+value of the first graph, from the nearest values that both share, then from values further up. A
+proved value is replaced by its partner, so that its users become shared, too. So a graph of a
+thousand nodes becomes a sequence of small proofs.
 
-Each proof is of values that stand for what is given, so that equal layers are proved once; weights
-stand for any tensor first, and are read as numbers only where that does not do. All regions are
-looked at with little time, then those that are left with more.
+Each proof uses stand-ins for the shared values, so that equal layers are proved once. Weights are
+arbitrary tensors first; their numbers are read only if that fails. All regions are tried with
+little time, then the remaining ones with more.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Unknown
 from superopt.verifier.written import is_number, is_written
 
-DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and what is taken as given
-PATIENCE = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, in one round after the other
-LOOKING = 0.5  # of the time, at most, for what is alike
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and the cut
+PATIENCE = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, by round
+LOOKING = 0.5  # share of the time for finding candidates
 LEAST = 0.05  # seconds for a region
 OVER = "the time is over"
-# What was said of two values over stand-ins, and with how many seconds; no more would help if inf.
+# The verdict on two values over stand-ins, and its seconds; inf if more time would not help.
 Known = dict[tuple[g.Value, ...], tuple[Proved | Unknown, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A value of the second graph that is one of the first, and what is said of that."""
+    """A value of the second graph, its partner in the first, and the verdict on their equality."""
 
     first: g.Value
     second: g.Value
@@ -46,8 +46,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was found of each output, in order; None: it is the same value. regions: what was proved
-    on the way."""
+    """The verdict for each output in order; None if it is the same value. regions: the equalities
+    proved on the way."""
 
     outputs: tuple[Proved | Unknown | None, ...]
     regions: tuple[Region, ...]
@@ -61,10 +61,9 @@ def compared(
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Compared:
-    """Are the outputs of `b` those of `a`? Both are over the same inputs.
+    """Prove that the outputs of `b` equal those of `a`. Both graphs have the same inputs.
 
-    limits: of one proof; seconds: of all of them; stop: asked between proofs whether to prove no
-    more.
+    limits: of one proof; seconds: of all proofs; stop: called between proofs, True ends the work.
     """
     end = time.monotonic() + seconds
     alike = partners(a, b, seed, end - (1 - LOOKING) * seconds)
@@ -79,10 +78,10 @@ def compared(
 
 @dataclass(slots=True)
 class _Work:
-    """A round: both graphs, rebuilt on what values of the first became, which are `shared`.
+    """One round: both graphs, rebuilt on shared values of the first.
 
-    known: what was said of values over stand-ins, in all rounds; ahead: how many regions there are
-    yet; late: was there any proof that more time might have ended?
+    known: verdicts on values over stand-ins, of all rounds; regions_left: regions to come;
+    is_out_of_time: True if more time might have completed some proof.
     """
 
     a: g.Graph
@@ -105,7 +104,7 @@ class _Work:
         return time.monotonic() >= self.end or self.stop()
 
     def round(self, b: g.Graph) -> Compared:
-        """All of the first graph, and of the second."""
+        """Rebuild the first graph, then the second, and compare their outputs."""
         first, second = g.nodes(self.a), g.nodes(b)
         read = {v for n in (*first, *second) for v in n.inputs} | {*self.a.outputs, *b.outputs}
         self.partners = {v: w for v, w in self.partners.items() if v in read}
@@ -132,7 +131,7 @@ class _Work:
         return self.made.get(v, v)
 
     def take(self, n: g.Node) -> None:
-        """Rebuild a node, and prove its results to be their partners."""
+        """Rebuild a node, and prove that its results equal their partners."""
         inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
         again = g.intern_node(n.op, inputs, n.attrs, n.types)
         for old, new in zip(g.results(n), g.results(again), strict=True):
@@ -149,7 +148,7 @@ class _Work:
                 self.made[old] = partner
 
     def prove(self, x: g.Value, y: g.Value) -> Proved | Unknown:
-        """Is y == x? From what is near first; each attempt may take half of the region's time."""
+        """Prove y == x, from near values first; each attempt may take half of the region's time."""
         left = self.end - time.monotonic()
         share = min(self.patience, max(LEAST, 4 * left / max(self.ahead, 1)))
         end = min(self.end, time.monotonic() + share)
@@ -167,7 +166,7 @@ class _Work:
     def said(
         self, x: g.Value, y: g.Value, given: tuple[g.Value, ...], seconds: float
     ) -> Proved | Unknown:
-        """Of y == x where what is given may be anything; the same as was said of an equal pair."""
+        """Prove y == x for arbitrary given values; the cached verdict for an equal pair."""
         change: dict[g.Value, g.Value] = {
             v: numbered_input(k, v.type, "given") for k, v in enumerate(given)
         }
@@ -185,8 +184,9 @@ class _Work:
         return found
 
     def cuts(self, x: g.Value, y: g.Value) -> Iterator[tuple[g.Value, ...]]:
-        """What may be taken as given, what is near first; constants as any, then as numbers. Not
-        before both are made of the same: what only one is made of would have to vanish."""
+        """Yield the sets of values to be assumed, near ones first; constants as arbitrary, then as
+        numbers. A set is skipped unless both values depend on the same part of it: the rest would
+        have to vanish."""
         seen: set[tuple[g.Value, ...]] = set()
         for numbers in (False, True):
             for depth in DEPTHS:
@@ -197,8 +197,8 @@ class _Work:
                     yield given
 
     def near(self, x: g.Value, y: g.Value, depth: int, numbers: bool) -> Iterator[g.Value]:
-        """Values of the first graph, at least so many operators before both, that cut both off;
-        and constants, with `numbers` only those that are read as no number anyway."""
+        """Yield the values of the first graph that cut off both values at this depth, and
+        constants; with `numbers` only constants whose numbers are not read anyway."""
         far: dict[g.Value, int] = {x: 0, y: 0}
         front = list(far)
         while front:
@@ -216,14 +216,14 @@ class _Work:
                 yield v
 
     def cut(self, v: g.Value, x: g.Value, deep: bool, numbers: bool) -> bool:
-        """Is it given?"""
+        """True if the value is assumed."""
         if isinstance(v, g.Constant):
             return not (is_written(v) if numbers else is_number(v))
         return deep and v in self.shared and v is not x
 
 
 def _leaves(v: g.Value, given: tuple[g.Value, ...]) -> set[g.Value]:
-    """What a value is made of, constants left out."""
+    """Return the assumed values and inputs that a value depends on, without constants."""
     ends = set(given)
     stack, seen = [v], {v}
     found: set[g.Value] = set()

@@ -1,10 +1,10 @@
 """Constants of one graph as expressions of another's: moved bit by bit, or computed and rounded.
 
-What a tool merged, turned round, padded or scaled ahead of time is another constant. It is written
-here as what was computed, over the constants of the first graph, so that a proof can go on from
-there. Moved elements have the same bits. Computed ones lie within ULPS units in the last place of
-what they are sums of; where the exact result is a number of the type, they are that. A constant
-that is merely near a given one is not related.
+Tools fuse, transpose, pad or scale weights ahead of time, which gives other constants. Such a
+constant is rewritten here as its computation over constants of the first graph, so that a proof can
+continue. Moved elements have the same bits. Computed elements are within MAX_ULPS units in the last
+place, relative to the terms of their sums; an exactly representable result must be equal. A
+constant that is merely close to a given one is not related.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from superopt.verifier.blocks import Source, bits_of, blocks
 from superopt.verifier.folds import offered
 from superopt.verifier.forms import count
 
-ULPS = 4  # each operation rounds by half a one, and tools compute in several orders
+ULPS = 4  # an operation rounds by half an ulp, and tools compute in different orders
 SHORT = 1 << 16
-JOINED = 4  # times as large as the largest constant may be what one is computed of
-LARGE = 1 << 12  # elements; larger constants are computed only of what the second graph has not
+JOINED = 4  # largest intermediate constant, relative to the largest constant
+LARGE = 1 << 12  # elements; larger constants are computed only from new constants
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A constant of the second graph, and what it is over the first one's. ulps: how far it is from
-    that, of the terms that it is a sum of; None where elements only moved."""
+    """A constant of the second graph as an expression over the first one's. ulps: its distance,
+    relative to the terms of the sums; None if elements only moved."""
 
     constant: g.Constant
     value: g.Value
@@ -43,8 +43,8 @@ class Relation:
 
 
 def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tuple[Relation, ...]]:
-    """`b` with constants that `a` has not as expressions of those that it has, where they are some;
-    and these relations. Both graphs are over the same inputs. seconds: until no more is begun."""
+    """Return `b` with constants that `a` lacks expressed by those it has, if possible, and these
+    relations. Both graphs have the same inputs. seconds: no new work starts after them."""
     b = _same(a, b)
     mine, theirs = g.constants(a), g.constants(b)
     end = time.monotonic() + seconds
@@ -66,7 +66,7 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
     if left:
         every = offered(a, JOINED * max(map(count, (*left, *mine))))
         quick = [v for v in every if all(n.op.name != "MatMul" for n in g.nodes([v]))]
-        for some in (quick, every):  # products take longer
+        for some in (quick, every):  # products are slower
             found += _folded(some, left, exact, set(theirs), end)
             left = [c for c in left if all(r.constant is not c for r in found)]
     change: dict[g.Value, g.Value] = {r.constant: r.value for r in found}
@@ -74,7 +74,7 @@ def related(a: g.Graph, b: g.Graph, seconds: float = 10.0) -> tuple[g.Graph, tup
 
 
 def _same(a: g.Graph, b: g.Graph) -> g.Graph:
-    """`b` with constants of `a` for those of the same content, which folding may have made anew."""
+    """Return `b` with the constants of `a` of equal content, which folding may have copied."""
     mine = g.constants(a)
     theirs = [c for c in g.constants(b) if c.nbytes and c not in set(mine)]
     types = {c.type for c in theirs}
@@ -94,7 +94,7 @@ def _folded(
     theirs: set[g.Constant],
     end: float,
 ) -> list[Relation]:
-    """Constants that are wanted, and computed as some of these are."""
+    """Relate wanted constants that are computed by some of the expressions."""
     if not wanted:
         return []
     computed = _computed(some, wanted, exact, theirs, end)
@@ -121,13 +121,13 @@ def _has_numbers(c: g.Constant) -> bool:
 
 
 def _uniform(c: g.Constant) -> bool:
-    """Is it one number everywhere?"""
+    """True if all elements are equal."""
     array = c.load()
     return bool((array == array.flat[0]).all())
 
 
 def _number(c: g.Constant, computed: Sequence[Source]) -> g.Value | None:
-    """One number everywhere that is computed as one."""
+    """Return a uniform constant as a computed number, None if no source matches."""
     one = c.load().reshape(-1)[:1]
     for s in computed:
         if s.wide.size == 1 and s.like(np.array([0]), bits_of(one), one.astype(np.float64)).all():
@@ -138,13 +138,13 @@ def _number(c: g.Constant, computed: Sequence[Source]) -> g.Value | None:
 
 
 def _plain(c: g.Constant) -> bool:
-    """Is it one short fraction everywhere, which is read as that?"""
+    """True for a uniform constant that is a short fraction and is read as such."""
     first = float(c.load().flat[0])
     return _uniform(c) and (not np.isfinite(first) or Fraction(first).denominator <= SHORT)
 
 
 def _given(mine: Sequence[g.Constant], theirs: set[g.Constant], dtype: object) -> list[Source]:
-    """The first graph's own constants, those first that the second one has not."""
+    """Return the first graph's constants, those first that the second graph lacks."""
     some = [c for c in mine if c.type.dtype == dtype and c.nbytes]
     return [_source(c, c.load(), None) for c in sorted(some, key=lambda c: c in theirs)]
 
@@ -171,7 +171,7 @@ def _computed(
     theirs: set[g.Constant],
     end: float,
 ) -> dict[DType | None, list[Source]]:
-    """Those values of some that are in a constant that is wanted, as sources."""
+    """Return the expressions whose values occur in a wanted constant, as sources."""
     out: dict[DType | None, list[Source]] = {}
     known = _Values()
     targets = {d: [c for c in wanted if c.type.dtype == d] for d in (F32, F64)}
@@ -197,7 +197,7 @@ def _computed(
 
 
 def _rounded(v: g.Value, value: np.ndarray, size: np.ndarray) -> Source | None:
-    """As a source: nothing that is exact may be rounded."""
+    """Return a value as a source; exactly representable elements get no tolerance."""
     dtype = v.type.dtype
     assert dtype is not None
     with np.errstate(all="ignore"):
@@ -209,7 +209,7 @@ def _rounded(v: g.Value, value: np.ndarray, size: np.ndarray) -> Source | None:
 
 
 def _seen(s: Source, wanted: np.ndarray) -> bool:
-    """Are its first, middle or last elements among those that are wanted?"""
+    """True if its first, middle or last element is among the wanted ones."""
     assert s.room is not None
     for k in {0, s.wide.size // 2, s.wide.size - 1}:
         low, high = np.searchsorted(wanted, [s.wide[k] - s.room[k], s.wide[k] + s.room[k]])
@@ -219,8 +219,8 @@ def _seen(s: Source, wanted: np.ndarray) -> bool:
 
 
 def _near(s: Source, given: Source) -> bool:
-    """Has a given constant about the same elements? Then a wanted one that is near is not said to
-    be computed."""
+    """True if a given constant has about the same elements: then a close wanted constant is
+    ambiguous."""
     assert s.room is not None
     if s.wide.size != given.wide.size:
         return False
@@ -233,14 +233,14 @@ def _near(s: Source, given: Source) -> bool:
 
 _TINY = float(np.finfo(np.float64).tiny)
 ROUNDED = 1e-12  # of a sum in float64
-# What the sizes of terms go through instead of the operator itself.
+# Operators that propagate the magnitudes of terms in place of the operator itself.
 _SIZES = {"Sub": "Add", "Neg": "Identity"}
 
 
 @dataclass(slots=True)
 class _Values:
-    """Values of constant expressions in float64, each with the size of the terms that it is a sum
-    of, which is what rounding is measured by."""
+    """Values of constant expressions in float64, with the magnitude of the terms of their sums,
+    which rounding is measured against."""
 
     known: dict[g.Value, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
@@ -274,7 +274,7 @@ class _Values:
 
 
 def _apart(v: g.Value, c: g.Constant) -> float:
-    """How many units in the last place `c` is from `v`, of the terms that it is a sum of."""
+    """Return the distance of `c` from `v` in ulps, relative to the terms of the sums."""
     value, size = _Values().of(v)
     want = c.load().astype(np.float64)
     eps = float(np.finfo(c.load().dtype).eps)

@@ -1,4 +1,4 @@
-"""Scalar functions of elements, and the numbers that are written in rules."""
+"""Scalar functions of elements, and literals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from superopt.verifier.simplify import times
 
 EXACT_POWERS = 8
 POWERS = "powers of numbers that are not below 0"
-MOST_ROOTED = 256  # numerators and denominators of numbers whose roots are kept as such
+MOST_ROOTED = 256  # numerators and denominators under a root
 MOST_SQUARED = 100  # numbers whose squares are taken out of a root
 WHOLE = frozenset(("floor", "round"))
 ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
@@ -46,7 +46,7 @@ NEAREST = "a literal is the simple number that it is the nearest float of"
 
 
 def number_of(v: int | Fraction | float) -> NF:
-    """A number as it is written: 0.16666666666666666 is 1 / 6."""
+    """Return a literal as an exact number: 0.16666666666666666 is 1 / 6."""
     if isinstance(v, float) and not math.isfinite(v):
         if v != v:
             raise Undefined("nan")
@@ -65,7 +65,7 @@ def number_of(v: int | Fraction | float) -> NF:
             if simple != exact:
                 NOTES.add(NEAREST)
             return N.constant(simple)
-    for roots in (1, 2):  # as 1 / sqrt(8), or its root, by which both factors of scores are scaled
+    for roots in (1, 2):  # as 1 / sqrt(8), or its root, which scales both factors of scores
         size = abs(float(exact))
         simple = Fraction(size ** (2**roots)).limit_denominator(MOST_ROOTED)
         if _rounds_to(float(simple) ** (0.5**roots), abs(exact)):
@@ -78,15 +78,15 @@ def number_of(v: int | Fraction | float) -> NF:
 
 
 def _rounds_to(simple: float, exact: Fraction) -> bool:
-    """Is `exact` the float nearest to a number, of float32 where it is one? No two floats are read
-    as the same number then."""
+    """True if `exact` is the float nearest to `simple`, in float32 if it is one: then no two floats
+    are read as the same number."""
     v = float(exact)
     with np.errstate(all="ignore"):
         return float(np.float32(simple)) == v if float(np.float32(v)) == v else simple == v
 
 
 def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
-    """A scalar function of elements; `exact`: of real numbers, not of integers that wrap."""
+    """Return a scalar function of elements. `over_reals`: over real numbers, else over integers."""
     match fn, args:
         case "add", [a, b]:
             return N.plus(a, b)
@@ -103,7 +103,7 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
             return unrooted(times(a, inverse(b, facts), facts), facts)
         case (("div" | "div of integers"), [_, _]):
             return hoisted(args, facts, toward_zero)
-        case "fmod", [a, b] if not exact:  # what the quotient leaves
+        case "fmod", [a, b] if not exact:  # a - b * quotient
             part = hoisted(args, facts, toward_zero)
             return N.minus(a, times(b, part, facts))
         case "mod of integers", [_, _]:
@@ -153,8 +153,8 @@ def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
 
 
 def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
-    """log(x y) is log(x) + log(y) where x is above 0, which it is of itself or by what is known of
-    factors; log(exp(x)) is x; log(sqrt(x)) is log(x) / 2."""
+    """Expand log(x y) to log(x) + log(y) for x above 0, by itself or by known signs; log(exp(x)) to
+    x; log(sqrt(x)) to log(x) / 2."""
     if not a.terms:
         raise Undefined("log(0)")
     content, rest = factored(a)
@@ -187,7 +187,8 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
 
 
 def _powered(args: list[NF], facts: Facts) -> NF:
-    """exp(x) ** y is exp(x y). Other bases may be below 0, where some powers are no numbers."""
+    """Replace exp(x) ** y by exp(x y). Powers of other, possibly negative, bases may be
+    undefined."""
     a, b = args
     one = a.single
     of = [N.scaled(f.of, e) for f, e in one.powers if isinstance(f, N.Exp)] if one else []
@@ -197,7 +198,7 @@ def _powered(args: list[NF], facts: Facts) -> NF:
 
 
 def _exponents(a: NF, b: NF, facts: Facts) -> NF:
-    """x ** (y + z) is x ** y x ** z, where each of these is a number."""
+    """Expand x ** (y + z) to x ** y x ** z, wherever these are defined."""
     if len(b.terms) == 1 and b.terms[0].coefficient == 1:
         return power(N.fn("pow", (a, b)))
     NOTES.add(POWERS)
@@ -216,18 +217,18 @@ def _exponents(a: NF, b: NF, facts: Facts) -> NF:
 
 
 def _root(args: list[NF], facts: Facts) -> NF:
-    """sqrt(x * x) is the greater of x and -x; sqrt(1 / x) is 1 / sqrt(x)."""
+    """Replace sqrt(x * x) by max(x, -x), and sqrt(1 / x) by 1 / sqrt(x)."""
     (a,) = args
     known = factors(facts)
     c = a.constant
-    if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, of which squares are taken out
+    if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, without square factors
         whole, rest = _squares(c.numerator * c.denominator)
         if rest > MOST_ROOTED**2:
             return number_of(math.sqrt(c))
         out = N.constant(1) if rest == 1 else power(N.fn("sqrt", (N.constant(rest),)))
         return N.scaled(out, Fraction(whole, c.denominator))
     one = a.single
-    if one is not None and one.powers:  # sqrt(x y) is sqrt(x) sqrt(y) where x is not below 0
+    if one is not None and one.powers:  # sqrt(x y) is sqrt(x) sqrt(y) for nonnegative x
         outside = [p for p in one.powers if _halves(p, known)]
         if outside and (len(one.powers) > 1 or one.coefficient != 1):
             left = tuple(p for p in one.powers if p not in outside)
@@ -236,7 +237,7 @@ def _root(args: list[NF], facts: Facts) -> NF:
                 alone = N.form((Term(ONE, (), frozenset(), (p,)),))
                 inner = times(inner, _root([alone], facts), facts)
             return inner
-    if one is None:  # sqrt(x * x * y) is the greater of x and -x, times sqrt(y), of sums y, too
+    if one is None:  # sqrt(x * x * y) is max(x, -x) sqrt(y), also for sums y
         outside = [p for p in shared_powers([a], frozenset()) if _even(p) or _halves(p, known)]
         outside = [p for p in outside if not isinstance(p[0], N.Num)]
         if outside:
@@ -262,8 +263,8 @@ def _root(args: list[NF], facts: Facts) -> NF:
 
 
 def _halves(p: N.Power, known: Mapping[Factor, int]) -> bool:
-    """Is a factor never below 0, so that it has a root by itself? Those in even powers always are,
-    and have roots that are taken together."""
+    """True if a factor is nonnegative and so has its own root. Even powers always are nonnegative,
+    and their roots are taken together."""
     return not _even(p) and (sign(Term(ONE, (), frozenset(), (p,)), known) or 0) > 0
 
 
@@ -272,7 +273,8 @@ def _even(p: N.Power) -> bool:
 
 
 def _squares(n: int) -> tuple[int, int]:
-    """(r, s) with n == r * r * s, where s has no small square in it, and is 1 for a square."""
+    """Return (r, s) with n == r * r * s, where s has no small square factor, and is 1 for a
+    square."""
     r = math.isqrt(n)
     if r * r == n:
         return r, 1
@@ -285,7 +287,7 @@ def _squares(n: int) -> tuple[int, int]:
 
 
 def _rounded(fn: str, a: NF) -> NF:
-    """Nothing is left to round of sums and products of what is rounded."""
+    """Round sums and products; those of rounded values are unchanged."""
     whole = all(
         t.coefficient.denominator == 1
         and all(
@@ -300,14 +302,14 @@ def _rounded(fn: str, a: NF) -> NF:
 
 
 def _symmetric(fn: str, a: NF) -> NF:
-    """f(-x) is f(x), and f(0) is 1."""
+    """Return an even function of `a`: f(-x) is f(x), and f(0) is 1."""
     if not a.terms:
         return N.constant(1)
     return power(N.fn(fn, (N.scaled(a, -1) if a.terms[0].coefficient < 0 else a,)))
 
 
 def _sign(name: str, a: NF) -> NF:
-    """The sign of a sign is that sign, and that of -x the other one."""
+    """Return the sign function: it is idempotent and odd."""
     one = a.single
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]

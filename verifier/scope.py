@@ -1,4 +1,4 @@
-"""At which ranks a rule is proved."""
+"""The ranks at which a rule is proved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from superopt.rules.term import (
 from superopt.te.dtype import DTYPES
 from superopt.verifier.choices import Ranks
 
-MOST = {0: 4, 1: 4, 2: 4}  # by how many operands have any rank
+MOST = {0: 4, 1: 4, 2: 4}  # by the number of operands of any rank
 MATRICES = frozenset(("MatMul", "Gemm"))
 IMAGES = frozenset(
     (
@@ -48,11 +48,11 @@ IMAGES = frozenset(
 
 
 def scope_of(rule: Rule) -> Ranks:
-    """Up to rank 4 where few operands are free, less where their combinations are many; and so far
-    that axes which are named from either end are different ones.
+    """Return the ranks to prove: up to 4 if few operands have open rank, fewer for many
+    combinations, and enough that axes counted from the front and from the end differ.
 
-    Where every operator works element by element, ranks 0 and 1 stand for all: an axis has nothing
-    to do with the others, and each operand is read at one place only.
+    If every operator is elementwise, ranks 0 and 1 cover all ranks: an axis is independent of the
+    others, and each operand is read at one index only.
     """
     if elementwise(rule):
         return Ranks(0, 1)
@@ -64,8 +64,8 @@ def scope_of(rule: Rule) -> Ranks:
 
 
 def _apart(rule: Rule, apps: Sequence[App]) -> int:
-    """The rank at which no axis that is named from the front is one that is named from the back,
-    and one is between them: at rank 4 axis -3 is the second, and at rank 5 it is not."""
+    """Return the rank at which axes named from the front and from the end are disjoint with one
+    axis between them: at rank 4 axis -3 is the second, and at rank 5 it is not."""
     front = back = 0
     for t in apps:
         if t.op.name in IMAGES:
@@ -87,26 +87,26 @@ def _apart(rule: Rule, apps: Sequence[App]) -> int:
 
 
 def _numbers(f: Formula) -> Iterator[int]:
-    """The axes that are written out."""
+    """Yield the literal axes."""
     for p in f.items if isinstance(f, Seq) else (f,):
         if isinstance(p, Lit) and isinstance(p.value, int):
             yield p.value
 
 
 def elementwise(rule: Rule) -> bool:
-    """Does every operator of both sides work element by element?"""
+    """True if every operator of both sides works element by element."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     apps = all("elementwise" in t.op.laws for t in terms if isinstance(t, App))
     said = any(_asks(f, OF_SHAPES) for f in _formulas(rule))
     return apps and not said and not any(isinstance(t, Filled) for t in terms)
 
 
-# What may be another thing at other ranks.
+# Functions whose value may differ between ranks.
 OF_SHAPES = frozenset(("rank", "shape", "size", "numel", "len"))
 
 
 def _formulas(rule: Rule) -> list[Formula]:
-    """Those of attributes and numbers, which say what is computed, not where."""
+    """Return the formulas of attributes and numbers, which affect what is computed."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     found = [f for t in terms if isinstance(t, App) for _, f in t.attrs]
     return [*found, *(t.value for t in terms if isinstance(t, Scalar))]
@@ -124,8 +124,9 @@ TRUTHS = frozenset(
 
 
 def unclear(rule: Rule) -> str:
-    """Why nothing can be said of a rule: what it computes hangs on what has one value here, or few;
-    an operand of any type is a float32 here, of which a cast to it is nothing."""
+    """Return why the proof says nothing about a rule, else "": its meaning depends on something
+    that has one value here, or few. An operand of any type is a float32 here, so a cast to float32
+    is nothing."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     if any(isinstance(t, Scalar) and _asks(t.value, ("rank", "len")) for t in terms):
         return "a number that hangs on a rank"
@@ -144,15 +145,15 @@ def unclear(rule: Rule) -> str:
 
 
 def _to_any(t: App, rule: Rule) -> bool:
-    """Is it a cast to a type that is open? Then it is one to other types, too, of which nothing but
-    the name is known: what holds for these holds for every function of an element."""
+    """True for a cast to an open type. It also covers casts to other types, which are uninterpreted
+    functions: what holds for these holds for every elementwise function."""
     to = dict(t.attrs).get("to")
     asked = any(isinstance(q, Call) and q.fn == "dtype" for f in rule.where for q in walk(f))
     return isinstance(to, Name) and not asked
 
 
 def _is_bit(t: Term, bools: Collection[str]) -> bool:
-    """Is it true or false, or a cast of that?"""
+    """True for a boolean, or a cast of one."""
     match t:
         case Var(name):
             return name in bools
@@ -162,19 +163,20 @@ def _is_bit(t: Term, bools: Collection[str]) -> bool:
             return False
 
 
-NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # what they take may not have any shape
+NOT_STRETCHED = frozenset(("Clip", "PRelu"))  # their operands may not have any shape
 
 
 def stretched(rule: Rule) -> dict[str, App]:
-    """Operands that are read only where terms of the same operands broadcast them: Sub(x, y) and
-    Sub(y, x).
+    """Return operands that are read only where terms of the same operands broadcast them: Sub(x, y)
+    and Sub(y, x).
 
-    Such a one stands for itself expanded to the shape of the terms: it need not be tried smaller.
+    Such an operand stands for itself expanded to the shape of the terms: smaller shapes add
+    nothing.
     """
     out: dict[str, App] = {}
     apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
     made = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    others = any(isinstance(t, (Filled, Scalar, Map)) for t in made)  # that may speak of shapes
+    others = any(isinstance(t, (Filled, Scalar, Map)) for t in made)  # that may refer to shapes
     for p in rule.params:
         if not isinstance(p, Param) or p.shape is not None or p.run:
             continue
@@ -192,14 +194,14 @@ def stretched(rule: Rule) -> dict[str, App]:
 
 
 def _same_operands(t: App, u: App) -> bool:
-    """Are they broadcast to one shape? A number may have axes on the left, and has none on the
+    """True if both broadcast the same operands. A number may have axes on the left, and none on the
     right."""
     plain = not any(isinstance(o, Number) for o in t.operands)
     return t == u or (plain and frozenset(t.operands) == frozenset(u.operands))
 
 
 def broadcasts(t: App) -> bool:
-    """May each operand have any shape, of those that broadcast?"""
+    """True if each operand may have any shape that broadcasts."""
     return (
         "elementwise" in t.op.laws
         and len(t.operands) > 1
@@ -213,13 +215,13 @@ def _const(f: Formula) -> bool:
 
 
 def words(rule: Rule, ranks: Ranks) -> str:
-    """The ranks for which a proof at these holds."""
+    """Return the text of the ranks that a proof at these ranks covers."""
     tried = f"ranks {ranks.least} to {ranks.most}"
     return f"any rank, each axis by itself (from {tried})" if elementwise(rule) else tried
 
 
 def _free(p: Param) -> str:
-    """The name of what leaves the rank of `p` open."""
+    """Return the name of what leaves the rank of `p` open, else ""."""
     if p.shape is None:
         return p.name
     for f in p.shape:

@@ -1,8 +1,8 @@
-"""Terms and pieces under facts: guards that hold or cannot, variables that equalities fix, ranges.
+"""Terms and pieces under facts: decided guards, variables fixed by equations, ranges.
 
-sum over k < n + m where k < n of f(k)        sum over k < n of f(k)
-sum over k < n + m where k >= n of f(k)       sum over k < m of f(k + n)
-sum over k < n where k == j of f(k)           f(j) where j < n
+sum over k < n + m where k < n of f(k)        sum over k < n of f(k) sum over k < n + m where k >= n
+of f(k)       sum over k < m of f(k + n) sum over k < n where k == j of f(k)           f(j) where j
+< n
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superopt.verifier.poly import Poly, Quot, Var
 
 
 def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
-    """p // q for q >= 1."""
+    """Return p // q for q >= 1."""
     known = facts or NOTHING
     if known.equations:
         p = _by_equations(p, q, known)
@@ -29,7 +29,7 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
         return whole
     if len(q.terms) > 1:
         more, left = P.divided_by_sum(p, q)
-        for beyond in (0, -1, 1) if more.terms else ():  # a bare 2 n of 2 n + 1 is no 2 n + 2
+        for beyond in (0, -1, 1) if more.terms else ():  # 2 n is less than 2 n + 2
             own = left - q * beyond
             if known.holds(ge(own)) and known.holds(ge(q - 1 - own)):
                 return more + beyond
@@ -47,7 +47,7 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
 
 
 def _as_known(p: Poly, q: Poly, facts: Facts) -> Poly | None:
-    """p // q as another quotient by q that the facts speak of, where it is the same."""
+    """Return p // q as an equal quotient by q that occurs in the facts, else None."""
     for a in facts.quotients:
         left = p - P.of(a) * q if a.q is q and a.p is not p else None
         if left is not None and facts.holds(ge(left)) and facts.holds(ge(q - 1 - left)):
@@ -56,8 +56,8 @@ def _as_known(p: Poly, q: Poly, facts: Facts) -> Poly | None:
 
 
 def _by_equations(p: Poly, q: Poly, facts: Facts) -> Poly:
-    """`p` with a product that q divides for an equal one that it does not: n * m for a * b before a
-    division by m."""
+    """Replace products in `p` by equal products that q divides: n * m for a * b before a division
+    by m."""
     if len(q.terms) != 1:
         return p
     ((m, c),) = q.terms
@@ -68,7 +68,7 @@ def _by_equations(p: Poly, q: Poly, facts: Facts) -> Poly:
 
 
 def in_one_form(p: Poly, facts: Facts) -> Poly:
-    """`p` with one of two products that are equal for the other."""
+    """Return `p` with one representative for products that are equal."""
     for old, new in facts.equations:
         if P.made({old: 1}).number > P.made({new: 1}).number:
             p = P.replaced(p, old, new)
@@ -76,7 +76,7 @@ def in_one_form(p: Poly, facts: Facts) -> Poly:
 
 
 def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
-    """(a // b) // c is a // (b c); (g a + r) // (g b) is (a + r // g) // b."""
+    """Simplify (a // b) // c to a // (b c), and (g a + r) // (g b) to (a + r // g) // b."""
     if len(p.terms) == 1:
         ((m, c),) = p.terms
         if c == 1 and len(m) == 1 and isinstance(m[0], Quot):
@@ -94,13 +94,13 @@ def _nested(p: Poly, q: Poly, facts: Facts) -> Poly | None:
             continue
         if facts.holds(ge(rest), STRONG[0]) and facts.holds(ge(g - 1 - rest), STRONG[0]):
             return quotient(whole, smaller, facts)
-        if found is None and g.value is None:  # by a number it would only be written in another way
+        if found is None and g.value is None:  # a numeric factor would only change the notation
             found = quotient(whole + quotient(rest, g, facts), smaller, facts)
     return found
 
 
 def _parts(m: P.Mono, c: int) -> Iterable[Poly]:
-    """Proper factors of a monomial."""
+    """Yield the proper factors of a monomial."""
     for k in range(1, 1 << len(m)):
         atoms = tuple(a for n, a in enumerate(m) if k >> n & 1)
         if len(atoms) < len(m) or c != 1:
@@ -116,7 +116,7 @@ NOTHING = Facts()
 
 
 def forget() -> None:
-    """Nothing that was found out without hypotheses is known; samples are drawn anew."""
+    """Clear the answers without hypotheses and draw new samples."""
     NOTHING.known.clear()
     NOTHING.weakly.clear()
     NOTHING.children.clear()
@@ -124,14 +124,14 @@ def forget() -> None:
     NOTHING.samples = None
 
 
-STRONG = [False]  # is Z3 asked whether guards hold? only where a first attempt failed
+STRONG = [False]  # True while guards may use Z3: only after a first attempt failed
 S.QUOTIENT[0] = quotient
 
 # --- terms ----------------------------------------------------------------------------------------
 
 
 def simplified(t: Term, facts: Facts) -> list[Term]:
-    """Closed terms whose sum is the open term `t` where `facts` hold."""
+    """Return closed terms whose sum is the open term `t` where `facts` hold."""
     body = settled(t.bound, t.guards, facts)
     if body is None:
         return []
@@ -161,7 +161,8 @@ _Body = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly]]
 
 
 def settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Body | None:
-    """Bound variables, guards and substitutions in one form; None where nothing satisfies them."""
+    """Return canonical bound variables, guards and substitutions; None if no value satisfies
+    them."""
     env: dict[Var, Poly] = {}
     while True:
         rest = _pruned(guards, facts)
@@ -181,7 +182,8 @@ def settled(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _
 
 
 def _pruned(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
-    """Without what follows from the facts and from each other."""
+    """Drop guards that follow from the facts and the other guards; None if they are
+    contradictory."""
     rest: list[Guard] = []
     for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
         g = coarser(g, facts, STRONG[0])
@@ -215,7 +217,8 @@ NO_GUARDS: frozenset[Guard] = frozenset()
 
 
 def _step(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Step | bool | None:
-    """One variable fixed or moved: (variables, new guards, substitution, guards that are done)."""
+    """Fix or move one variable: (variables, new guards, substitution, guards used). False:
+    empty."""
     own = frozenset(bound)
     for v in bound:
         n = v.extent.value
@@ -266,7 +269,7 @@ def _swapped(bound: tuple[Var, ...], v: Var, w: Var) -> tuple[Var, ...]:
 
 
 def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
-    """A closed piece that is the open one under facts; None for no piece."""
+    """Return the closed piece of an open one under facts; None if it is empty."""
     body = settled(p.bound, p.guards, facts)
     if body is None:
         return None
@@ -287,7 +290,7 @@ def simplified_piece(p: Piece, facts: Facts) -> Piece | None:
 
 
 def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
-    """Is there a value of v that satisfies the guards? False is: not seen to be."""
+    """True if some value of v is shown to satisfy the guards."""
 
     def works(value: Poly, more: Facts) -> bool:
         env = {v: value}
@@ -309,7 +312,7 @@ def inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
             return True
         if step.value == 1:
             first, there = low, at
-        else:  # the first multiple of `step` that is not below `low`
+        else:  # the first multiple of `step` that is at least `low`
             first = P.sym("first", 0)
             there = at.plus(ge(first * step - low)).plus(ge(low + step - 1 - first * step))
         if works(first, there):
@@ -329,7 +332,7 @@ def opened_piece(p: Piece) -> Piece:
 
 
 def times(a: NF, b: NF, facts: Facts) -> NF:
-    """The product, multiplied out."""
+    """Return the expanded product."""
     ca, cb = a.constant, b.constant
     if ca is not None:
         return N.scaled(b, ca)
@@ -352,7 +355,7 @@ def times(a: NF, b: NF, facts: Facts) -> NF:
 
 
 def summed(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
-    """The sum of `a` over fresh variables."""
+    """Return the sum of `a` over fresh variables."""
     out: list[Term] = []
     for t in a.terms:
         u = S.opened(t)
@@ -361,7 +364,7 @@ def summed(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
 
 
 def where(a: NF, g: Guard, facts: Facts) -> NF:
-    """`a` where `g` holds, else 0."""
+    """Return `a` where `g` holds, else 0."""
     out: list[Term] = []
     for t in a.terms:
         u = S.opened(t)
@@ -370,7 +373,7 @@ def where(a: NF, g: Guard, facts: Facts) -> NF:
 
 
 def under(a: NF, facts: Facts) -> NF:
-    """The terms of `a` again, under more facts; what is inside their factors stays."""
+    """Simplify the terms of `a` under more facts; the insides of factors stay."""
     if not any(t.guards or t.bound for t in a.terms):
         return a
     out: list[Term] = []
@@ -383,7 +386,7 @@ def under(a: NF, facts: Facts) -> NF:
 
 
 def outer_guard(a: NF) -> Guard | None:
-    """A guard that does not depend on what its term sums over."""
+    """Return a guard that does not depend on the bound variables of its term, else None."""
     for t in a.terms:
         own = frozenset(t.bound)
         for g in sorted(t.guards):

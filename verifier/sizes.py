@@ -1,8 +1,8 @@
-"""Sizes that are not known yet: what makes two of them equal, found as the operators ask.
+"""Sizes that are still open: equations and orders between them, as operators ask.
 
-An attempt at an instance of a rule starts from a `State`. Where operators compare two sizes that
-differ as expressions, one symbol is solved for, or the equation is kept as a hypothesis; where two
-sizes are broadcast, they are equal, or one of them is 1. Each of these is another attempt.
+An attempt at an instance starts from a `State`. Where operators compare two sizes that differ as
+expressions, the attempt solves for one symbol or keeps the equation as a hypothesis. Where two
+sizes broadcast, they are equal, or one of them is 1. Each of these cases is another attempt.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from superopt.verifier.products import (
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Choices so far. sizes: what symbols stand for; hypotheses: bools over sizes; derived: what
-    the right side needs beyond the left, in words; choices: ranks, axes and so on. level: the
-    highest of the ranks that were chosen; orders: a <= b (or a < b) of numbers that may be any;
-    stretched: sizes of 1 that are broadcast, as counted; wide: symbols that are not 1, since what
-    is so where they are is looked at elsewhere; units: sizes that are 1, which no symbol says;
-    spoken: (n, 1) where the rule speaks of n - 1; fixes: symbols and what they were replaced with,
-    in order."""
+    """Choices so far. choices: ranks, axes and others; sizes: values of symbols; hypotheses: bools
+    over sizes; derived: texts of what the right side needs beyond the left; level: the highest
+    chosen rank; number_orders: a <= b (or a < b) of unknown numbers; stretched_count: broadcast
+    sizes of 1; not_one: symbols that are not 1, as that case is checked elsewhere; unit_sizes:
+    composite sizes that are 1; mentioned_differences: (n, 1) where the rule uses n - 1;
+    substitutions: symbols and their replacements, in order."""
 
     choices: Mapping[str, object]
     sizes: Mapping[str, Expr]
@@ -51,7 +50,7 @@ class State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
 
     def said(self, e: Expr) -> Expr:
-        """In the rule's own sizes: what n' is that n was replaced with, is told by n."""
+        """Express `e` in the rule's own sizes: n' that replaced n is computed from n."""
         for name, value in reversed(self.fixes):
             own = Size(f"{name}'")
             form = linear(value, own)
@@ -62,8 +61,8 @@ class State:
         return e
 
     def needs(self, gap: ix.Poly, sign: str) -> str:
-        """gap == 0 (or > 0, or >= 0) in words, of the rule's own sizes; nothing where these say so
-        anyway."""
+        """Return the text of gap == 0 (or > 0, or >= 0) in the rule's own sizes; "" if it always
+        holds."""
         said = self.said(ix.from_polynomial(gap))
         low, _ = ix.bounds(said)
         if sign != "==" and low is not None and low >= (sign == ">"):
@@ -74,7 +73,7 @@ class State:
         return replace(self, orders=(*self.orders, (a, strictly, b)))
 
     def fixed(self, name: str, value: Expr, needs: str) -> State | None:
-        """With a symbol replaced; None where a hypothesis then fails."""
+        """Replace a symbol; None if a hypothesis then fails."""
         wide = self.wide
         if name in wide:
             if value == Const(1, INDEX):
@@ -97,7 +96,7 @@ class State:
         return some
 
     def given(self, h: Expr, needs: str) -> State | None:
-        """With a hypothesis more; None where it is false."""
+        """Add a hypothesis; None if it is false."""
         h = tidy(h)
         if isinstance(h, Const):
             return self if h.value else None
@@ -108,7 +107,7 @@ class State:
 
 
 def tidy(h: Expr) -> Expr:
-    """An equation without the factors that both sides share."""
+    """Return an equation without common factors of its sides."""
     match h:
         case Apply("eq", (a, b), _):
             gap = reduced(ix.polynomial(ix.as_index(a - b)))
@@ -120,18 +119,18 @@ def tidy(h: Expr) -> Expr:
 
 
 class Fork(Exception):
-    """The attempt goes on from each of these states."""
+    """The attempt continues from each of these states."""
 
     def __init__(self, states: Sequence[State | None]) -> None:
         self.states = [s for s in states if s is not None]
 
 
 class Misfit(Exception):
-    """Nothing is an instance with these choices."""
+    """There is no instance with these choices."""
 
 
 def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
-    """The states in which two sizes are equal."""
+    """Return the states in which two sizes are equal."""
     gap = reduced(ix.polynomial(ix.as_index(ix.as_index(a) - b)))
     if not gap:
         return [state]
@@ -161,7 +160,8 @@ def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
 
 
 def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State | None] | None:
-    """What follows from gap == 0 and another equation together, where that is simpler."""
+    """Return the states that gap == 0 and another equation imply together, if simpler; else
+    None."""
     match known:
         case Apply("eq", (p, q), _):
             other = reduced(ix.polynomial(ix.as_index(p - q)))
@@ -179,7 +179,7 @@ def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State
 
 
 def _rewritten(gap: ix.Poly, other: ix.Poly) -> Iterator[ix.Poly]:
-    """`gap` with one product in it replaced by what it is where other == 0."""
+    """Yield `gap` with one of its products replaced by means of other == 0."""
     for lead, c in other.items():
         if abs(c) != 1 or not lead:
             continue
@@ -197,7 +197,7 @@ def _rewritten(gap: ix.Poly, other: ix.Poly) -> Iterator[ix.Poly]:
 
 
 def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
-    """m / n, where n divides it."""
+    """Return m / n if n divides it, else None."""
     left = list(m)
     for x in n:
         if x not in left:
@@ -207,7 +207,7 @@ def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
 
 
 def settled(state: State) -> list[State | None] | None:
-    """What the hypotheses imply together; None for nothing more."""
+    """Return the states that the hypotheses imply together; None if nothing new."""
     lows: dict[Expr, tuple[Expr, Expr]] = {}
     for h in state.hypotheses:
         match h:
@@ -231,7 +231,7 @@ def settled(state: State) -> list[State | None] | None:
 
 
 def _simple(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
-    """The states in which gap == 0, where that is what one size is, or a factoring."""
+    """Return the states in which gap == 0, if it determines a size or is a factoring; else None."""
     if not all(isinstance(x, Size) for m in gap for x in m):
         return None
     best = _solution(gap)
@@ -241,7 +241,7 @@ def _simple(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None
 
 
 def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
-    """The states in which a product of sizes is a number."""
+    """Return the states in which a product of sizes is a number."""
     cases = factorings(gap)
     if cases is None:
         return None
@@ -257,7 +257,7 @@ def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | No
 
 
 def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
-    """A size and what it is where gap == 0, best something that is at least 1 anyway."""
+    """Solve gap == 0 for a size, preferably with a value that is at least 1 in any case."""
     best: tuple[int, str, Expr] | None = None
     for m, c in gap.items():
         if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
@@ -277,7 +277,7 @@ MOST_SMALL = 8
 
 
 def taken(state: State, a: Dim, b: Dim) -> bool | None:
-    """Is a <= b taken to be so; None for not said."""
+    """Return whether the state assumes a <= b; None if neither a <= b nor b < a."""
     gap = ix.as_index(ix.as_index(b) - a)
     if _at_least(gap, 0) in state.hypotheses:
         return True
@@ -289,7 +289,7 @@ def _at_least(p: Expr, low: int) -> Expr:
 
 
 def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
-    """The states in which a <= b and those in which b < a."""
+    """Return the states in which a <= b, then those in which b < a."""
     for p, q in (*_extremes(a), *_extremes(b)):
         if taken(state, p, q) is None:
             return ordered(state, p, q, why)
@@ -305,7 +305,7 @@ def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
 
 
 def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
-    """What the innermost minima and maxima are of."""
+    """Yield the operands of the innermost minima and maxima."""
     match d:
         case Apply(fn, args, _):
             inner = [pair for a in args for pair in _extremes(a)]
@@ -318,21 +318,22 @@ def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
 
 
 def bounded(state: State, p: Expr) -> list[State | None] | None:
-    """The states in which p >= 0, where they say so by what a size is."""
+    """Return the states in which p >= 0, if the value of a size ensures it; else None."""
     gap = ix.polynomial(p)
     if sum(map(bool, gap)) < 2:
-        return None  # n >= 2 is said of n, which divides better than n' + 1
+        return None  # n >= 2 stays a hypothesis on n, which divides better than n' + 1
     found = nonnegative(state, gap, "")
     return found if found and all(s is None or _plain(state, s) for s in found) else None
 
 
 def _plain(before: State, after: State) -> bool:
-    """Did no hypothesis come to those that there were?"""
+    """True if the new state has no additional hypothesis."""
     return len(after.hypotheses) <= len(before.hypotheses)
 
 
 def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
-    """The states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or 3."""
+    """Return the states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or
+    3."""
     best: tuple[bool, str, Expr] | None = None
     for m, c in p.items():
         if len(m) != 1 or c != 1 or not isinstance(m[0], Size):
@@ -358,8 +359,8 @@ def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | No
 
 
 def decided(state: State, d: Dim) -> list[State | None] | None:
-    """Where a size is a minimum or maximum that one symbol decides: the states in which it is
-    decided. min(n, 3) is 3 where n is n' + 2, and n is 1 or 2 otherwise."""
+    """Return the states that decide a minimum or maximum which depends on one symbol: min(n, 3) is
+    3 where n is n' + 2, and n is 1 or 2 otherwise. None if there is no such extreme."""
     if isinstance(d, int):
         return None
     match d:
@@ -383,10 +384,10 @@ def decided(state: State, d: Dim) -> list[State | None] | None:
 
 
 def wider(state: State, a: Dim) -> State:
-    """With a size that is not 1, where it is a symbol."""
+    """Return the state in which a symbol is not 1."""
     return replace(state, wide=state.wide | {a.name}) if isinstance(a, Size) else state
 
 
 def is_wide(name: str) -> Expr:
-    """That a symbol is not 1."""
+    """Return the hypothesis that a symbol is not 1."""
     return _at_least(Size(name), 2)

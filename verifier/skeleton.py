@@ -1,8 +1,8 @@
-"""What two forms say of numbers, wherever these are read.
+"""The content of two forms, independent of the indices at which they read.
 
-Of an elementwise rule each way in which operands fit asks the same again: is max(min(x, y), x) = x,
-for an element of x and one of y? With one place of each tensor, and no sum, guard or size, the
-places cannot matter, nor what is known of sizes.
+The instances of an elementwise rule ask the same question: is max(min(x, y), x) = x for elements of
+x and y? If each tensor is read at one index, and there is no sum, guard or size, then neither the
+indices nor facts about sizes matter.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ Skeleton = tuple[object, ...]
 
 
 class _Placed(Exception):
-    """The forms are about more than one element of each tensor."""
+    """The forms read more than one element of a tensor."""
 
 
 def skeleton(forms: Iterable[NF]) -> Skeleton | None:
-    """The forms, with tensors for the elements that are read of them; None where it matters which
-    elements these are."""
+    """Return the forms with tensors in place of their elements; None if the indices matter."""
     places: dict[str, N.Read] = {}
     try:
         return tuple(_form(a, places) for a in forms)

@@ -1,4 +1,4 @@
-"""Questions to Z3: quantifier-free, about integers, with a time limit. `unsat` is the only yes."""
+"""Queries to Z3: quantifier-free, about integers, with a limit. Only `unsat` is a proof."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 else:
     from superopt.verifier.lazy import z3
 
-MILLISECONDS = 60_000  # for one query, should its effort not be counted
-EFFORT = 1_500_000  # the same on every machine: steps of Z3
+MILLISECONDS = 60_000  # for one query, if the resource limit fails
+EFFORT = 1_500_000  # resource limit of Z3, the same on every machine
 
 
 @dataclass(slots=True)
@@ -75,8 +75,7 @@ _SOLVER: list[z3.Solver] = []
 
 
 def forget() -> None:
-    """Ask a new solver from now on: what Z3 finds within its effort hangs on what it was asked
-    before."""
+    """Start a new solver: the results of Z3 within its limit depend on earlier queries."""
     _SOLVER.clear()
     _CONTEXT.clear()
 
@@ -95,7 +94,7 @@ def solver() -> z3.Solver:
         s.set("mbqi", False)
         s.set("timeout", MILLISECONDS)
         s.set("rlimit", EFFORT)
-        s.set("ctrl_c", False)  # Python is to hear of it, and no query to end as "unknown"
+        s.set("ctrl_c", False)  # Python handles interrupts; no query ends as "unknown"
         _SOLVER.append(s)
     return _SOLVER[0]
 
@@ -114,7 +113,7 @@ def follows(hypotheses: Iterable[Guard], goal: Guard) -> bool:
 
 
 def smt2(hypotheses: Iterable[Guard], goal: Guard) -> str:
-    """What `follows` asks Z3, as SMT-LIB 2 for any solver: unsat where the goal follows."""
+    """Return the query of `is_implied` as SMT-LIB 2: unsat if the goal follows."""
     s = solver()
     s.push()
     try:

@@ -1,4 +1,4 @@
-"""Normal forms with variables replaced, opened with fresh variables, and closed again."""
+"""Substitution in normal forms; opening terms with fresh variables, and closing them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Quotient = Callable[[Poly, Poly], Poly]
 
 
 def opened(t: Term) -> Term:
-    """`t` with fresh bound variables; its extents may depend on each other from left to right."""
+    """Return `t` with fresh bound variables; an extent may depend on variables to its left."""
     if not t.bound:
         return t
     env, bound = fresh_for(t.bound)
@@ -63,7 +63,7 @@ def fresh_for(bound: tuple[Var, ...]) -> tuple[dict[Var, Poly], tuple[Var, ...]]
 
 
 def poly_at(p: Poly, env: Env) -> Poly:
-    """`p` with variables replaced. Quotients are kept as they are; `simplify` tidies them."""
+    """Return `p` with variables replaced; `simplify` rewrites its quotients."""
     if not env or p.vars.isdisjoint(env):
         return p
     out = P.const(0)
@@ -95,7 +95,7 @@ def _plain_quotient(p: Poly, q: Poly) -> Poly:
     return P.of(P.quot_atom(p, q))
 
 
-QUOTIENT: list[Quotient] = [_plain_quotient]  # `simplify` puts a better one here
+QUOTIENT: list[Quotient] = [_plain_quotient]  # `simplify` installs its own here
 
 
 def guard_at(g: Guard, env: Env) -> Guard:
@@ -124,7 +124,7 @@ def powers_at(powers: tuple[Power, ...], env: Env) -> tuple[Power, ...]:
 
 
 def factor_at(f: Factor, env: Env) -> Factor:
-    """`f` with free variables replaced."""
+    """Return `f` with free variables replaced."""
     if f.free.isdisjoint(env):
         return f
     match f:
@@ -155,14 +155,14 @@ def _num_of(p: Poly) -> Factor:
 
 
 def form_at(a: NF, env: Env) -> NF:
-    """`a` with free variables replaced; bound variables are renumbered."""
+    """Return `a` with free variables replaced; bound variables are renumbered."""
     if a.vars.isdisjoint(env):
         return a
     return form(close(term_at(t, env)) for t in a.terms)
 
 
 def term_at(t: Term, env: Env) -> Term:
-    """An open term: `t` with free variables replaced."""
+    """Return `t` with free variables replaced, as an open term."""
     t = opened(t)
     bound = tuple(_var_at(v, env) for v in t.bound)
     moved = {v: P.of(w) for v, w in zip(t.bound, bound, strict=True) if v is not w}
@@ -199,7 +199,7 @@ def piece_at(p: Piece, env: Env) -> Piece:
 
 
 def close(t: Term) -> Term:
-    """`t` with its bound variables numbered in one order."""
+    """Return `t` with its bound variables numbered canonically."""
     if not t.bound:
         return t
     base = max((f.level for f, _ in t.powers), default=0)
@@ -241,7 +241,7 @@ def _numbered(
 
 
 def _signature(v: Var, bound: tuple[Var, ...], places: _Places) -> list[tuple[object, ...]]:
-    """Where a bound variable occurs, in words that do not depend on the others' names."""
+    """Return where a bound variable occurs, independent of the names of the others."""
     own = frozenset(bound)
     found: list[tuple[object, ...]] = [(0, "extent", v.extent.number)]
     for f, e in places.powers:
@@ -307,7 +307,7 @@ def _in_form(a: NF, v: Var, own: frozenset[Var]) -> Iterator[tuple[object, ...]]
 
 
 def polynomials(a: NF) -> Iterator[Poly]:
-    """The index polynomials in a form: of reads, guards and extents."""
+    """Yield the index polynomials of a form: of reads, guards and extents."""
     for t in a.terms:
         for v in t.bound:
             yield v.extent

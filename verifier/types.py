@@ -1,4 +1,4 @@
-"""Element types that a rule leaves open: which stand for others, and all of them one by one."""
+"""Element types that a rule leaves open: representatives, and all of them one by one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ SEPARATE = "each element type by itself"
 
 
 def stand_ins(rule: Rule) -> frozenset[DType]:
-    """The types that stand for others in an instance: a cast to or from them may be any."""
+    """Return the types that stand for others in an instance: a cast to or from them is
+    uninterpreted."""
     kinds = {p.kind for p in rule.params if isinstance(p, Param)} - DTYPES.keys()
     return frozenset(t for k in kinds for t in (NUMBERS if k == "num" else (KINDS[k],)))
 
 
 def of_each_type(rule: Rule) -> Iterator[Rule]:
-    """The rule for each way in which its parameters may have element types, where these are few."""
+    """Yield the rule for each assignment of element types to its parameters, if these are few."""
     open_ = [p for p in rule.params if isinstance(p, Param) and p.kind not in DTYPES]
     keys = list(dict.fromkeys(p.kind if p.kind in LETTERS else p.name for p in open_))
     kinds = {p.kind if p.kind in LETTERS else p.name: p.kind for p in open_}

@@ -1,7 +1,7 @@
-"""Unification: substitutions for bound variables that make one product, or one value, another.
+"""Unification: substitutions for bound variables that make two products, or two values, equal.
 
-x[u, v + 1] against x[i, k - p]      u = i, v = k - p - 1
-x[K * u + v] against x[k], v < K     u = k // K, v = k % K
+x[u, v + 1] against x[i, k - p]      u = i, v = k - p - 1 x[K * u + v] against x[k], v < K     u = k
+// K, v = k % K
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from superopt.verifier.poly import Poly, Var
 from superopt.verifier.simplify import quotient
 
 Equations = tuple[tuple[Poly, Poly], ...]
-MOST_WAYS = 24  # ways to pair that are looked at
+MOST_WAYS = 24  # pairings tried
 
 
 def powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations]:
-    """The equations of indices under which the product `ps` is `qs`, for each way to pair them."""
+    """Yield the index equations under which the product `ps` is `qs`, for each pairing of
+    factors."""
     if len(ps) != len(qs):
         return
     if not ps:
@@ -36,7 +37,7 @@ def powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations]:
 
 
 def factor(f: Factor, g: Factor) -> Iterator[Equations]:
-    """The equations under which the factor f is g."""
+    """Yield the equations under which the factor f is g."""
     tick()
     if f is g:
         yield ()
@@ -78,7 +79,7 @@ def forms(ps: Sequence[NF], qs: Sequence[NF]) -> Iterator[Equations]:
 
 
 def form(a: NF, b: NF) -> Iterator[Equations]:
-    """The equations under which the form a is b, term by term."""
+    """Yield the equations under which the form a is b, term by term."""
     if a is b:
         yield ()
         return
@@ -114,7 +115,8 @@ def _moved(guards: frozenset[Guard], env: S.Env) -> frozenset[Guard]:
 def _aligned(
     ps: tuple[Var, ...], qs: tuple[Var, ...]
 ) -> tuple[dict[Var, Poly], dict[Var, Poly], Equations]:
-    """Both sides' inner variables as the same new ones, in order; their extents must agree."""
+    """Replace the bound variables of both sides by the same fresh ones; extents become
+    equations."""
     left: dict[Var, Poly] = {}
     right: dict[Var, Poly] = {}
     extents: list[tuple[Poly, Poly]] = []
@@ -160,10 +162,10 @@ def pieces(ps: Sequence[Piece], qs: Sequence[Piece]) -> Iterator[Equations]:
 def solved(
     equations: Equations, unknown: Sequence[Var], some: bool = False
 ) -> dict[Var, Poly] | None:
-    """Values for all unknowns of the left sides; None where the equations do not give them. some:
-    of u + v == q any u and v will do.
+    """Solve the equations for all unknowns of the left sides; None if they do not determine them.
+    any_solution: for u + v == q any u and v will do.
 
-    What is found may still not satisfy all equations: the caller compares.
+    The result may violate some equations: the caller compares.
     """
     env: dict[Var, Poly] = {}
     left = set(unknown)
@@ -200,7 +202,7 @@ def _one(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
 
 
 def _two(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
-    """K * u + v == q with 0 <= v < K: quotient and remainder."""
+    """Solve K * u + v == q with 0 <= v < K: quotient and remainder."""
     for u, v in ((free[0], free[1]), (free[1], free[0])):
         first = P.linear_in(p, u)
         if first is None:
@@ -216,7 +218,7 @@ def _two(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
 
 
 def _any(p: Poly, q: Poly, free: Sequence[Var]) -> dict[Var, Poly] | None:
-    """u + v == q: u as large as it may be."""
+    """Solve u + v == q with u as large as possible."""
     u, v = sorted(free, key=lambda v: v.number)
     rest = p - P.of(u) - P.of(v)
     if u in rest.vars or v in rest.vars:

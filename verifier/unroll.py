@@ -1,4 +1,4 @@
-"""Sums and maxima over few numbers, written out: a kernel of 3 x 3 as nine products."""
+"""Unroll sums and maxima over small ranges: a kernel of 3 x 3 becomes nine products."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Poly, Var, const
 from superopt.verifier.simplify import opened_piece, simplified, times
 
-FEW = 9  # numbers that one variable has
-MOST = 27  # terms or pieces that one becomes
+FEW = 9  # extent of one variable
+MOST = 27  # terms or pieces from one
 MOST_TERMS = 256
 
 
 def unrolled(d: NF, facts: Facts) -> NF:
-    """The form without sums, and without maxima outside of other functions, over few numbers; the
-    same object where there are none, or too many terms would come of it."""
+    """Return the form with sums over small ranges unrolled, and maxima outside other functions. The
+    same object if there are none, or if the result has too many terms."""
     out: list[Term] = []
     changed = False
     for t in d.terms:
@@ -69,8 +69,7 @@ def _pieces(p: Piece) -> Iterator[Piece]:
 
 
 def _few(bound: tuple[Var, ...]) -> tuple[Var, ...]:
-    """Variables of few numbers, on which no other's range depends, as long as they are few
-    together."""
+    """Return variables of small extent on which no other extent depends, limited in total."""
     out: list[Var] = []
     for v in bound:
         n = v.extent.value

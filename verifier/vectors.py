@@ -1,5 +1,4 @@
-"""Constant vectors of which a rule says that they are whole numbers one after the other, or two
-such runs: for all lengths, and all numbers that they may begin with.
+"""Constant vectors that hold one or two runs of consecutive integers, for all lengths and starts.
 
 `contiguous(items(i))` makes i[j] = first + j; with `contiguous(items(i)[:m])` and
 `contiguous(items(i)[m:])` i[j] is first + j where j < m, and second + j - m elsewhere.
@@ -29,12 +28,12 @@ from superopt.te.expr import Dim, Tensor, cast, compute, select
 from superopt.te.node import Expr
 from superopt.verifier.attributes import Unsupported
 
-FIRST, SECOND, LENGTH = "first of ", "second of ", "length of "  # before a parameter's name
+FIRST, SECOND, LENGTH = "first of ", "second of ", "length of "  # prefixes of a parameter's name
 
 
 def runs(rule: Rule) -> dict[str, str]:
-    """The vectors that conditions say are runs: by name, the name of the place of the second one,
-    or "" where there is only one."""
+    """Return the vectors that conditions declare contiguous: by name, the name of the split, or ""
+    for a single run."""
     found: dict[str, str] = {}
     for f in rule.where:
         match f:
@@ -49,7 +48,7 @@ def runs(rule: Rule) -> dict[str, str]:
 
 
 def _first_too(rule: Rule, n: str, m: str) -> bool:
-    """Are the numbers before place m a run, too, and is there one on either side of it?"""
+    """True if the items before index m are a run, too, and neither run is empty."""
     length = next(p.shape for p in rule.params if isinstance(p, Param) and p.name == n)
     wanted = (
         Call("contiguous", (Cut(Call("items", (Name(n),)), None, Name(m), None),)),
@@ -60,7 +59,7 @@ def _first_too(rule: Rule, n: str, m: str) -> bool:
 
 
 def vector(kind: DType, n: Dim, first: Dim, second: Dim | None, place: Dim, name: str) -> Tensor:
-    """The vector of n numbers; second: what the other run begins with, at `place`."""
+    """Return the vector of n integers. second: the first item of the run at `split`."""
 
     def element(j: Expr) -> Expr:
         one = cast(ix.as_index(j + first), kind)
@@ -72,7 +71,7 @@ def vector(kind: DType, n: Dim, first: Dim, second: Dim | None, place: Dim, name
 
 
 def spoken(f: Formula, of: dict[str, str]) -> Formula:
-    """`f` without the items of vectors that are runs."""
+    """Return `f` without the items of contiguous vectors."""
 
     def change(p: Part) -> Part | None:
         match p:
@@ -104,7 +103,7 @@ LAST = Lit(-1)
 
 
 def _items(f: Formula, of: dict[str, str]) -> bool:
-    """Is it all numbers of a vector, or those of one run?"""
+    """True if the formula consists of items of such vectors."""
     return any(isinstance(p, Call) and p.fn == "items" for p in walk(f)) and all(
         p.args[0].id in of
         for p in walk(f)

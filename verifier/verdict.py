@@ -1,4 +1,4 @@
-"""What is said of a rule: proved for a scope, refuted by a counterexample, or not known."""
+"""The verdict on a rule: proved for a scope, refuted by a counterexample, or unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from superopt.rules.stated import Proof
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """For what a proof holds. instances: ways in which operands fit; the rest is words."""
+    """The scope of a proof. instances: ways in which operands fit; the other fields are texts."""
 
     ranks: str
     instances: int
@@ -29,12 +29,11 @@ class Scope:
 class Proved:
     """Both sides are equal for all sizes in the scope.
 
-    derived: what the right side needs beyond the left, which a match is refused without. steps:
-    what was used beyond moving elements. obligations: reads that were shown to be in bounds,
-    elements that were shown to be equal, sums that were matched one to one. queries: questions to
-    Z3. seconds: of own time. whole: at all ranks that are wanted; most: the highest rank at which
-    it is proved. bound: sizes up to this only (verifier/bounded.py); 0 where the operands have one
-    shape.
+    derived: what the right side needs beyond the left; a match is refused without it. steps: proof
+    steps besides moving elements. obligations: reads shown to be in bounds, elements shown to be
+    equal, sums matched by a bijection. queries: calls of Z3. seconds: CPU time. is_complete: True
+    if all wanted ranks are proved. max_rank: the highest proved rank. bound: the largest size
+    (verifier/bounded.py); 0 if the operands have one shape; None for all sizes.
     """
 
     scope: Scope
@@ -56,7 +55,7 @@ class Proved:
 
     @property
     def proof(self) -> Proof:
-        """What is kept of it beside the rule."""
+        """The record of the proof that is stored with the rule."""
         ms = round(self.seconds * 1e3, 1)
         return Proof(
             self.scope.where,
@@ -71,8 +70,8 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """The sides differ: on which shapes, in which output at which index, and by what. names: what
-    the names of the rule stand for there; a tensor as an input of its type."""
+    """The sides differ: on which shapes, in which output at which index, and the values. names:
+    values of the rule's names there; a tensor as an input of its type."""
 
     shapes: str
     output: int
@@ -95,7 +94,7 @@ class Refuted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Neither: why. late: more time, or work, might have changed it."""
+    """Neither proved nor refuted. is_out_of_budget: more time or work might change the verdict."""
 
     reason: str
     seconds: float

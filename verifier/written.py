@@ -1,5 +1,5 @@
-"""Constants of a graph as expressions of their index: few numbers as cases, many as the pattern
-that they follow (one number, an identity, a triangle, equal steps)."""
+"""Constants of a graph as expressions of their index: by cases if they are small, else by their
+pattern (uniform, identity, triangle, arithmetic progression)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from superopt.te.dtype import BOOL, F32, INDEX, DType
 from superopt.te.expr import Tensor, both, cast, compare, compute, const, placeholder, select
 from superopt.te.node import Expr
 
-FEW = 24  # elements of a constant that are written out as cases
+FEW = 24  # elements that become cases
 LARGE = 1 << 20  # bytes
 
 
 def written(c: Constant, name: str) -> Tensor:
-    """A constant as numbers, where it has few or they follow a pattern; else any tensor."""
+    """Return a constant as numbers if it is small or follows a pattern; else as any tensor."""
     kind = c.type.dtype
     assert kind is not None
     if c.nbytes > LARGE:
@@ -30,7 +30,7 @@ def written(c: Constant, name: str) -> Tensor:
     if not array.size or not (kind.is_float or kind.is_int or kind == BOOL):
         return placeholder(name, c.type)
     if kind.is_float and kind != F32 and any(_fine(v.item()) for v in array.flat[:FEW]):
-        return placeholder(name, c.type)  # numbers are read as those of float32
+        return placeholder(name, c.type)  # literals are read as float32
     first = array.flat[0]
     if (array == first).all():
         return compute(array.shape, lambda *i: const(_number(first), kind), name=name)
@@ -44,13 +44,13 @@ def written(c: Constant, name: str) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def is_written(c: Constant) -> bool:
-    """Is anything of a constant's numbers read?"""
+    """True if the numbers of a constant are read."""
     return written(c, "").body is not None
 
 
 @lru_cache(maxsize=1024)
 def is_number(c: Constant) -> bool:
-    """Is a constant one number everywhere, or no float, so that a proof may hang on what it is?"""
+    """True for a uniform or non-float constant, whose value a proof may depend on."""
     kind = c.type.dtype
     if kind is None or not kind.is_float:
         return True
@@ -59,7 +59,7 @@ def is_number(c: Constant) -> bool:
 
 
 def _cases(array: np.ndarray, index: tuple[Expr, ...], kind: DType) -> Expr:
-    """By cases of the index: the last element where no other one is meant."""
+    """Select by cases of the index, with the last element as default."""
     every = list(np.ndindex(*array.shape))
     out: Expr = const(_number(array[every[-1]]), kind)
     for at in every[:-1]:
@@ -75,7 +75,7 @@ Relation = tuple[int, str, int, int]
 
 
 class _Pattern:
-    """A number where relations hold, and another one elsewhere."""
+    """One number where relations hold, and another elsewhere."""
 
     def __init__(self, relations: list[Relation], there: Any, else_: Any) -> None:
         self.relations, self.there, self.else_ = relations, there, else_
@@ -90,7 +90,7 @@ class _Pattern:
 
 
 class _Steps:
-    """A number and so much more for each step along each axis."""
+    """An arithmetic progression along each axis."""
 
     def __init__(self, first: int, steps: list[int]) -> None:
         self.first, self.steps = first, steps
@@ -104,7 +104,8 @@ class _Steps:
 
 
 def _two_valued(array: np.ndarray) -> _Pattern | None:
-    """Of two numbers, one where the index is as relations of two axes, or of one, say."""
+    """Return the pattern of a constant with two values, if relations of one or two axes select
+    one."""
     values = np.unique(array)
     if len(values) != 2:
         return None
@@ -118,7 +119,7 @@ def _two_valued(array: np.ndarray) -> _Pattern | None:
 
 
 def _relations(places: np.ndarray, shape: tuple[int, ...]) -> Iterator[list[Relation]]:
-    """What the places may have in common."""
+    """Yield relations that the indices may satisfy."""
     long = [a for a, n in enumerate(shape) if n > 1]
     low, high = places.min(axis=0), places.max(axis=0)
     fixed: list[Relation] = [(a, "eq", -1, int(low[a])) for a in long if low[a] == high[a]]
@@ -148,8 +149,8 @@ def _mask(relations: list[Relation], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _in_steps(array: np.ndarray) -> _Steps | None:
-    """Of numbers in equal steps along each axis, as a range has them: integers only, since rounded
-    steps are no steps."""
+    """Return the pattern of integers in arithmetic progression along each axis, as a range has.
+    Floats are left out, since their steps are rounded."""
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all() or (wide != np.round(wide)).any() or abs(wide).max() > 1 << 30:
         return None
@@ -166,7 +167,7 @@ def _in_steps(array: np.ndarray) -> _Steps | None:
 
 
 def _fine(v: float) -> bool:
-    """Is it no simple fraction?"""
+    """True if a number is no short fraction."""
     return math.isfinite(v) and Fraction(v).denominator > 1 << 16
 
 

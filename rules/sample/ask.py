@@ -1,8 +1,8 @@
-"""The question of the instance generator: which operands and attributes fit an operator?
+"""The request of the instance generator: complete the operands and attributes of an operator.
 
-What is known of the operands (sizes, perhaps not even the rank) and of the attributes is completed.
-A proposal may still be wrong: inference and the rule's conditions decide. Its only duty is to be
-right often enough, and to reach the corners: broadcasts, groups, strides, axes of one element.
+Known sizes (perhaps without a rank) and attributes are completed. A proposal may be wrong:
+inference and the rule's conditions decide. Proposals must succeed often enough, and cover corner
+cases: broadcasts, groups, strides, axes of size 1.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from superopt.ir.op import Attr, Op
 from superopt.rules.sample.draw import Draw, Hole, Shape
 
-ABSENT: Hole = (-1,)  # an operand that is not there
+ABSENT: Hole = (-1,)  # an absent operand
 
-# A shape for each operand (those of absent ones mean nothing), and attributes.
+# A shape for each operand (meaningless for absent ones), and attributes.
 Fit = tuple[Sequence[Shape], dict[str, Attr]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A hole for each operand (ABSENT if not there), attributes that are known, those to choose."""
+    """A partial shape for each operand (ABSENT if absent), known attributes, attributes to
+    choose."""
 
     op: Op
     holes: tuple[Hole, ...]
@@ -30,13 +31,13 @@ class Ask:
     draw: Draw
 
     def ints(self, key: str) -> tuple[int, ...] | None:
-        """The attribute if it is known, as a tuple of numbers."""
+        """Return a known attribute as a tuple of integers, else None."""
         value = self.attrs.get(key)
         if isinstance(value, tuple):
             return tuple(v for v in value if isinstance(v, int))
         return None
 
     def number(self, key: str) -> int | None:
-        """The attribute if it is a known number."""
+        """Return a known integer attribute, else None."""
         value = self.attrs.get(key)
         return value if isinstance(value, int) else None

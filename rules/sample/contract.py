@@ -11,12 +11,12 @@ from superopt.rules.sample.elements import like
 
 
 def _at(h: Hole, axis: int) -> int | None:
-    """The size of an axis of a hole, where it is known."""
+    """Return the size of an axis of a partial shape, None if unknown."""
     return h[axis] if h is not None and -len(h) <= axis < len(h) else None
 
 
 def _put(h: Hole, default: Sequence[int]) -> Shape:
-    """`default` with the sizes that `h` knows."""
+    """Return `default` with the known sizes of `shape`."""
     if h is None:
         return tuple(default)
     if len(h) != len(default):
@@ -90,7 +90,7 @@ def gemm(ask: Ask) -> Fit:
 
 
 def _geometry(ask: Ask, extents: Shape, kernel: Shape, pooling: bool) -> dict[str, Attr]:
-    """Strides, dilations and pads, those to be chosen: none, such that sizes stay, or uneven."""
+    """Choose open strides, dilations and pads: none, size-preserving, or uneven."""
     draw, rank = ask.draw, len(kernel)
     found: dict[str, Attr] = {}
     stay = draw.chance(0.3)
@@ -118,7 +118,7 @@ def _geometry(ask: Ask, extents: Shape, kernel: Shape, pooling: bool) -> dict[st
 
 
 def _spatial(ask: Ask, *holes: Hole) -> int:
-    """How many spatial axes."""
+    """Return the number of spatial axes."""
     for h in holes:
         if h is not None:
             return len(h) - 2
@@ -199,7 +199,7 @@ def _image(h: Hole, rank: int, draw: Draw) -> Shape:
 
 
 def image(ask: Ask) -> Fit:
-    """(batch, channels, *space), and one number a channel for each further operand."""
+    """Choose (batch, channels, *space), and one number per channel for each further operand."""
     draw = ask.draw
     least = draw.pick((0, 1, 2)) if ask.op.name == "BatchNormalization" else draw.pick((1, 2))
     rank = least if ask.holes[0] is None else len(ask.holes[0]) - 2
@@ -231,7 +231,7 @@ def reduction(ask: Ask) -> Fit:
 
 
 def along(ask: Ask) -> Fit:
-    """One operand and an axis of it."""
+    """Choose one operand and an axis of it."""
     draw = ask.draw
     axis = ask.number("axis")
     least = 1 if axis is None else max(axis + 1, -axis)
@@ -240,7 +240,7 @@ def along(ask: Ask) -> Fit:
 
 
 def trailing(ask: Ask) -> Fit:
-    """A scale and perhaps a bias that broadcast to the axes from `axis` on."""
+    """Choose a scale and an optional bias that broadcast to the axes from `axis` on."""
     draw = ask.draw
     x = full(ask.holes[0]) or drawn(ask.holes[0], draw, draw.rank(1))
     axis = ask.number("axis")

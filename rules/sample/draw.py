@@ -1,4 +1,4 @@
-"""Seeded choices for instances of rules, and shapes of which only some sizes are known."""
+"""Seeded choices for instances of rules, and partial shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Shape = tuple[int, ...]
-# What is known of a shape: None is a size to be chosen; None as a whole, even the rank.
+# A partial shape: None is a size to be chosen; None as a whole, an unknown rank.
 Hole = tuple[int | None, ...] | None
 
 
@@ -20,8 +20,8 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an instance is drawn. ones: the share of sizes that are 1; equal: all sizes are alike;
-    most: the largest size, where nothing asks for a larger one."""
+    """How an instance is drawn. ones_share: the share of sizes that are 1; equal_sizes: all sizes
+    are equal; max_size: the largest size, unless more is required."""
 
     ones: float = 0.0
     equal: bool = False
@@ -43,13 +43,13 @@ class Draw:
         return items[self.rng.randrange(len(items))]
 
     def below(self, n: int) -> int:
-        """A number in [0, n); Misfit when there is none."""
+        """Return a number in [0, n); raises Misfit if there is none."""
         if n < 1:
             raise Misfit(f"no number below {n}")
         return self.rng.randrange(n)
 
     def size(self, least: int = 1, most: int = 7) -> int:
-        """The extent of an axis."""
+        """Return the extent of an axis."""
         if self.style.equal:
             return max(least, min(3, self.style.most))
         if least <= 1 and self.chance(self.style.ones):
@@ -66,14 +66,14 @@ class Draw:
         return tuple(self.size(most=most) for _ in range(rank))
 
     def part(self, n: int) -> tuple[int, int]:
-        """(start, end) of a part of n elements; often at the beginning or the end."""
+        """Return (start, end) of a part of n elements; often at the beginning or the end."""
         start = 0 if self.chance(0.4) else self.below(n)
         end = n if self.chance(0.4) else self.rng.randint(start + 1, n)
         return start, end
 
 
 def full(h: Hole) -> Shape | None:
-    """The shape, if nothing of it is to be chosen."""
+    """Return the shape if it is fully known, else None."""
     if h is None:
         return None
     sizes = [d for d in h if d is not None]
@@ -81,12 +81,12 @@ def full(h: Hole) -> Shape | None:
 
 
 def known_rank(*holes: Hole) -> int | None:
-    """The first rank that is known."""
+    """Return the first known rank, else None."""
     return next((len(h) for h in holes if h is not None), None)
 
 
 def filled(h: Hole, like: Sequence[int], draw: Draw) -> Shape:
-    """`h` with what is unknown taken from `like`, axes aligned at the end; the rest is drawn."""
+    """Complete `shape` from `like`, with axes aligned at the end; the rest is drawn."""
     if h is None:
         return tuple(like)
     lead = len(h) - len(like)
@@ -97,16 +97,16 @@ def filled(h: Hole, like: Sequence[int], draw: Draw) -> Shape:
 
 
 def drawn(h: Hole, draw: Draw, rank: int, least: int = 1, most: int = 7) -> Shape:
-    """`h` with what is unknown drawn; `rank` where even that is unknown."""
+    """Complete `shape` by drawn sizes; `rank` is used if its rank is unknown."""
     dims: Sequence[int | None] = (None,) * rank if h is None else h
     return tuple(draw.size(least, most) if d is None else d for d in dims)
 
 
-MANY = 1 << 32  # elements; no tensor of so many is tried
+MANY = 1 << 32  # no tensor of so many elements is tried
 
 
 def divisors(n: int) -> list[int]:
-    """In ascending order; Misfit where there are too many to look at."""
+    """Return the divisors in ascending order; raises Misfit if n is too large."""
     if n > MANY:
         raise Misfit(f"{n} elements")
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
@@ -114,7 +114,7 @@ def divisors(n: int) -> list[int]:
 
 
 def refactored(count: int, rank: int, draw: Draw) -> Shape:
-    """`rank` sizes with the product `count`."""
+    """Return `rank` sizes with the product `count`."""
     if rank == 0:
         if count != 1:
             raise Misfit(f"{count} elements in no axis")

@@ -1,4 +1,4 @@
-"""Operands that fit the operators on elements: shapes that broadcast."""
+"""Operands that fit elementwise operators: shapes that broadcast."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from superopt.rules.sample.draw import Draw, Hole, Shape, drawn, filled, full, k
 
 
 def broadcast(ask: Ask) -> Fit:
-    """Shapes that broadcast: equal, shorter, with ones, scalars."""
+    """Choose shapes that broadcast: equal, shorter, with ones, scalars."""
     draw = ask.draw
     there = [h for h in ask.holes if h is not ABSENT]
     rank = max((len(h) for h in there if h is not None), default=0)
     if any(h is None for h in there) and not any(full(h) for h in there):
-        rank = max(rank, draw.rank())  # declared scalars say nothing of the others
+        rank = max(rank, draw.rank())  # declared scalars do not determine the others
     target: list[int] = []
     for a in range(-rank, 0):
         given = [h[a] for h in there if h is not None and len(h) >= -a and h[a] is not None]
         wide = [d for d in given if d is not None and d != 1]
-        stays = given and draw.chance(0.6)  # else an axis of one grows
+        stays = given and draw.chance(0.6)  # else an axis of size 1 grows
         target.append(wide[0] if wide else 1 if stays else draw.size())
     return [like(h, tuple(target), draw) for h in ask.holes], {}
 
 
 def like(h: Hole, target: Shape, draw: Draw) -> Shape:
-    """A shape that broadcasts to `target`."""
+    """Return a shape that broadcasts to `target`."""
     if h is ABSENT:
         return ()
     if h is not None:
@@ -46,20 +46,20 @@ def like(h: Hole, target: Shape, draw: Draw) -> Shape:
 
 
 def scalars_after(ask: Ask) -> Fit:
-    """The first operand has any shape, the others one element."""
+    """Choose any shape for the first operand, and one element for the others."""
     draw = ask.draw
     x = drawn(ask.holes[0], draw, draw.rank())
     return [x, *(drawn(h, draw, 0) for h in ask.holes[1:])], {}
 
 
 def slope(ask: Ask) -> Fit:
-    """The second operand broadcasts to the first."""
+    """Choose a second operand that broadcasts to the first."""
     x = drawn(ask.holes[0], ask.draw, ask.draw.rank())
     return [x, like(ask.holes[1], x, ask.draw)], {}
 
 
 def same(ask: Ask) -> Fit:
-    """All operands have one shape."""
+    """Choose one shape for all operands."""
     rank = known_rank(*ask.holes)
     first = next((s for s in map(full, ask.holes) if s is not None), None)
     if first is None:

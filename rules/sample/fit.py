@@ -1,4 +1,5 @@
-"""What fits each operator: the table, and attributes that no shape depends on."""
+"""The operands and attributes that fit each operator: the table, and shape-independent
+attributes."""
 
 from __future__ import annotations
 
@@ -53,15 +54,15 @@ FITS: dict[str, Callable[[Ask], Fit]] = {
 
 
 def fit(ask: Ask) -> Fit:
-    """A shape for each operand, and a value for each attribute in `ask.free`.
+    """Return a shape for each operand, and a value for each attribute in `request.free`.
 
-    Raises Misfit where what is known leaves no choice that the generator can find.
+    Raises Misfit if the generator finds no choice that fits what is known.
     """
     name = ask.op.name
     default = contract.reduction if name.startswith("Reduce") else elements.broadcast
     try:
         shapes, attrs = FITS.get(name, default)(ask)
-    except (IndexError, ValueError) as e:  # an axis or a choice that is not there
+    except (IndexError, ValueError) as e:  # a missing axis or choice
         raise Misfit(f"{name}: {e}") from None
     for key in ask.free - attrs.keys():
         attrs[key] = _attribute(ask, key)
@@ -71,7 +72,7 @@ def fit(ask: Ask) -> Fit:
 def _attribute(ask: Ask, key: str) -> Attr:
     default, draw = ask.op.attrs[key], ask.draw
     match key:
-        case "alpha" | "beta" if ask.op.name != "LRN":  # which takes a power of what is scaled
+        case "alpha" | "beta" if ask.op.name != "LRN":  # a power of the scaled sum
             return draw.pick((*FLOATS, -0.5))
         case "alpha" | "beta" | "epsilon" | "bias" | "gamma":
             return draw.pick(FLOATS)

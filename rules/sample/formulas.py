@@ -1,4 +1,4 @@
-"""Formulas while an instance is being made: some names and subterms have values already."""
+"""Formula values while an instance is built: some names and subterms have values already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Terms = Mapping[Term, Value]
 
 
 def value_of(f: Formula, names: Names, terms: Terms) -> Result:
-    """The value of a formula; NotKnown where it has none. Every value counts as `single_use`."""
+    """Return the value of a formula; raises NotKnown if it has none. Every value counts as
+    `single_use`."""
     known = prepared(f)
     env: list[Result] = [None] * known.slots
     for slot, need in enumerate(known.needs):
@@ -33,7 +34,7 @@ def value_of(f: Formula, names: Names, terms: Terms) -> Result:
 
 
 class Prepared(NamedTuple):
-    """A formula, what it needs and speaks of, and how it is computed from the values of these."""
+    """A formula, the names it requires and mentions, and its compiled form."""
 
     formula: Formula
     needs: tuple[str | Term, ...]
@@ -42,12 +43,12 @@ class Prepared(NamedTuple):
     run: Run
 
 
-# By identity, like `_KNOWN` below: the same few formulas are asked for at every instance.
+# By identity, like `_USES` below: every instance evaluates the same few formulas.
 _PREPARED: dict[int, Prepared] = {}
 
 
 def prepared(f: Formula) -> Prepared:
-    """How `f` is computed."""
+    """Return the compiled form of `f`."""
     found = _PREPARED.get(id(f))
     if found is None:
         scope = Scope()
@@ -65,21 +66,20 @@ def prepared(f: Formula) -> Prepared:
 
 
 class Asked(NamedTuple):
-    """The parameters whose number the conditions or attributes of a rule use, and those that
-    conditions want to be constants."""
+    """The parameters whose number a rule uses, and those that conditions require to be constant."""
 
     numbers: frozenset[str]
     constants: frozenset[str]
 
 
-# By identity, since a rule is compared by all that it says; the rules are kept, so that no other
-# one gets their identity.
+# By identity, since comparing rules is slow; rules are kept alive, so that their identity is not
+# reused.
 _KNOWN: dict[int, tuple[Rule, Asked]] = {}
 MOST_KNOWN = 1 << 12
 
 
 def asked(rule: Rule) -> Asked:
-    """What a rule asks of its parameters."""
+    """Return how a rule uses its parameters."""
     known = _KNOWN.get(id(rule))
     if known is None:
         found = Asked(_asked(rule, ("value", "all_equal", "items")), _asked(rule, ("const",)))
@@ -102,7 +102,7 @@ def _asked(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:
 
 
 def without_const(f: Formula) -> Formula:
-    """The condition where inputs stand for constants."""
+    """Return the condition where inputs stand for constants."""
 
     def change(p: Part) -> Part | None:
         return Lit(True) if isinstance(p, Call) and p.fn == "const" else None

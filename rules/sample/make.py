@@ -1,4 +1,4 @@
-"""One attempt at an instance: the left side of a rule from its leaves up, choosing what is free."""
+"""One attempt at an instance: the left side built from its leaves up, choosing what is free."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from superopt.rules.term import (
 
 @dataclass(slots=True)
 class Maker(Parameters):
-    """Makes a left side. many: results of operators. later: attributes to compare at the end."""
+    """Builds a left side. results_by_app: results of operators. deferred: attributes to compare at
+    the end."""
 
     many: dict[App, tuple[Value, ...]] = field(default_factory=dict)
     later: list[tuple[Node, str, Formula]] = field(default_factory=list)
 
     def roots(self) -> tuple[Value, ...]:
-        """The results of the left side. Raises Misfit, NotKnown or InferError."""
+        """Return the results of the left side. Raises Misfit, NotKnown or InferError."""
         out: list[Value] = []
         for side in self.rule.lhs:
             match side:
@@ -56,7 +57,7 @@ class Maker(Parameters):
         return tuple(out)
 
     def conditions(self) -> None:
-        """Check the conditions, and define the names that they define."""
+        """Check the conditions, and bind the names that they define."""
         for condition in self.rule.where:
             found = definition(condition, frozenset(self.names))
             if found is not None:
@@ -65,7 +66,7 @@ class Maker(Parameters):
                 raise Misfit("a condition does not hold")
 
     def agree(self, n: Node, key: str, f: Formula) -> None:
-        """Raise Misfit unless attribute `key` of `n` is what the formula says."""
+        """Raise Misfit unless attribute `key` of `n` equals the formula."""
         wanted = value_of(f, self.names, self.terms)
         types = tuple(None if v is None else v.type for v in n.inputs)
         attrs = dict(n.attrs) | {key: wanted}
@@ -75,7 +76,7 @@ class Maker(Parameters):
     # --- terms ------------------------------------------------------------------------------------
 
     def value(self, t: Term) -> Value:
-        """The one result of a term that is no parameter."""
+        """Return the one result of a term that is no parameter."""
         match t:
             case App():
                 found = self.app(t)
@@ -97,13 +98,13 @@ class Maker(Parameters):
                 raise Misfit("no value")
 
     def app(self, t: App) -> tuple[Value, ...]:
-        """The results of an operator, whose free operands and attributes are chosen here."""
+        """Return the results of an operator, and choose its free operands and attributes."""
         if t in self.many:
             return self.many[t]
         operands = [o for term in t.operands for o in self.operand(term)]
         attrs, free, pending = self.attributes(t)
         dtype = self.sibling(operands)
-        # a constant may have the size of an operand that stands behind it
+        # a constant may have the size of a later operand
         for place in sorted(range(len(operands)), key=lambda n: isinstance(operands[n], Filled)):
             one = operands[place]
             if isinstance(one, Var) and one.name in self.names:  # a second time, as in Mul(x, x)
@@ -133,7 +134,7 @@ class Maker(Parameters):
         return out
 
     def operand(self, t: Term) -> list[Term | Value]:
-        """What stands at an operand's place: values, and parameters still to be chosen."""
+        """Return the values of an operand, and parameters still to be chosen."""
         match t:
             case Var(name) if name not in self.names:
                 return [t]
@@ -149,21 +150,21 @@ class Maker(Parameters):
                 return [self.value(t)]
 
     def run(self, name: str) -> Sequence[Term | Value]:
-        """A run of parameters: `name.0`, `name.1`, ... until they are values."""
+        """Return a run of parameters: `name.0`, `name.1`, ... until they are values."""
         found = self.names.get(name)
         if isinstance(found, tuple):
             return [v for v in found if isinstance(v, (Input, Constant, Node))]
         return [Var(f"{name}.{n}") for n in range(self.draw.pick((1, 2, 2, 3)))]
 
     def finish_runs(self, t: App) -> None:
-        """Give the runs among the operands of `t` their values."""
+        """Bind the runs among the operands of `t`."""
         for o in t.operands:
             if isinstance(o, Run) and o.name not in self.names:
                 own = [n for n in self.names if n.rpartition(".")[0] == o.name]
                 self.names[o.name] = tuple(self.names.pop(n) for n in own)
 
     def settled(self, t: App, pending: Sequence[tuple[str, Formula]]) -> dict[str, Attr]:
-        """Attributes that have a value now that the operands are there, or a likely one."""
+        """Return attributes that the operands determine now, or likely ones."""
         found: dict[str, Attr] = {}
         for key, f in pending:
             try:
@@ -180,7 +181,7 @@ class Maker(Parameters):
     def attributes(
         self, t: App
     ) -> tuple[dict[str, Attr], frozenset[str], list[tuple[str, Formula]]]:
-        """Attributes that are known, those to choose, those to choose now and compare later."""
+        """Return known attributes, those to choose, and those to choose now and compare later."""
         known: dict[str, Attr] = {}
         free: set[str] = set()
         pending: list[tuple[str, Formula]] = []
@@ -204,7 +205,7 @@ class Maker(Parameters):
         return known, frozenset(free), pending
 
     def bind_attributes(self, t: App, n: Node) -> None:
-        """Give attribute variables their values, as a match would."""
+        """Bind attribute variables as a match would."""
         mentioned = set()
         for key, f in t.attrs:
             mentioned.add(key)

@@ -1,4 +1,4 @@
-"""Operands and attributes that fit the operators that move elements: Concat, Slice, Reshape, ..."""
+"""Operands and attributes that fit data movement operators: Concat, Slice, Reshape, ..."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from superopt.rules.sample.draw import (
 )
 from superopt.rules.sample.elements import like
 
-ALIKE = 0.5  # of the operands of a Concat, those that are as long as another one
+ALIKE = 0.5  # share of Concat operands with the length of another one
 
 # --- joining and cutting --------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ def reshape(ask: Ask) -> Fit:
 
 
 def _completed(hole: Sequence[int | None], count: int, draw: Draw) -> Shape:
-    """The hole with sizes that make `count` elements."""
+    """Complete the partial shape to `count` elements."""
     fixed = math.prod(d for d in hole if d is not None)
     if not fixed or count % fixed:
         raise Misfit(f"{count} elements with {fixed} given")
@@ -183,7 +183,7 @@ def _completed(hole: Sequence[int | None], count: int, draw: Draw) -> Shape:
 
 
 def _reshaped(x: Shape, draw: Draw) -> Shape:
-    """Another shape of as many elements: axes merged, split, made 1, swapped, or the same."""
+    """Return a shape with as many elements: axes merged, split, added, swapped, or unchanged."""
     count = math.prod(x)
     match draw.below(6):
         case 0:

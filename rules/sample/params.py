@@ -1,4 +1,4 @@
-"""The parameters of a rule in one attempt: element types, shapes, and the values made of them."""
+"""The parameters of a rule in one attempt: element types, shapes, and values."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from superopt.te.dtype import BOOL, DTYPES, F32, F64, I32, I64, DType, to_numpy
 from superopt.te.expr import TensorType
 
 LARGEST = 1 << 13  # elements of an operand
-OWN = 4  # times as many as its own numbers ask for, where these are more
-MOST = 1 << 20  # elements of such a one
-# Numbers for constants that conditions ask for, exact in float32.
+OWN = 4  # multiple of the literal size, if that is larger
+MOST = 1 << 20  # largest literal size
+# Numbers for constants that conditions use, exact in float32.
 NUMBERS = (2.0, 0.5, 0.0, 1.0, -1.5, 3.0, 0.25, 6.0, -0.125)
 INTEGERS = (0, 1, 2, 3, 5, -1, -2, 7, 9)
 
 
 @dataclass(slots=True)
 class Parameters:
-    """What has been chosen so far.
+    """The choices so far.
 
-    constants: are parameters with const(x) constants, and not inputs? names: the values of
-    parameters, sizes and attribute variables. terms: of subterms. lengths: how many axes each `*s`
-    stands for. past: shapes of parameters, which others are likely to have too.
+    constants: True if parameters with const(x) become constants, not inputs. names: the values of
+    parameters, sizes and attribute variables. terms: of subterms. spread_lengths: how many axes
+    each `*s` stands for. past_shapes: shapes of parameters, which others often share.
     """
 
     rule: Rule
@@ -63,7 +63,7 @@ class Parameters:
                 self.names[p.name] = self.draw.pick((1, 2, 2, 3))
 
     def likely(self, name: str) -> Result:
-        """One of the values that the rule's parameters suggest: `k: likely((0,), (1,))`."""
+        """Return one of the values that the rule's parameters suggest: `k: likely((0,), (1,))`."""
         for p in self.rule.params:
             if isinstance(p, AttrParam) and p.name == name and isinstance(p.kind, Call):
                 return value_of(self.draw.pick(p.kind.args), self.names, self.terms)
@@ -76,7 +76,7 @@ class Parameters:
         raise Misfit(f"{name} is no parameter")
 
     def kind(self, kind: str) -> DType:
-        """The element type that a parameter's kind stands for in this attempt."""
+        """Return the element type that a parameter's kind stands for in this attempt."""
         if kind in DTYPES:
             return DTYPES[kind]
         if kind not in self.kinds:
@@ -96,7 +96,7 @@ class Parameters:
         return self.kinds[kind]
 
     def sibling(self, operands: Sequence[Term | Value]) -> DType:
-        """The element type of numbers among these operands: bools, which choose, come last."""
+        """Return the element type of numbers among these operands: bools (conditions) come last."""
         return sibling_kind(map(self._kind_of, operands)) or self.kind("f")
 
     def _kind_of(self, o: Term | Value) -> DType | None:
@@ -109,7 +109,7 @@ class Parameters:
                 return None
 
     def hole(self, o: Term | Value) -> Hole:
-        """What is known of an operand's shape."""
+        """Return the partial shape of an operand."""
         match o:
             case Absent():
                 return ABSENT
@@ -126,7 +126,7 @@ class Parameters:
                 return tuple(d if isinstance(d, int) else None for d in shape_known)
 
     def pattern(self, shape: tuple[Formula, ...]) -> Hole:
-        """A parameter's declared shape, as far as its names have values."""
+        """Return a parameter's declared shape, as far as its names are bound."""
         out: list[int | None] = []
         for f in shape:
             if isinstance(f, Spread):
@@ -147,7 +147,7 @@ class Parameters:
         return tuple(out)
 
     def length(self, name: str, others: int) -> int:
-        """How many axes `*name` stands for."""
+        """Return how many axes `*name` stands for."""
         if name not in self.lengths:
             wanted = self.draw.style.rank
             by_style = max(0, min(wanted - others, 3)) if wanted is not None else -1
@@ -155,9 +155,9 @@ class Parameters:
         return self.lengths[name]
 
     def remembered(self, holes: tuple[Hole, ...], place: int) -> tuple[Hole, ...]:
-        """Where nothing at all is known of an operand: often the shape of another parameter.
+        """If nothing is known of an operand, often use the shape of another parameter.
 
-        So that `Concat(Relu(x), Relu(y))` has a chance: its operands are chosen apart.
+        Otherwise `Concat(Relu(x), Relu(y))` would rarely fit: its operands are chosen separately.
         """
         alone = all(h is None or h == () or h is ABSENT for h in holes)
         if holes[place] is not None or not alone or not self.past or self.draw.chance(0.15):
@@ -170,7 +170,7 @@ class Parameters:
         return (*holes[:place], shape, *holes[place + 1 :])
 
     def commit(self, t: Term, shape: Shape, dtype: DType) -> Value:
-        """A new operand of `shape`: an input, or a constant where its number matters."""
+        """Return a new operand of `shape`: an input, or a constant if its number matters."""
         if int(np.prod(shape)) > self.largest(t) or min(shape, default=1) < 0:
             raise Misfit(f"{shape} is too large")
         match t:
@@ -215,20 +215,20 @@ class Parameters:
                 raise Misfit("no operand")
 
     def largest(self, t: Term) -> int:
-        """Elements of an operand at most: what holds for one large picture only has no small
-        instance, but ones of few channels."""
+        """Return the largest number of elements of an operand: a rule for one large image has no
+        small instance, except with few channels."""
         said = self.param(t.name).said if isinstance(t, Var) else 1
         return max(LARGEST, OWN * said) if said <= MOST else LARGEST
 
     def scalar(self, f: Formula, shape: Shape, dtype: DType) -> Value:
-        """`lit(n)` on the left: a constant whose number n is."""
+        """Return a constant for `lit(n)` on the left."""
         if isinstance(f, Name) and f.id not in self.names:
             self.names[f.id] = self.draw.pick(NUMBERS if dtype.is_float else INTEGERS)
         n = number(value_of(f, self.names, self.terms))
         return constant(np.full(shape, float(n)).astype(to_numpy(dtype)))
 
     def bind_shape(self, p: Param, shape: Shape) -> None:
-        """Give the names in a declared shape their sizes; Misfit where they have others."""
+        """Bind the names in a declared shape; raises Misfit if they have other sizes."""
         if p.shape is None or p.run:
             return
         spreads = [n for n, f in enumerate(p.shape) if isinstance(f, Spread)]

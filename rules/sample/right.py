@@ -1,6 +1,6 @@
 """The right side of a rule, built from the names and values of one attempt.
 
-Written apart from the matcher's own builder, so that a test can hold the two against each other.
+Independent of the matcher's builder, so that a test can compare the two.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from superopt.te.dtype import DType, to_numpy
 
 
 def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Value, ...]:
-    """The results of the right side; `dtype` is that of numbers without siblings.
+    """Return the results of the right side; `dtype` is that of numbers without siblings.
 
-    Raises Misfit, NotKnown or InferError where it cannot be built.
+    Raises Misfit, NotKnown or InferError if it cannot be built.
     """
     side = _Side(dict(names), terms, dtype)
     match rule.rhs:
@@ -50,7 +50,7 @@ def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Va
 
 
 def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
-    """The constant of a kind: zeros, ones, full, eye... of `dtype`."""
+    """Return the constant of a fill: zeros, ones, full, eye... of `dtype`."""
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last
@@ -64,10 +64,10 @@ def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
 
 
 def scalar(value: Result, dtype: DType) -> Value:
-    """A number as a constant of `dtype`."""
+    """Return a number as a constant of `dtype`."""
     n = number(value)
     if not dtype.is_float and n != int(n):
-        raise NotKnown(f"{n} is no {dtype}")  # as where a match is rewritten
+        raise NotKnown(f"{n} is no {dtype}")  # as in a rewrite
     try:
         return constant(np.full((), float(n) if dtype.is_float else int(n), to_numpy(dtype)))
     except OverflowError as e:
@@ -75,7 +75,7 @@ def scalar(value: Result, dtype: DType) -> Value:
 
 
 def attribute(value: Result) -> Attr:
-    """A formula's value as an attribute."""
+    """Return a formula's value as an attribute."""
     if isinstance(value, Fraction):
         return float(value)
     if isinstance(value, (Input, Constant, Node, Item)):
@@ -95,7 +95,7 @@ class _Side:
         return value_of(f, self.names, self.terms)
 
     def app(self, t: App) -> tuple[Value, ...]:
-        """The results of an operator."""
+        """Return the results of an operator."""
         parts = [v for o in t.operands for v in self.operand(o)]
         some = [v for v in parts if isinstance(v, (Input, Constant, Node, Item))]
         dtype = sibling_kind(v.type.dtype for v in some)
@@ -110,7 +110,7 @@ class _Side:
         return results(node(t.op, operands, **attrs))
 
     def operand(self, t: Term) -> list[Term | Value]:
-        """The values at an operand's place; numbers wait for their siblings' element type."""
+        """Return the values of an operand; numbers wait for their siblings' element type."""
         match t:
             case Number() | Scalar() | Filled() | Absent():
                 return [t]
@@ -131,7 +131,7 @@ class _Side:
                 return None
 
     def values(self, t: Term) -> list[Value]:
-        """The values that a term stands for."""
+        """Return the values of a term."""
         match t:
             case Var(name):
                 return [_value(self.names[name])]
@@ -159,7 +159,7 @@ class _Side:
                 return [] if v is None else [v]
 
     def inside(self, own: tuple[str, ...], one: Result) -> _Side:
-        """The scope of a comprehension, for one item."""
+        """Return the scope of a comprehension for one item."""
         parts = (one,) if len(own) == 1 else sequence(one)
         return _Side(self.names | dict(zip(own, parts, strict=True)), self.terms, self.dtype)
 

@@ -1,4 +1,4 @@
-"""Windows of a pool that lie in the padding as a whole: a maximum, or a mean, of nothing."""
+"""Pool windows that lie entirely in the padding: a maximum, or a mean, of nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ POOLS = frozenset(("MaxPool", "AveragePool"))
 
 
 def blank(n: Node) -> bool:
-    """Is `n` a pool with such a window? Runtimes give what they like for it."""
+    """True if `n` is a pool with such a window, whose result is runtime-dependent."""
     source = n.inputs[0] if n.op.name in POOLS else None
     shape = source.type.shape if source is not None else None
     if shape is None:

@@ -1,10 +1,10 @@
 """Best-first search with backtracking (TASO, SOSP 2019, section 5; PET, OSDI 2021, section 6).
 
-Pop the best graph, apply every rule near the last change, keep what costs less than alpha times the
-best. The best is one that is cheaper than all before, then the one that was made by the newest
-rewrite, then the cheapest. Costs may rise on the way to a better graph. A graph is only built when
-it is popped; till then it is its parent and the rewrite. Graphs are equal when they are the same
-object's outputs.
+Pop the best graph, apply every rule near the last change, and keep results that cost less than
+alpha times the best. The priority is: graphs cheaper than all before, then those made by the most
+novel rewrite, then the cheapest. Costs may rise on the way to a better graph. A graph is built only
+when popped; until then it is a parent and a rewrite. Graphs are equal if their outputs are
+identical.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from superopt.search.move import Known, Move, Refusals, Step, moves
 from superopt.search.novelty import View, novelty, views
 
 GAIN = 1e-6  # microseconds; less is rounding
-AXES = 2  # as many more as any of the start has, at most: nodes of one axis more are always new
+AXES = 2  # beyond the rank of the start: nodes of higher rank are always novel
 
 
 class StopReason(Enum):
@@ -43,8 +43,8 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """alpha: how much dearer than the best a graph may be; graphs, patience: visited at most, and
-    without a better one; queue: rewrites waiting at once."""
+    """alpha: the largest cost relative to the best; max_graphs: graphs visited; patience: graphs
+    visited without a better one; max_queue: waiting rewrites."""
 
     alpha: float = 1.05
     graphs: int = 8_000
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The cheapest graph, how it was reached, why the search ended, how many graphs it visited."""
+    """The cheapest graph, the steps to it, why the search ended, and how many graphs it visited."""
 
     graph: g.Graph
     cost: float
@@ -73,13 +73,14 @@ class _State:
     ctx: GraphContext
 
 
-# Its rank, the cost after it, a number, the graph before it, the rewrite, what it makes.
+# Priority, cost afterwards, sequence number, graph before, rewrite, views of its nodes.
 _Waiting = tuple[int, float, int, _State, Move | None, tuple[View, ...]]
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection: graphs have no cycles; looking for some takes a third of the time."""
+    """Disable garbage collection: graphs have no cycles, and looking for them takes a third of the
+    time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -98,8 +99,8 @@ def search(
     refusals: Refusals,
     stop: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """The cheapest graph that the rules reach from `graph` within `limits`; deterministic given the
-    costs, unless the time runs out."""
+    """Return the cheapest graph that the rules reach from `graph` within `limits`; deterministic
+    given the costs, unless the time runs out."""
     end = time.monotonic() + limits.seconds
     start = _State(graph, costs.of_graph(graph), None, None, context(graph))
     best = start
@@ -160,18 +161,18 @@ def search(
 
 
 def _rank(cost: float, best: float, made: tuple[View, ...], times: Counter[View]) -> int:
-    """What is visited first; it grows with the visits."""
+    """Return the priority of a rewrite; it grows with the visits."""
     return -1 if cost < best - GAIN else novelty(made, times)
 
 
 def _axes(values: Iterable[g.Value]) -> int:
-    """Of the one that has most."""
+    """Return the largest rank."""
     return max((len(v.type.shape or ()) for v in values), default=0)
 
 
 def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:
-    """What a match must cover to be new after `move`: a node that it made, or the reader of a value
-    that was there before and took another's place."""
+    """Return the nodes that a new match after `move` must cover: nodes that it made, or readers of
+    an older value that replaced another one."""
     near = {n for n in move.effect.added if n in ctx.position}
     for new in move.change.values():
         p = g.producer(new)

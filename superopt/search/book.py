@@ -11,17 +11,17 @@ from superopt.rules.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Rules in order, and the index in which their matches are looked up."""
+    """Rules in order, and the index of their matches."""
 
     rules: tuple[Rule, ...]
     index: Index
 
     def where(self, keep: Callable[[Rule], bool]) -> Book:
-        """The rules that `keep` holds for."""
+        """Return the rules that `keep` is True for."""
         return book(r for r in self.rules if keep(r))
 
 
 def book(rules: Iterable[Rule]) -> Book:
-    """A book of `rules`, each name once."""
+    """Return a set of `rules`, each name once."""
     each = tuple({r.name: r for r in rules}.values())
     return Book(each, Index(each))

@@ -13,13 +13,13 @@ from superopt.search.move import Move, Refusals, Step, moves
 from superopt.search.view import together
 
 LEAST_US = 0.001  # a gain below this is rounding
-NOISE = 0.02  # part of the time of the replaced nodes that a measured gain must exceed
+NOISE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
 
 
 def worth(move: Move, costs: Costs) -> bool:
-    """Is the gain of `move` larger than the noise of the measured costs?
+    """True if the gain of `move` exceeds the noise of the measured costs.
 
-    A rewrite that only removes nodes, or keeps their costs exactly, gains without measuring.
+    A rewrite that only removes nodes, or keeps their costs exactly, gains without measurement.
     """
     if move.effect.us >= -LEAST_US:
         return False
@@ -38,9 +38,9 @@ def climb(
     note: Callable[[g.Graph, float], None] = lambda graph, cost: None,
     most: int = 200,
 ) -> tuple[g.Graph, list[Step], int]:
-    """The graph at the foot of the slope, the steps there, and how many rewrites were priced.
+    """Return the graph at the local minimum, the steps to it, and how many rewrites were priced.
 
-    `most` bounds the rounds; a round matches every rule everywhere.
+    `max_rounds` bounds the rounds; a round matches every rule everywhere.
     """
     steps: list[Step] = []
     priced = 0
@@ -70,7 +70,7 @@ def climb(
 
 
 def _apart(good: list[Move]) -> list[Move]:
-    """The best moves that touch no node twice."""
+    """Return the best moves that touch no node twice."""
     taken: set[g.Node] = set()
     out: list[Move] = []
     for m in good:
@@ -83,7 +83,7 @@ def _apart(good: list[Move]) -> list[Move]:
 
 
 def _apply(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
-    """All of `chosen` at once; as many as go together where all would make a cycle."""
+    """Apply all of `chosen` at once, or as many as possible if all would make a cycle."""
     try:
         after = together(graph, [m.change for m in chosen])
     except Cycle:
@@ -94,7 +94,7 @@ def _apply(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
 
 
 def _one_by_one(graph: g.Graph, chosen: list[Move]) -> tuple[g.Graph, list[Step]]:
-    """As many of `chosen`, best first, as are free of cycles together."""
+    """Apply as many of `chosen`, best first, as are acyclic together."""
     kept: list[Move] = []
     after = graph
     for m in chosen:

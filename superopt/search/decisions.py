@@ -1,7 +1,7 @@
-"""The log of a search: which matches were applied, so that a run can be repeated without measuring.
+"""The decision log of a search: the applied matches, so that a run can be repeated unmeasured.
 
 A round is a list of [rule, number]: the number-th match of the rule in the graph before the round;
-or, where the search went through the graph in pieces, of one [rule, number, piece].
+or, if the graph was searched in pieces, a single [rule, number, piece].
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Change = Mapping[g.Value, g.Value]
 
 
 def changes(rule: Rule, graph: g.Graph) -> list[Change]:
-    """What each match of `rule` would replace, in the matcher's order."""
+    """Return the replacements of each match of `rule`, in the matcher's order."""
     ctx = context(graph)
     built = (rewrite(m, ctx) for m in matches(rule, ctx))
     return [c for c in built if not isinstance(c, Refusal)]
 
 
 def log(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> str:
-    """The decisions behind `steps` as JSON; `model` is the digest of the file they belong to."""
+    """Return the decisions of `steps` as JSON; `model` is the digest of the model file."""
     book = {r.name: r for r in rules}
     rounds: list[list[tuple[str, int] | tuple[str, int, int]]] = []
     for _, group in groupby(steps, key=lambda s: id(s.before)):
@@ -56,13 +56,13 @@ def _number(known: Sequence[Change], rule: str, wanted: Change) -> int:
     for n, change in enumerate(known):
         if dict(change) == dict(wanted):
             return n
-    raise AssertionError(f"the step {rule} is no match of its own rule")
+    raise AssertionError(f"the step {rule} is not a match of its rule")
 
 
 def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list[Step]:
-    """The steps that a log says, taken again from `graph`.
+    """Return the steps of a log, repeated from `graph`.
 
-    Raises UsageError for a log of another model, of other rules or that is none.
+    Raises UsageError if the log is malformed, or belongs to another model or other rules.
     """
     book = {r.name: r for r in rules}
     try:
@@ -75,9 +75,9 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
         same = data["model"] == model
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UsageError(
-            "--replay: this is no log of decisions",
+            "--replay: this is not a decision log",
             f"it lacks {e}" if isinstance(e, KeyError) else str(e),
-            "give one that --decisions wrote",
+            "pass a file that --decisions wrote",
         ) from None
     if not same:
         raise UsageError(
@@ -107,7 +107,7 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Pieced:
-    """A graph in pieces, as the search had it, and what has become of each."""
+    """A graph in pieces, as in the search, and the current graph of each piece."""
 
     start: g.Graph
     parts: list[Piece]

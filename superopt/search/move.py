@@ -19,7 +19,7 @@ SHOWN = 8  # places named for each reason
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A rewrite of one place: the rule, what replaces what, and what it costs."""
+    """A rewrite at one place: the rule, the match, the replacements, and the change in cost."""
 
     rule: Rule
     match: Match
@@ -29,8 +29,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Where a rewrite was found, if not in the whole graph: the number of the piece, the piece
-    before it, and the change there."""
+    """The place of a rewrite inside a piece of the graph: the index of the piece, the piece before
+    it, and the replacements there."""
 
     piece: int
     before: g.Graph
@@ -39,7 +39,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rewrite that was applied, in the graph before it and the graph after."""
+    """An applied rewrite, with the graph before and the graph after."""
 
     rule: str
     tactic: str | None
@@ -52,16 +52,16 @@ class Step:
 
 @dataclass(slots=True)
 class Refused:
-    """Places where a rewrite was not applied for one reason: how many, and the first few."""
+    """Places where a rewrite was refused for one reason: how many, and the first few."""
 
     count: int = 0
     values: list[g.Value] = field(default_factory=list)
-    least_us: float = float("inf")  # what the cheapest of them would have added
+    least_us: float = float("inf")  # cost that the cheapest of them would add
 
 
 @dataclass(slots=True)
 class Refusals:
-    """Why rewrites that matched were not applied, by (rule, reason, detail)."""
+    """Why matches were not rewritten, by (rule, reason, detail)."""
 
     table: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
 
@@ -81,7 +81,8 @@ Known = dict[object, Mapping[g.Value, g.Value] | Refusal]
 def _rewritten(
     match: Match, ctx: GraphContext, known: Known | None
 ) -> Mapping[g.Value, g.Value] | Refusal:
-    """`rewrite`, which depends on what was matched only, not on the rest of the graph."""
+    """Return `rewrite` of a match, cached: it depends on the match only, not on the rest of the
+    graph."""
     if known is None:
         return rewrite(match, ctx)
     key = (match.rule.name, match.part, match.cells)
@@ -92,9 +93,9 @@ def _rewritten(
 
 
 def _idle(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> bool:
-    """Does this only compute what is known ahead of time in another way?
+    """True if the rewrite only changes how constants are computed.
 
-    That costs nothing before nor after; there are thousands of ways to say 2 * 3.
+    That is free before and after; there are thousands of ways to write 2 * 3.
     """
     if not all((n := g.producer(v)) is not None and costs.is_constant(n) for v in change):
         return False
@@ -109,9 +110,9 @@ def moves(
     near: Collection[g.Node] | None = None,
     known: Known | None = None,
 ) -> Iterator[Move]:
-    """Every rewrite of the graph (touching `near`, when given), rules in their order.
+    """Yield every rewrite of the graph (touching `near`, if given), rules in their order.
 
-    known: what matches in other graphs became: most recur, since graphs share their nodes.
+    cache: rewrites of matches in other graphs: most recur, since graphs share their nodes.
     """
     for match in rules.index.matches(ctx, near):
         rule = match.rule

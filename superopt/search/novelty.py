@@ -1,10 +1,10 @@
-"""How new what a rewrite makes is: how often its rarest node, seen from near, was visited before.
+"""Novelty of a rewrite: how often the view of its rarest new node was visited before.
 
-Most rewrites cost nothing: a search by cost alone visits thousands of graphs that say the same in
-another order, before one that costs a little more on the way to a better one. So graphs with a node
-that is new come first (width-based search: Lipovetzky and Geffner, "Best-first width search", AAAI
-2017, with nodes for atoms). A node is seen from near: its operator, attributes and types, and the
-operators that give its operands, since what lies further below does not change what matches.
+Most rewrites cost nothing: a search by cost alone visits thousands of equivalent orders before a
+graph that costs slightly more on the way to a better one. So graphs with a novel node come first
+(width-based search: Lipovetzky and Geffner, "Best-first width search", AAAI 2017, with nodes as
+atoms). The view of a node is its operator, attributes and types, and the operators of its operands,
+since deeper nodes do not change what matches.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ View = tuple[object, ...]
 
 
 def views(effect: Delta, costs: Costs) -> tuple[View, ...]:
-    """The nodes that a rewrite makes, seen from near; without those of constants."""
+    """Return the views of the nodes that a rewrite makes, without constant ones."""
     return tuple(_view(n) for n in effect.added if not costs.is_constant(n))
 
 
 def novelty(made: tuple[View, ...], times: Counter[View]) -> int:
-    """How often the rarest of `made` has been visited; 0 if the rewrite only removes nodes."""
+    """Return how often the rarest of `made` was visited; 0 if the rewrite only removes nodes."""
     return min((times[v] for v in made), default=0)
 
 

@@ -1,7 +1,7 @@
-"""Large graphs in pieces: cut where few values cross, search each piece once, stitch.
+"""Large graphs in pieces: cut where few values cross, search each piece once, reassemble.
 
-Pieces are consecutive in a topological order, cut at its narrowest places. Weights in a piece are
-replaced by numbered stand-ins, so that the twelve equal layers of a transformer are one graph (the
+Pieces are consecutive in a topological order, cut at its narrowest places. Numbered stand-ins
+replace the weights of a piece, so that the twelve equal layers of a transformer are one graph (the
 same object, thanks to interning) and are searched once.
 """
 
@@ -24,7 +24,7 @@ PIECE = 60  # nodes
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a graph on stand-ins, what they stand for, and the values that it gives."""
+    """A part of a graph over stand-ins, the values they stand for, and its outputs."""
 
     graph: g.Graph
     actual: Mapping[g.Value, g.Value]
@@ -32,8 +32,8 @@ class Piece:
 
 
 def cuts(order: list[g.Node], outputs: tuple[g.Value, ...], most: int) -> list[int]:
-    """Positions in `order` at which to cut, so that pieces have at most `most` nodes and few values
-    cross: in each window the narrowest position, the latest of equals."""
+    """Return the positions in `order` at which to cut into pieces of at most `max_nodes` nodes: in
+    each window the position that the fewest values cross, the latest of equals."""
     position = {n: i for i, n in enumerate(order)}
     last: dict[g.Node, int] = {}
     for i, n in enumerate(order):
@@ -65,7 +65,8 @@ def cuts(order: list[g.Node], outputs: tuple[g.Value, ...], most: int) -> list[i
 
 
 def pieces(graph: g.Graph, costs: Costs, most: int) -> list[Piece]:
-    """The pieces of `graph`, in order; nodes computed from constants go with their readers."""
+    """Return the pieces of `graph`, in order; nodes computed from constants go with their
+    readers."""
     order = [n for n in g.nodes(graph) if not costs.is_constant(n)]
     at = [0, *cuts(order, graph.outputs, most), len(order)]
     read_after: dict[g.Value, int] = {}
@@ -114,8 +115,8 @@ def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piec
 
 
 def _input(v: g.Value, number: int) -> g.Input:
-    """What stands for a value from outside; one that may be large is another than one that is not,
-    and says so."""
+    """Return the stand-in of a value from outside. A possibly large value has another stand-in,
+    which declares its magnitude."""
     size = magnitude(v)
     if size <= LARGE:
         return numbered_input(number, v.type)
@@ -128,7 +129,8 @@ def _input(v: g.Value, number: int) -> g.Input:
 def assembled(
     graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], inside: Inside
 ) -> tuple[g.Graph, dict[g.Value, g.Value]]:
-    """The graph with `chosen[i]` for piece i, and a rewrite inside a piece as one on the graph."""
+    """Return the graph with `chosen[i]` for piece i, and a rewrite inside a piece as one of the
+    graph."""
     after, place = assemble(graph, parts, chosen, inside.piece)
     pairs = (*inside.change.keys(), *inside.change.values())
     moved = replace_all(g.Graph((), pairs), place).outputs
@@ -138,7 +140,8 @@ def assembled(
 def assemble(
     graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], at: int = 0
 ) -> tuple[g.Graph, Mapping[g.Value, g.Value]]:
-    """The graph with `chosen[i]` for piece i, and what the stand-ins of piece `at` now are."""
+    """Return the graph with `chosen[i]` for piece i, and the values of the stand-ins of one
+    piece."""
     current: dict[g.Value, g.Value] = {}
     place_at: Mapping[g.Value, g.Value] = {}
     for i, (piece, new) in enumerate(zip(parts, chosen, strict=True)):

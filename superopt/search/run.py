@@ -1,4 +1,4 @@
-"""The whole search: climb, search the pieces with backtracking, climb again."""
+"""The complete search: hill climbing, backtracking in pieces, hill climbing again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from superopt.search.move import Inside, Refusals, Step
 from superopt.search.partition import PIECE, Piece, assembled, pieces
 from superopt.search.tactic import TACTICS, Tactic, play
 
-# Merging first, or the greedy way first: each finds graphs that the other cannot reach.
+# Tactics first, or hill climbing first: each finds graphs that the other cannot reach.
 _ORDERS = {
     "tactics, then climb": ("tactics", "climb"),
     "climb, then tactics": ("climb", "tactics", "climb"),
@@ -25,7 +25,7 @@ _ORDERS = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A graph worth timing: how it was reached, and its cost by the model in microseconds."""
+    """A graph worth timing: its label, its steps, and its modeled cost in microseconds."""
 
     label: str
     graph: g.Graph
@@ -35,7 +35,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Graphs worth timing, cheapest first, and what the search did."""
+    """Graphs worth timing, cheapest first, and statistics of the search."""
 
     variants: tuple[Variant, ...]
     seen: int
@@ -116,7 +116,7 @@ def _play_all(
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[g.Graph, list[Step], int]:
-    """All tactics, one after the other."""
+    """Apply all tactics, one after the other."""
     steps: list[Step] = []
     seen = 0
     for tactic in tactics:
@@ -136,7 +136,7 @@ def _pieces(
     end: float,
     stop: Callable[[], bool],
 ) -> tuple[g.Graph, list[Step], int, StopReason]:
-    """Search each distinct piece once and put what it found in every place."""
+    """Search each distinct piece once and apply the result to all its occurrences."""
     memo: dict[tuple[g.Value, ...], Found] = {}
     steps: list[Step] = []
     seen = 0

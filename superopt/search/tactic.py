@@ -1,8 +1,8 @@
-"""Tactics: scripted sequences of rewrites as one move of the search (DESIGN section 7).
+"""Tactics: scripted sequences of rewrites as one move of the search.
 
 A merge of n siblings is n - 1 merges of two, and only then do the splits and concatenations between
-them go away: costs rise on the way further than any alpha allows. A tactic repeats its rules around
-one place until none applies, tidies up, and is kept if the whole got cheaper. Its trace consists of
+them vanish: costs rise on the way beyond any alpha. A tactic repeats its rules around one place
+until none applies, cleans up, and is kept if the whole graph got cheaper. Its trace consists of
 ordinary steps.
 """
 
@@ -22,7 +22,7 @@ from superopt.search.move import Move, Refusals, Step, moves
 
 @dataclass(frozen=True, slots=True)
 class Tactic:
-    """Repeat rules where they share a node with the first rewrite (or everywhere), then tidy up by
+    """Repeat rules that share a node with the first rewrite (or everywhere), then clean up by hill
     climbing.
 
     `repeat` are prefixes of names: `matmul-merge` stands for all rules that begin so.
@@ -31,13 +31,13 @@ class Tactic:
     name: str
     repeat: tuple[str, ...]
     longest: int = 64
-    everywhere: bool = False  # repeat them in the whole graph, since no place gains alone
+    everywhere: bool = False  # in the whole graph, since no single place gains
 
 
-_LOUD = re.compile("merge|slices-split")  # what other tactics begin, or would hide from them
+_LOUD = re.compile("merge|slices-split")  # rules that start other tactics or hide their matches
 FLATTEN = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
 MOST_FLATTENED = 1000
-LEEWAY = 1.03  # merged products stream their weights better than the sum of parts says
+LEEWAY = 1.03  # merged products stream weights better than the sum of their parts
 
 TACTICS: tuple[Tactic, ...] = (
     Tactic(
@@ -75,20 +75,22 @@ def play(
     *,
     stop: Callable[[], bool],
 ) -> tuple[g.Graph, list[Step], int]:
-    """Play `tactic` at every place where it starts, keeping what lowers the cost.
+    """Apply `tactic` at every place where it starts, and keep what lowers the cost.
 
-    Returns the graph, the steps that led there, and how many rewrites were priced.
+    Returns the graph, the steps to it, and how many rewrites were priced.
     """
     own = rules.where(lambda r: r.name.startswith(tactic.repeat))
     if tactic.everywhere:
-        # forwards only: each rule moves what the one before it made, and one never ends both ways
+        # forward only: each rule moves the result of the previous one, and both directions never
+        # end
         own = own.where(lambda r: not r.name.endswith("~"))
-    # bit-exact rules only: they move elements, and leave products as the next merge needs them
+    # bit-exact rules only: they move elements, and leave products in the form that the next merge
+    # needs
     calm = rules.where(lambda r: r.float_class == "E0" and not _LOUD.search(r.name))
     tried: set[g.Value] = set()
     steps: list[Step] = []
     priced = 0
-    # Without its weights: where they are shared, those of one merge go away only with the last.
+    # Without weights: shared weights vanish only with the last merge.
     cost = costs.of_operators(graph)
     while own.rules and not stop():
         ctx = context(graph)
@@ -114,7 +116,7 @@ def play(
 def _flattened(
     graph: g.Graph, rules: Book, costs: Costs, refusals: Refusals, stop: Callable[[], bool]
 ) -> tuple[g.Graph, list[Step]]:
-    """`graph` with `rules` applied wherever they match, gain or not: each leaves less to match."""
+    """Apply `rules` wherever they match, whatever the gain: each rewrite leaves fewer matches."""
     steps: list[Step] = []
     while len(steps) < MOST_FLATTENED and not stop():
         m = next(moves(context(graph), rules, costs, refusals), None)
@@ -135,7 +137,7 @@ def _everywhere(
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[g.Graph, list[Step], int]:
-    """`graph` with the tactic's rules applied wherever they match, then tidied up."""
+    """Apply the tactic's rules wherever they match, then clean up."""
     after, path = _flattened(graph, own, costs, refusals, stop)
     tidy, more, priced = climb(after, calm, costs, refusals, stop=stop)
     return tidy, _of(tactic, path + more), len(path) + priced
@@ -146,8 +148,8 @@ def _of(tactic: Tactic, steps: Sequence[Step]) -> list[Step]:
 
 
 def _fates(ctx: GraphContext, move: Move, made: Container[g.Node] = ()) -> list[tuple[str, ...]]:
-    """What becomes of each result that `move` replaces and that is not of a node in `made`: the
-    operators that read it, and theirs."""
+    """Return for each replaced result that no node in `made` produces the operators that read it,
+    and the operators that read these."""
     out: list[tuple[str, ...]] = []
     for old in move.change:
         if g.producer(old) in made:
@@ -159,15 +161,15 @@ def _fates(ctx: GraphContext, move: Move, made: Container[g.Node] = ()) -> list[
 
 
 def _start(ctx: GraphContext, some: Sequence[Move]) -> Move | None:
-    """The merge to begin with: one of siblings whose results have the same fate, if there is."""
+    """Return the first merge: siblings whose results have the same readers, if possible."""
     return min(some, key=lambda m: len(set(_fates(ctx, m))), default=None)
 
 
 def _next(
     ctx: GraphContext, some: list[Move], made: Container[g.Node], fate: tuple[str, ...]
 ) -> tuple[Move | None, tuple[str, ...]]:
-    """The next of several merges, and the fate of what it merges: siblings of one fate first, so
-    that they lie side by side and what reads them can be merged, too."""
+    """Return the next merge and the readers of its operands: siblings with equal readers first, so
+    that they are adjacent and their readers can be merged, too."""
     keyed = [(_fates(ctx, m, made)[-1], n, m) for n, m in enumerate(some)]
     if not keyed:
         return None, fate
@@ -176,7 +178,7 @@ def _next(
 
 
 def _siblings(ctx: GraphContext, made: Sequence[g.Node]) -> set[g.Node]:
-    """The nodes that a rewrite made, and those that read what these read."""
+    """Return the nodes that a rewrite made, and those that share an operand with them."""
     there = [n for n in made if n in ctx.position]
     read = {v for n in there for v in n.inputs if v is not None}
     return {*there, *(u for v in read for u in ctx.users.get(v, ()))}

@@ -1,4 +1,4 @@
-"""What a rewrite would change in the cost of a graph, and how rewrites are applied together."""
+"""The change in cost of a rewrite, and applying several rewrites together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from superopt.rules.context import GraphContext
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a rewrite adds and removes, in nodes and microseconds."""
+    """The nodes that a rewrite adds and removes, and the change in microseconds."""
 
     added: tuple[g.Node, ...]
     dead: tuple[g.Node, ...]
@@ -22,9 +22,9 @@ class Delta:
 
 
 def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> Delta | None:
-    """The effect of `change` on the cost of the graph, without building the new one.
+    """Return the effect of `change` on the cost of the graph, without building the new graph.
 
-    None where what comes is made from what goes, which then stays: no gain is possible.
+    None if the new nodes use the replaced ones, which then stay: no gain is possible.
     """
     members = ctx.position
     added = _added(members, change)
@@ -47,7 +47,7 @@ def delta(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) ->
 
 
 def _read(ctx: GraphContext, change: Mapping[g.Value, g.Value], kept: Iterable[g.Node]) -> bool:
-    """Is a value that `change` replaces, and does not keep, an operand of `kept`, at any depth?"""
+    """True if `kept` depends, at any depth, on a value that `change` replaces and does not keep."""
     gone = {p for old in change if (p := g.producer(old)) is not None and p in ctx.position}
     first = min((ctx.position[p] for p in gone), default=0)
     work = [n for n in kept if ctx.position[n] > first]
@@ -67,7 +67,7 @@ def _read(ctx: GraphContext, change: Mapping[g.Value, g.Value], kept: Iterable[g
 def _weights(
     ctx: GraphContext, added: Sequence[g.Node], dead: Sequence[g.Node], costs: Costs
 ) -> float:
-    """What the distinct weights of the graph cost more or less."""
+    """Return the change in cost of the graph's distinct weights."""
     read, unread = costs.weights(added), costs.weights(dead)
     if not read and not unread:
         return 0.0
@@ -87,7 +87,7 @@ def _beside(
     dead: Container[g.Node],
     costs: Costs,
 ) -> float:
-    """What the readers of the replaced values cost more or less, being fused or not any more."""
+    """Return the change in cost of the readers of the replaced values, as their fusion changes."""
     us = 0.0
     readers = {u for old in change for u in ctx.users.get(old, ())}
     for u in readers:
@@ -114,7 +114,7 @@ def _added(members: Container[g.Node], change: Mapping[g.Value, g.Value]) -> tup
 def _dead(
     ctx: GraphContext, change: Mapping[g.Value, g.Value], kept: Container[g.Node]
 ) -> tuple[g.Node, ...]:
-    """Nodes that nobody reads once the keys of `change` are replaced."""
+    """Return the nodes without readers once the keys of `change` are replaced."""
     left: dict[g.Node, int] = {}
     dead: dict[g.Node, None] = {}
     stack: list[g.Node] = []
@@ -140,12 +140,12 @@ def _dead(
 
 
 def _readers(ctx: GraphContext, v: g.Value) -> int:
-    """How many nodes read `v`, and one more where it is an output."""
+    """Return how many nodes read `v`, plus one if it is an output."""
     return len(ctx.users.get(v, ())) + (v in ctx.outputs)
 
 
 def together(graph: g.Graph, changes: Sequence[Mapping[g.Value, g.Value]]) -> g.Graph:
-    """`graph` with several rewrites of it applied; Cycle where they do not go together."""
+    """Return `graph` with several rewrites applied; raises Cycle if they are incompatible."""
     if len(changes) == 1:
         return g.replace(graph, changes[0])
     return replace_all(graph, {old: new for c in changes for old, new in c.items()})

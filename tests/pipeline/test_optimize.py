@@ -253,7 +253,7 @@ def test_decisions_are_repeated_without_searching(tmp_path: Path) -> None:
     assert any("decisions were replayed" in n for n in report(again).notes)
     with pytest.raises(UsageError, match="another model"):
         run(data(models.TOPK), replay=text)
-    with pytest.raises(UsageError, match="no log of decisions"):
+    with pytest.raises(UsageError, match="not a decision log"):
         run(data(models.PLAIN), replay="nonsense")
 
 

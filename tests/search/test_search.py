@@ -325,14 +325,14 @@ def test_a_log_with_a_match_that_there_is_not(bad: object) -> None:
 @pytest.mark.parametrize("bad", [[[]], [["relu-relu"]], [["relu-relu", 1, 2, 3]], [3], "x"])
 def test_what_is_no_log(bad: object) -> None:
     text = json.dumps({"format": 2, "model": "m", "rounds": [bad]})
-    with pytest.raises(UsageError, match="no log"):
+    with pytest.raises(UsageError, match="not a decision log"):
         replay(text, layers(1), load_library(), "m")
 
 
 def test_a_log_of_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="another model"):
         replay(log([], [], "a"), layers(1), [], "b")
-    with pytest.raises(UsageError, match="no log"):
+    with pytest.raises(UsageError, match="not a decision log"):
         replay("{}", layers(1), [], "b")
 
 

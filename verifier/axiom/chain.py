@@ -1,8 +1,8 @@
 """A chain of rewrites by given axioms: the readable form of a proof.
 
-A search from both sides at once, with only the axioms that a proof used. A step is taken where an
-axiom's left side is part of a term, and Z3 shows its conditions from what is given. Operands that
-may be swapped (where that is one of the axioms) are in one order, and no step says so.
+The search runs from both sides, with the axioms of the proof only. A step applies where an axiom's
+left side occurs in a term and Z3 proves its conditions. Operands of commutative operators (if that
+is an axiom) are kept in order without a step.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from heapq import heappop, heappush
 
 from superopt.verifier.axiom.logic import TRUTH, VALUE, Clause, Fo, fo, inside, put, variable
 
-LARGER = 14  # parts more than the larger side has
+LARGER = 14  # more nodes than the larger side has
 Holds = Callable[[Fo], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A term, and the axiom that made it of the one before; "" for the first."""
+    """A term, and the axiom that produced it from the previous one; "" for the first."""
 
     term: Fo
     axiom: str
@@ -34,10 +34,10 @@ def chain(
     seconds: float = 2.0,
     most: int = 4000,
 ) -> tuple[Step, ...] | None:
-    """Steps from `left` to `right`; None where none are found in time.
+    """Return steps from `left` to `right`; None if none are found in time.
 
-    holds: is a condition known? A step from `right` backwards is one forwards, read from its end:
-    all terms on the way have types.
+    holds: True if a condition is known. A step backwards from `right` reads forwards in reverse:
+    all terms of the chain have types.
     """
     end = time.monotonic() + seconds
     swapped = frozenset(a.sides[0][0].fn for a in axioms if swaps(a))
@@ -83,12 +83,12 @@ def _joined(middle: Fo, came: tuple[dict[Fo, tuple[Fo, str]], ...]) -> tuple[Ste
 
 
 def parts(t: Fo) -> int:
-    """How many operators and operands a term has."""
+    """Return the number of operators and operands of a term."""
     return sum(p.sort not in (VALUE, TRUTH) for p in inside(t))
 
 
 def swaps(a: Clause) -> bool:
-    """Is it a law of commutativity?"""
+    """True for a law of commutativity."""
     ((left, right),) = a.sides[:1]
     return (
         len(a.sides) == 1
@@ -101,7 +101,7 @@ def swaps(a: Clause) -> bool:
 
 
 def ordered(t: Fo, swapped: frozenset[str]) -> Fo:
-    """With the operands of these operators in order of their text."""
+    """Order the operands of these operators by their text."""
     if not t.args or t.sort in (VALUE, TRUTH):
         return t
     args = tuple(ordered(a, swapped) for a in t.args)
@@ -113,7 +113,7 @@ def ordered(t: Fo, swapped: frozenset[str]) -> Fo:
 def rewritten(
     t: Fo, axioms: Sequence[Clause], holds: Holds, swapped: frozenset[str]
 ) -> Iterator[tuple[Fo, str]]:
-    """What one step makes of `t`, anywhere in it."""
+    """Yield the results of one step anywhere in `t`."""
     for a in axioms:
         for left, right in a.sides:
             if left.args:
@@ -140,8 +140,8 @@ Asked = Callable[[dict[Fo, Fo]], list[tuple[Fo, Fo]]]
 
 
 def matches(pattern: Fo, t: Fo, swapped: frozenset[str]) -> Iterator[tuple[dict[Fo, Fo], Asked]]:
-    """The ways in which `t` has the form of `pattern`: what its variables stand for, and which
-    values must be equal besides, attributes that are computed."""
+    """Yield the matches of `pattern` with `t`: its bindings, and the computed attributes that must
+    be equal."""
     for found in _matched([(pattern, t)], (), (), swapped):
         bound, pairs = dict(found[0]), found[1]
 

@@ -1,9 +1,9 @@
-"""A rule as a first-order clause.
+"""Encode a rule as a first-order clause.
 
-Every operator becomes a function of its operands and of ALL its attributes, those left out with
-their default values, those behind `**a` as variables `a.pads` and so on. Axes are counted from the
-end, 1 the last one: so they are the same for operands that broadcast. What cannot be said so (runs
-of operands, comprehensions) raises Unsaid.
+Every operator becomes a function of its operands and of all its attributes: absent ones with their
+defaults, those behind `**a` as variables `a.pads` and so on. Axes count from the end, 1 is the
+last, so that they agree for operands that broadcast. Runs of operands and comprehensions raise
+NotExpressible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAIN, OTHER, WHOLE, BOOLEAN = "tensor", "other", "whole", "boolean"
 
 @dataclass(slots=True)
 class Encoder(Formulas):
-    """The clause of one rule, made from left to right."""
+    """The clause of one rule, encoded from left to right."""
 
     def clause(self) -> Clause:
         for p in self.rule.params:
@@ -80,7 +80,7 @@ class Encoder(Formulas):
         return OTHER + kind
 
     def shaped(self, p: Param) -> None:
-        """What the sizes of a parameter say of its shape, and what they name."""
+        """Add the conditions and names that a parameter's declared shape implies."""
         assert p.shape is not None
         x, dims = self.known[p.name], p.shape
         s, n = shape(x), len(p.shape)
@@ -113,7 +113,7 @@ class Encoder(Formulas):
         return tuple(self.term(t, MAIN) for t in side)
 
     def term(self, t: Term, sort: str) -> Fo:
-        """`t`; `sort` is that of its siblings, for numbers."""
+        """Encode `t`; `sort` is the sort of its siblings, for numbers."""
         match t:
             case Var(n):
                 return self.known[n]
@@ -163,7 +163,7 @@ class Encoder(Formulas):
         return fo(op.name, (*given, *values), self.result(op, given))
 
     def attribute(self, op: Op, name: str, f: Formula, given: tuple[Fo, ...]) -> Fo:
-        """An attribute; axes from the end."""
+        """Encode an attribute; axes count from the end."""
         if AXES.get(op.name) != name or not given:
             return self.formula(f)
         rank = self.rank(given[0])
@@ -187,7 +187,7 @@ class Encoder(Formulas):
                 return self.end(f, rank)
 
     def end(self, f: Formula, rank: Fo) -> Fo:
-        """An axis, counted from the end."""
+        """Encode an axis, counted from the end."""
         match f:
             case Lit(int(v)) if v < 0:
                 return number(-v)
@@ -214,7 +214,7 @@ class Encoder(Formulas):
 
 
 def clause(rule: Rule) -> Clause:
-    """`rule` as a clause. Raises Unsaid."""
+    """Return `rule` as a clause. Raises NotExpressible."""
     kinds = [p.kind for p in rule.params if isinstance(p, Param)]
     main = next((k for k in kinds if not k.startswith(("i", "bool"))), "")
     if not main:

@@ -1,4 +1,4 @@
-"""Formulas of rules, sizes and attributes and conditions, as first-order terms."""
+"""Formulas of rules, sizes, attributes and conditions as first-order terms."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from superopt.verifier.axiom.logic import (
 )
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, REDUCTIONS, SEQUENCES
 
-# What says when a rule is worth applying, and nothing of what is equal.
+# Conditions about when a rule is worth applying, which do not affect equality.
 IDLE = frozenset(("const", "single_use"))
 
 
 class Unsaid(Exception):
-    """The rule says something that first-order clauses here do not."""
+    """The rule is not expressible as a first-order clause."""
 
 
 @dataclass(slots=True)
 class Formulas:
-    """What the names of a rule stand for. main: the kind of parameter that is of the main sort."""
+    """The terms that a rule's names stand for. main_kind: the parameter kind of the main sort."""
 
     rule: Rule
     main: str
@@ -60,11 +60,12 @@ class Formulas:
     axes: dict[Fo, Fo] = field(default_factory=dict)
 
     def tensor(self, t: Term) -> Fo:
-        """A term inside a formula."""
+        """Encode a term inside a formula."""
         raise NotImplementedError
 
     def rank(self, t: Fo) -> Fo:
-        """The rank of a term, simplified where its operator keeps that of its first operand."""
+        """Return the rank of a term, simplified if its operator keeps the rank of its first
+        operand."""
         while t.fn in KEEPS_RANK or t.fn.startswith("["):
             if t.fn == "Transpose" and t.args[1].fn == "tuple":
                 return number(len(t.args[1].args))
@@ -159,7 +160,7 @@ class Formulas:
         return joined((*parts, tupled(one)))
 
     def tuples(self, f: Formula) -> bool:
-        """Is `f` a tuple, as far as can be seen?"""
+        """True if `f` is recognizably a tuple."""
         match f:
             case Seq() | Cut():
                 return True
@@ -176,7 +177,7 @@ class Formulas:
                 return False
 
     def sequences(self) -> frozenset[str]:
-        """Names that stand for tuples: attributes that are."""
+        """Return the names that stand for tuples: tuple attributes."""
         found = set()
         left: list[Term] = [*self.rule.lhs, *self.rule.rhs]
         while left:
@@ -216,7 +217,7 @@ class Formulas:
 
 
 def item(some: Fo, place: Fo) -> Fo:
-    """`some[place]`."""
+    """Return `some[index]`."""
     if some.fn == "tuple" and is_number(place) and 0 <= int(place.fn) < len(some.args):
         return some.args[int(place.fn)]
     if some.fn == "front":
@@ -225,7 +226,8 @@ def item(some: Fo, place: Fo) -> Fo:
 
 
 def turned(rank: Fo, axes: Fo) -> Fo:
-    """Axes of a tensor of this rank, counted from the end, of axes counted from the front."""
+    """Return axes counted from the end, given axes of a tensor of this rank counted from the
+    front."""
     if axes.fn == "front" and axes.args[0] is rank:
         return axes.args[1]
     if axes.fn == "tuple":
@@ -239,7 +241,7 @@ def conjunction(some: Iterable[Fo]) -> Fo:
 
 
 def compared(op: str, a: Fo, b: Fo) -> Fo:
-    """A comparison, both sides without what they have in common."""
+    """Return a comparison in canonical form."""
     match op:
         case ">":
             return compared("<", b, a)
@@ -258,7 +260,7 @@ def compared(op: str, a: Fo, b: Fo) -> Fo:
 
 
 def literal(v: object) -> Fo:
-    """A value as written."""
+    """Return a literal value."""
     if isinstance(v, int):
         return number(int(v))
     if isinstance(v, (tuple, list)):

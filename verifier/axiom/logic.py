@@ -1,8 +1,7 @@
-"""First-order terms: what rules become for the axiom-level prover.
+"""First-order terms: the input of the axiom-level prover.
 
-A tensor operator is a function of its operands and of all its attributes; attributes and sizes are
-whole numbers, tuples of them opaque values. Variables are functions without arguments whose names
-begin with `?`.
+A tensor operator is a function of its operands and of all its attributes. Attributes and sizes are
+integers, tuples of them opaque values. Variables are nullary functions whose names begin with `?`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ TRUTH = "truth"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fo:
-    """`fn(*args)`, interned: equal terms are one object."""
+    """`fn(*args)`, interned: equal terms are identical."""
 
     fn: str
     args: tuple[Fo, ...]
@@ -29,7 +28,7 @@ class Fo:
 
 @cache
 def fo(fn: str, args: tuple[Fo, ...] = (), sort: str = VALUE) -> Fo:
-    """The one term `fn(*args)` of this sort."""
+    """Return the unique term `fn(*args)` of this sort."""
     return Fo(fn, args, sort)
 
 
@@ -46,7 +45,7 @@ def variable(t: Fo) -> bool:
 
 
 def inside(t: Fo) -> Iterator[Fo]:
-    """`t` and its parts, outermost first."""
+    """Yield `t` and its subterms, outermost first."""
     left = [t]
     while left:
         one = left.pop()
@@ -55,7 +54,7 @@ def inside(t: Fo) -> Iterator[Fo]:
 
 
 def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
-    """`t` with variables (or any parts) replaced."""
+    """Return `t` with variables (or any subterms) replaced."""
     found = values.get(t)
     if found is not None:
         return found
@@ -71,7 +70,7 @@ def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
 
 
 def _linear(t: Fo) -> dict[Fo, int]:
-    """`t` as a sum: how often each term is in it; of number(1) the constant."""
+    """Return `t` as a linear sum: the coefficient of each term; number(1) has the constant."""
     if is_number(t):
         return {number(1): int(t.fn)}
     if t.fn in ("+", "-") and len(t.args) == 2:
@@ -87,7 +86,7 @@ def _linear(t: Fo) -> dict[Fo, int]:
 
 
 def arithmetic(op: str, a: Fo, b: Fo) -> Fo:
-    """`a op b`, sums in one form: terms in order of their text, then a number."""
+    """Return `a op b`; sums are canonical: terms ordered by their text, then a number."""
     if op not in ("+", "-") and not (op == "*" and (is_number(a) or is_number(b))):
         return fo(op, (a, b))
     total = _linear(fo(op, (a, b)))
@@ -116,7 +115,7 @@ def shape(x: Fo) -> Fo:
 
 
 def back(s: Fo, end: Fo) -> Fo:
-    """The size of shape `s` whose axis is `end` from the end: 1 is the last one."""
+    """Return the size of the axis `end` of shape `s`, counted from the end: 1 is the last one."""
     if s.fn == "tuple" and is_number(end) and 1 <= int(end.fn) <= len(s.args):
         return s.args[-int(end.fn)]
     return fo("back", (s, end))
@@ -127,7 +126,7 @@ def tupled(items: Iterable[Fo]) -> Fo:
 
 
 def joined(parts: Iterable[Fo]) -> Fo:
-    """Tuples one after the other."""
+    """Concatenate tuples."""
     out: list[Fo] = []
     for p in parts:
         for q in p.args if p.fn == "join" else (p,):
@@ -142,9 +141,9 @@ def joined(parts: Iterable[Fo]) -> Fo:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """For all variables: where the conditions hold, each left side is its right side.
+    """For all variables: if the conditions hold, each left side equals its right side.
 
-    axes: variables that count an axis from the end, and the rank that they are at most.
+    axes: variables for an axis counted from the end, and the rank that bounds them.
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""What the axiom-level prover has to know of operators: which keep shapes, which name axes."""
+"""Properties of operators for the axiom-level prover: which keep shapes, which name axes."""
 
 from __future__ import annotations
 
 from superopt.ops import OPS
 
 _ELEMENTWISE = [op for op in OPS.values() if "elementwise" in op.laws and not op.opaque]
-# Whose results have types that hang on attributes.
+# Operators whose result types depend on attributes.
 UNTYPED = frozenset(
     ("Cast", "OneHot", "QuantizeLinear", "DequantizeLinear", "CastLike", "BitCast", "EyeLike")
 )
@@ -13,13 +13,13 @@ BOOLEAN_RESULTS = frozenset(
     ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "Xor")
 ) | {"IsNaN", "IsInf"}
 WHOLE_RESULTS = frozenset(("ArgMax", "ArgMin", "Shape", "Size"))
-# The shape of whose result is that of the first operand.
+# Operators whose result has the shape of the first operand.
 KEEPS_SHAPE = (
     frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 1 and not op.variadic)
     | frozenset(("Softmax", "LogSoftmax", "Hardmax", "CumSum", "CumProd", "LRN"))
     | frozenset(name for name in OPS if name.endswith("Normalization"))
 )
-# Or its rank.
+# Operators whose result has the rank of the first operand.
 KEEPS_RANK = (
     KEEPS_SHAPE
     | frozenset(("Transpose", "Concat", "Slice", "Pad", "Split", "Tile", "Trilu"))

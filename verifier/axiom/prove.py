@@ -1,8 +1,8 @@
-"""Proofs of rules from axioms: the second proof, independent of the first and readable.
+"""Proofs of rules from axioms: a second, readable proof, independent of the first.
 
-The axioms (superopt.rules.axiom) are proved at the level of indices, and balanced; rules of the
-library that do not follow from others are axioms, too. A proof is an `unsat` of Z3, its core made
-minimal, and a chain of rewrites by the axioms of the core, where one is found.
+The axioms (superopt.rules.axiom) are proved at the level of indices, and balanced. Library rules
+that do not follow from other rules are axioms, too. A proof is an `unsat` of Z3 with a minimal
+core, and a chain of rewrites by the axioms of the core, if one is found.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from superopt.verifier.axiom.logic import Clause
 from superopt.verifier.axiom.text import show
 from superopt.verifier.axiom.theory import Theory
 
-EFFORT = (60_000, 250_000)  # of Z3: with the operators of the rule only, with more
-# What an operator brings with it: what it is made of, or what its laws speak of.
+EFFORT = (60_000, 250_000)  # rlimit of Z3: with the rule's own operators, with related ones
+# Operators related to each operator: its parts, or those in its laws.
 BESIDE = {
     "Sub": "Add Neg Expand Mul",
     "Div": "Mul Reciprocal Expand Neg Add",
@@ -34,13 +34,13 @@ BESIDE = {
     "AveragePool": "ReduceMean",
     "Gemm": "MatMul Add Mul Transpose",
 }
-MOST_THEORIES = 40  # that are kept
-KINDS = {"any": 0, "num": 1}  # which numbers a rule is about; all others 2
+MOST_THEORIES = 40  # cached theories
+KINDS = {"any": 0, "num": 1}  # generality of the numbers of a rule; all others 2
 
 
 @dataclass(frozen=True, slots=True)
 class Axiom:
-    """guarded: it is used only where both sides are known to have one type."""
+    """guarded: the axiom applies only where both sides are known to have one type."""
 
     clause: Clause
     operators: frozenset[str]
@@ -50,8 +50,8 @@ class Axiom:
 
 @dataclass(frozen=True, slots=True)
 class AxiomProof:
-    """names: of the axioms used, a minimal set. steps: a chain for each result of the rule, empty
-    where none was found. ms: of Z3, to prove the rule from these axioms; search: to find them."""
+    """names: a minimal set of axioms. steps: a chain for each result of the rule, empty if none was
+    found. ms: time of Z3 to prove the rule from these axioms; search_ms: time to find them."""
 
     names: tuple[str, ...]
     steps: tuple[tuple[Step, ...], ...]
@@ -59,12 +59,12 @@ class AxiomProof:
     search: float
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """The chain as text: a term, and the axiom that made it of the one before."""
+        """Return the chain as text: each term, and the axiom that produced it."""
         return tuple((show(s.term), s.axiom) for chain in self.steps for s in chain)
 
 
 def axiom(rule: Rule, guarded: bool = False) -> Axiom | None:
-    """`rule` as an axiom; None where clauses cannot say it."""
+    """Return `rule` as an axiom; None if it is not expressible."""
     try:
         return Axiom(clause(rule), operators(rule), kind(rule), guarded)
     except Unsaid:
@@ -72,13 +72,13 @@ def axiom(rule: Rule, guarded: bool = False) -> Axiom | None:
 
 
 def operators(rule: Rule) -> frozenset[str]:
-    """The names of those in a rule."""
+    """Return the names of the operators in a rule."""
     sides = (*rule.lhs, *rule.rhs)
     return frozenset(p.op.name for s in sides for p in walk(s) if isinstance(p, App))
 
 
 def kind(rule: Rule) -> str:
-    """The kind of numbers that a rule is about."""
+    """Return the kind of numbers that a rule is about."""
     kinds = [p.kind for p in rule.params if isinstance(p, Param)]
     found = next((k for k in kinds if not k.startswith(("i", "bool"))), "")
     return found or ("i" if any(k.startswith("i") for k in kinds) else "any")
@@ -86,7 +86,7 @@ def kind(rule: Rule) -> str:
 
 @dataclass(slots=True)
 class Axioms:
-    """A growing set of axioms, and theories of parts of it."""
+    """A growing set of axioms, and cached theories of subsets."""
 
     every: list[Axiom] = field(default_factory=list)
     theories: dict[tuple[str, ...], Theory] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Axioms:
         self.every.append(one)
 
     def proved(self, rule: Rule) -> AxiomProof | None:
-        """A proof of `rule`; None where there is none within limits."""
+        """Return a proof of `rule`; None if none is found within limits."""
         found = self.follows(rule)
         if found is None:
             return None
@@ -104,7 +104,8 @@ class Axioms:
         return explained(rule, *found, also)
 
     def follows(self, rule: Rule) -> tuple[tuple[Axiom, ...], float] | None:
-        """Axioms from which `rule` follows, and milliseconds of Z3; None if it is not shown."""
+        """Return axioms from which `rule` follows, and milliseconds of Z3; None if that is not
+        shown."""
         try:
             goal = clause(rule)
         except Unsaid:
@@ -120,7 +121,7 @@ class Axioms:
             spent += seconds
             if core is None:
                 continue
-            if not theory.consistent(goal, effort):  # all would follow
+            if not theory.consistent(goal, effort):  # everything would follow
                 return None
             return tuple(a for a in some if a.clause.name in core), spent * 1000
         return None
@@ -136,19 +137,19 @@ class Axioms:
 
 
 def converse(name: str) -> str:
-    """The name of the same axiom from right to left."""
+    """Return the name of the converse axiom."""
     return name[:-1] if name.endswith("~") else name + "~"
 
 
 def explained(
     rule: Rule, used: Sequence[Axiom], search: float, also: Sequence[Axiom] = ()
 ) -> AxiomProof:
-    """A proof from as few of these axioms as will do, with a chain, if one is found. also: axioms
-    from right to left, which Z3 does not need: what is equal is equal. search: milliseconds."""
+    """Return a proof from a minimal set of axioms, with a chain if one is found. extra: converse
+    axioms, which only the chain needs. search_ms: milliseconds."""
     goal = clause(rule)
     least = minimal(goal, used)
     core, seconds = theory_of(least).proves(goal, EFFORT[1])
-    ms = seconds * 1000 if core is not None else search  # found beside others, by chance
+    ms = seconds * 1000 if core is not None else search  # found with other axioms present
     names = {a.clause.name for a in least}
     both = [*least, *(a for a in also if converse(a.clause.name) in names - {a.clause.name})]
     steps: list[tuple[Step, ...]] = []
@@ -163,7 +164,7 @@ def explained(
 
 
 def fits(axiom: str, goal: str) -> bool:
-    """May a law about numbers of one kind be used for those of another?"""
+    """True if a law about numbers of one kind holds for those of another."""
     return axiom == goal or KINDS.get(axiom, 2) < KINDS.get(goal, 2)
 
 
@@ -175,7 +176,7 @@ def theory_of(some: Iterable[Axiom]) -> Theory:
 
 
 def minimal(goal: Clause, used: Sequence[Axiom]) -> Sequence[Axiom]:
-    """A part of `used` from which nothing can go."""
+    """Return a minimal subset of `used` that still proves the goal."""
     for one in tuple(used):
         fewer = [a for a in used if a is not one]
         if theory_of(fewer).proves(goal, EFFORT[1])[0] is not None:

@@ -1,4 +1,4 @@
-"""First-order terms as the rule language writes them, as far as it can."""
+"""Print first-order terms in the rule language, as far as possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INFIX = ("+", "-", "*", "//", "%", "==", "<", "<=")
 
 
 def show(t: Fo) -> str:
-    """A term: operators with the attributes that are not as they are by default."""
+    """Return the text of a term: operators with their non-default attributes."""
     if variable(t):
         return t.fn[1:]
     if t.fn.startswith("#"):
@@ -45,7 +45,7 @@ def _default(op: str, name: str, default: object) -> Fo | None:
 
 
 def axis(t: Fo) -> str:
-    """Axes are counted from the end: 1 is -1."""
+    """Return the text of an axis counted from the end: 1 is -1."""
     if is_number(t):
         return str(-int(t.fn))
     if t.fn == "tuple":
@@ -55,7 +55,7 @@ def axis(t: Fo) -> str:
 
 
 def value(t: Fo) -> str:
-    """A size or an attribute."""
+    """Return the text of a size or attribute."""
     if variable(t):
         return t.fn[1:]
     if t.sort != VALUE:

@@ -1,7 +1,7 @@
-"""Axioms in Z3: quantified equations with patterns, asked one rule at a time.
+"""Axioms in Z3: quantified equations with patterns, queried rule by rule.
 
-`SimpleSolver` without model-based instantiation: an axiom is used where its left side is among the
-terms (one that holds both ways is two). Only `unsat` is a proof.
+`SimpleSolver` without model-based instantiation: an axiom applies where its left side occurs (an
+axiom in both directions is two). Only `unsat` is a proof.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 else:
     from superopt.verifier.lazy import z3
 
-MILLISECONDS = 2_000  # should effort not be counted
+MILLISECONDS = 2_000  # if the resource limit fails
 EFFORT = 20_000  # for a condition of a step
 
 
 @dataclass(slots=True)
 class Words:
-    """Z3's terms for ours."""
+    """Z3 sorts, functions and terms for first-order terms."""
 
     sorts: dict[str, z3.SortRef] = field(default_factory=dict)
     functions: dict[tuple[str, ...], z3.FuncDeclRef] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Words:
 
 
 def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
-    """A pattern: attributes that are computed become variables with conditions."""
+    """Return a pattern: computed attributes become variables with conditions."""
     if t.sort == VALUE:
         simple = t.fn == "tuple" and all(variable(a) or is_number(a) for a in t.args)
         if not t.args or simple:
@@ -113,7 +113,7 @@ def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
 
 
 class Theory:
-    """A solver that knows laws of types, and takes axioms."""
+    """A solver with type laws, which axioms are added to."""
 
     def __init__(self) -> None:
         s = z3.SimpleSolver()
@@ -128,7 +128,7 @@ class Theory:
             self.law("", conditions, what, where)
 
     def assume(self, c: Clause, guarded: bool = False) -> None:
-        """Take `c` for an axiom; guarded: only where both sides are known to have one type."""
+        """Add `c` as an axiom. guarded: only where both sides are known to have one type."""
         for i, (a, b) in enumerate(c.sides):
             conditions = list(c.conditions)
             pattern = flat(a, conditions, [0])
@@ -161,7 +161,7 @@ class Theory:
             self.solver.add(body)
 
     def types(self) -> None:
-        """What is known of the types of results, for functions that are new."""
+        """Add the type laws of functions that are new."""
         w = self.words
         done = self.done
         while w.fresh or w.written:
@@ -179,7 +179,8 @@ class Theory:
                 self.law("", conditions, what, where)
 
     def proves(self, c: Clause, effort: int) -> tuple[set[str] | None, float]:
-        """The names of axioms from which `c` follows, None where it is not shown; seconds."""
+        """Return the names of axioms from which `c` follows, None if that is not shown, and
+        seconds."""
         begin = time.perf_counter()
         s, w = self.solver, self.words
         facts = [w.term(t) for t in given(c)]
@@ -196,7 +197,7 @@ class Theory:
             s.pop()
 
     def consistent(self, c: Clause, effort: int) -> bool:
-        """Is nothing wrong with what is given of `c` alone? Else all follows from it."""
+        """True if the premises of `c` alone are consistent; otherwise everything follows."""
         facts = [self.words.term(t) for t in given(c)]
         self.types()
         self.solver.push()
@@ -209,7 +210,7 @@ class Theory:
 
     @contextmanager
     def given(self, c: Clause) -> Iterator[Callable[[Fo], bool]]:
-        """Within: is a condition known, from what is given of `c`?"""
+        """Yield a function that is True for conditions that follow from the premises of `c`."""
         s, w = self.solver, self.words
         facts = [w.term(t) for t in given(c)]
         self.types()
@@ -236,13 +237,13 @@ class Theory:
 
 
 def given(c: Clause) -> list[Fo]:
-    """The conditions of `c`, that both sides have types, and that these are the same."""
+    """Return the conditions of `c`, and that both sides have the same type."""
     out = list(c.conditions)
     for e, rank in c.axes:
         out += [fo("<=", (number(1), e), TRUTH), fo("<=", (e, rank), TRUTH)]
     for a, b in c.sides:
         out.append(fo("==", (shape(a), shape(b)), TRUTH))
         for t in {*inside(a), *inside(b)}:
-            if t.sort not in (VALUE, TRUTH):  # `own`: for Z3 to see its shape, and use laws of it
+            if t.sort not in (VALUE, TRUTH):  # `own` makes Z3 see its shape and apply laws to it
                 out += [types.typed(t), types.equal(shape(t), fo("own", (shape(t),)))]
     return out

@@ -1,7 +1,7 @@
-"""What the axiom-level prover knows of types: shapes of results, and when terms have a type.
+"""Type laws of the axiom-level prover: shapes of results, and when terms have a type.
 
 Laws about `shape(t)`, `len` and `back` (the size of an axis counted from the end), for each
-function that occurs. They say what `Op.infer` says, and a test compares the two.
+function that occurs. They restate `Op.infer`, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from superopt.verifier.axiom.logic import (
 )
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, KEEPS_SHAPE, REDUCTIONS
 
-# Conditions, what holds then, and the term where it is looked for.
+# Conditions, conclusion, and the trigger term.
 Law = tuple[tuple[Fo, ...], Fo, Fo]
 ONE = number(1)
-MOST_PERMUTED = 4  # axes of what is permuted, where that is written out
+MOST_PERMUTED = 4  # permuted axes that are expanded
 
 
 def equal(a: Fo, b: Fo) -> Fo:
@@ -42,7 +42,7 @@ def either(*some: Fo) -> Fo:
 
 
 def general() -> Iterator[Law]:
-    """Broadcasting is a semilattice, with the shape of scalars below all; shapes as tuples."""
+    """Yield the semilattice laws of broadcasting, with the scalar shape at the bottom."""
     a, b, c, j = (fo(f"?{n}") for n in "abcj")
     ab = fo("broadcast", (a, b))
     yield (), equal(ab, fo("broadcast", (b, a))), ab
@@ -61,7 +61,7 @@ def general() -> Iterator[Law]:
 
 
 def laws(key: tuple[str, ...]) -> Iterator[Law]:
-    """Of a function: name, sorts of operands, sort of the result."""
+    """Yield the laws of a function: name, sorts of operands, sort of the result."""
     fn, *sorts, result = key
     args = tuple(fo(f"?a{i}", (), s) for i, s in enumerate(sorts))
     t = fo(fn, args, result)
@@ -129,12 +129,12 @@ def laws(key: tuple[str, ...]) -> Iterator[Law]:
 
 
 def typed(t: Fo) -> Fo:
-    """Has `t` a type?"""
+    """Return the term for: `t` has a type."""
     return fo("typed", (t,), TRUTH)
 
 
 def typing(fn: str, args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
-    """What has a type has operands with types; and where that is enough."""
+    """Yield the laws of typing: typed terms have typed operands; and what suffices for a type."""
     operands = [a for a in args if a.sort not in (VALUE, TRUTH)]
     for a in operands:
         yield (typed(t),), typed(a), typed(t)
@@ -151,7 +151,7 @@ def typing(fn: str, args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
 
 
 def of_tuples(args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
-    """Of a tuple written out: its length, its items from the end, and what is in it."""
+    """Yield the laws of a literal tuple: its length, its items from the end, and membership."""
     yield (), equal(length(t), number(len(args))), t
     for i, a in enumerate(reversed(args), 1):
         yield (), equal(fo("back", (t, number(i))), a), t
@@ -174,12 +174,12 @@ def of_tuples(args: tuple[Fo, ...], t: Fo) -> Iterator[Law]:
 
 
 def permutes(t: Fo) -> bool:
-    """Is it a permutation, written out?"""
+    """True for a literal permutation."""
     return t.fn == "tuple" and sorted(a.fn for a in t.args) == [str(i) for i in range(len(t.args))]
 
 
 def literals(t: Fo) -> Iterator[Law]:
-    """Of an operator with attributes written out: the sizes of its result."""
+    """Yield the result sizes of an operator with literal attributes."""
     x = fo("?x", (), t.args[0].sort) if t.args else t
     match t.fn:
         case "Transpose" if permutes(t.args[1]):
