@@ -113,9 +113,7 @@ def test_what_it_refuses(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RuntimeError, match=f"cublasGemmEx: {why}"):
         gpu_cublas.multiply(*some, False, held)
     long = torch.zeros(1).expand(2**31, 1)
-    with pytest.raises(
-        RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes dimensions up"
-    ):
+    with pytest.raises(RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes dimensions up"):
         gpu_cublas.multiply(long, torch.zeros(1, 2), long, False, held)
 
 
