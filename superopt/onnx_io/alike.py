@@ -1,5 +1,5 @@
-"""Is what ONNX keeps beside the graph the same in two models: nodes without a tensor expression,
-opsets, functions, default values of inputs? Names of values are no matter."""
+"""Compare what ONNX keeps beside the graph: opaque nodes, opsets, functions, default values of
+inputs. Names of values are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from superopt.onnx_io.model import Model, payload
 
 
 def different_surroundings(a: Model, b: Model) -> str:
-    """How two models differ beside their graphs, empty where they do not."""
+    """Return how the interfaces of two models differ, or an empty string."""
     one, two = a.source.model, b.source.model
     mine, theirs = [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]
     if mine != theirs:
@@ -36,7 +36,7 @@ def different_surroundings(a: Model, b: Model) -> str:
 
 
 def default(model: Model, i: g.Input) -> tuple[object, ...] | None:
-    """The value that an input has where none is given, with its type; None where it has none."""
+    """Return (dtype, shape, bytes) of an input's default value, or None if it has none."""
     v = model.overridable.get(i)
     t = None if v is None else v.const_value
     return None if t is None else (t.dtype, tuple(t.shape), t.tobytes())
@@ -47,12 +47,13 @@ def _functions(model: oir.Model) -> list[bytes]:
 
 
 def same_opaque(a: g.Node, b: g.Node) -> bool:
-    """Do two nodes without tensor expression do the same to their operands?"""
+    """True if two opaque nodes apply the same operation to their operands."""
     return _form(payload(a)) == _form(payload(b))
 
 
 def _form(n: oir.Node) -> bytes:
-    """What a node does, with its values called by number; what it reads outside comes first."""
+    """Return a node in a canonical form: values are numbered, values captured from outside come
+    first."""
     proto = oir.to_proto(n)
     names = {v.name or "": f"outer{k}" for k, v in enumerate(captured(n))}
     for field in ("name", "input", "output", "doc_string", "metadata_props"):

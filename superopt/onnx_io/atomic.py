@@ -1,8 +1,7 @@
-"""Files that appear whole or not at all.
+"""Atomic file writes: a file appears whole or not at all.
 
-A new file has no name while it is written (where the system can do that, else a temporary one),
-is made durable, and is then renamed over its target.  So whatever happens on the way, an error,
-Ctrl-C or a kill, what was there before is there still.
+A new file has no name while it is written (O_TMPFILE, else a temporary name). It is synced and then
+renamed over its target. After an error, Ctrl-C or a kill the old file is still there.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from superopt.errors import UsageError
 
 @dataclass(slots=True, eq=False)
 class NewFile:
-    """A file on its way to `target`; `temporary` is its name so far."""
+    """A file that will replace `target`; `temporary` is its current name, or None."""
 
     file: BinaryIO
     target: Path
@@ -31,9 +30,9 @@ Create: TypeAlias = Callable[[Path], NewFile]
 
 @contextlib.contextmanager
 def new_files() -> Iterator[Create]:
-    """Gives a function that creates files; they take their targets' places, in order, at the end.
+    """Yield a function that creates files; at the end they replace their targets, in order.
 
-    After an exception none of them does.  Raises UsageError where the system refuses to write.
+    After an exception no target is replaced. Raises UsageError if the system refuses to write.
     """
     files: list[NewFile] = []
 
@@ -70,7 +69,8 @@ def new_files() -> Iterator[Create]:
 
 
 def target_of(path: str | Path) -> Path:
-    """The file to write, behind links. Raises UsageError if it cannot be one, as a device."""
+    """Return the file to write, with links resolved. Raises UsageError if it is not a regular
+    file."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         why, todo = "it is a directory", "name a file in it"
@@ -116,7 +116,7 @@ def _temporary_name(target: Path) -> Path:
 
 
 def _make_durable(folder: Path) -> None:
-    """The rename itself; not every system can, and then it does so by itself."""
+    """Sync the rename. Systems that cannot sync a directory do so themselves."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Bodies of Scan and Loop nodes as graphs of their own."""
+"""Import the bodies of Scan and Loop nodes as graphs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SMALL_BYTES = 1024  # of a constant whose numbers the body's import may need, as
 
 
 class Unreadable(ValueError):
-    """Why there is no graph of a body."""
+    """The reason why a body cannot be imported."""
 
 
 def body_graph(
     n: oir.Node, types: Sequence[TensorType], outer: Sequence[g.Value | None]
 ) -> g.Graph:
-    """The body of a node, of inputs of these types; what it reads from around it are the values
-    `outer`, in the order of `captured`.
+    """Return the body of a node as a graph whose inputs have the given types. `outer_values` are
+    the captured values, in the order of `captured_values`.
 
-    Raises Unreadable where shapes are not known, and where the importer refuses it.
+    Raises UnreadableBody if a shape is not static or the importer rejects the body.
     """
     attribute = n.attributes.get("body")
     owner = n.graph

@@ -1,5 +1,5 @@
-"""A model at an If whose condition only a call tells, as three models: what computes the
-condition, and for each value of it the rest of the model with the branch in place of the If.
+"""Split a model at an If whose condition is known only at run time. The result is a model that
+computes the condition, and for each value of it a model in which the branch replaces the If.
 
     y = f(If(c(x), then: p(x), else: q(x)))  =>  c(x);  f(p(x));  f(q(x))
 """
@@ -25,12 +25,12 @@ from superopt.te.expr import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """A model at its first If that is not decided.
+    """A model split at its first dynamic If.
 
-    condition: the value's name. prefix: a model whose outputs are the condition and `passed`,
-    values that the arms do not compute again; None where the condition is an input. arms: the rest
-    of the model for each value of the condition, a model of the inputs and of `passed`. Its outputs
-    are those of the model that the prefix does not give.
+    condition: name of the value. prefix: model whose outputs are the condition and `forwarded`,
+    values that the branches do not recompute; None if the condition is an input. branches: for each
+    value of the condition the rest of the model, a model of the inputs and of `forwarded`. Its
+    outputs are those outputs of the original that the prefix does not compute.
     """
 
     condition: str
@@ -40,8 +40,7 @@ class Branched:
 
 
 def undecided(model: Model) -> int | None:
-    """The position in the file of the first If whose condition is no constant; None if there is
-    none."""
+    """Return the file position of the first If whose condition is not constant, or None."""
     found = [
         model.origins[n].position
         for n in g.nodes(model.graph)
@@ -52,10 +51,10 @@ def undecided(model: Model) -> int | None:
 
 
 def branched(model: Model) -> Branched | None:
-    """The model at its first If that is not decided; None where there is none, and where a value
-    that would be passed to the branches is no tensor of a known type.
+    """Split the model at its first dynamic If. Return None if there is none, or if a forwarded
+    value is not a tensor of a known type.
 
-    Raises ModelError where a part makes no sense by itself.
+    Raises ModelError if one of the models is invalid by itself.
     """
     position = undecided(model)
     if position is None:
@@ -90,20 +89,20 @@ def branched(model: Model) -> Branched | None:
 
 @dataclass(frozen=True, slots=True)
 class _If:
-    """The position of an If among the nodes of the file, and its condition's name and type."""
+    """The file position of an If, and the name and type of its condition."""
 
     position: int
     condition: str
     type: TensorType
 
     def value(self, taken: bool) -> np.ndarray:
-        """The condition, where this branch is taken."""
+        """Return the condition's value when the branch `taken` runs."""
         dims = self.type.shape or ()
         return np.full([d for d in dims if isinstance(d, int)], taken)
 
 
 def _ancestors(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[int]:
-    """The positions of the nodes that these values are computed by."""
+    """Return the positions of the nodes that compute these values."""
     by = {name: k for k, n in enumerate(nodes) for name in n.output if name}
     found: set[int] = set()
     todo = [by[name] for name in names if name in by]
@@ -116,7 +115,7 @@ def _ancestors(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[int
 
 
 def _reads(n: onnx.NodeProto) -> Iterator[str]:
-    """What a node and its subgraphs read, names that subgraphs define included."""
+    """Yield the names that a node and its subgraphs read, including names that subgraphs define."""
     yield from (name for name in n.input if name)
     for place in descend(subgraphs_of(n, 0)):
         for inner in place.body.node:
@@ -132,7 +131,7 @@ def _used(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 def _closed(
     nodes: Sequence[onnx.NodeProto], made: Mapping[str, int], names: Sequence[str]
 ) -> list[str]:
-    """These values of the prefix, and all that they are computed from there."""
+    """Return these values of the prefix and all values that they are computed from there."""
     out = dict.fromkeys(names)
     todo = list(names)
     while todo:
@@ -157,8 +156,9 @@ def _divided(
     types: Mapping[str, TensorType],
     wanted: Set[str],
 ) -> tuple[tuple[str, ...], set[int]]:
-    """Which values of the prefix are passed to the arms, and the positions of the nodes that the
-    arms compute again: of small integers, which shapes may be made from. read: by the arms."""
+    """Return the prefix values to forward to the branches, and the positions of nodes that the
+    branches recompute: small integer tensors, which shapes may depend on. read_names: values that
+    the branches read."""
     passed, again = dict.fromkeys(name for name in read if name in wanted), set[int]()
     todo = [name for name in read if name not in wanted]
     while todo:
@@ -185,7 +185,8 @@ def _prefix(source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[s
 def _arms(
     source: Source, at: _If, dropped: Set[int], passed: Mapping[str, TensorType]
 ) -> dict[bool, Source]:
-    """dropped: positions of nodes that the prefix alone computes."""
+    """Return the model of each branch. dropped: positions of nodes that only the prefix
+    computes."""
     out = {}
     for taken in (True, False):
         proto = source.skeleton.proto()
@@ -207,7 +208,7 @@ def _arms(
 
 
 def _prune_inputs(graph: onnx.GraphProto, used: set[str]) -> None:
-    """Removes inputs that nothing reads; initializers that are inputs stay."""
+    """Remove unused inputs; keep inputs that are initializers."""
     weights = {w.name for w in graph.initializer}
     kept = [v for v in graph.input if v.name in used or v.name in weights]
     if len(kept) < len(graph.input):

@@ -1,7 +1,7 @@
-"""What nodes call: operators of ONNX's own domain, and the model's local functions.
+"""Check calls: operators of ONNX's own domain and local functions.
 
-onnx's checker skips names that were once experimental operators, and does not compare the calls
-of a local function with the function.
+onnx's checker skips names that were once experimental operators, and does not compare calls of a
+local function with its signature.
 """
 
 from graphlib import CycleError, TopologicalSorter
@@ -19,7 +19,7 @@ _Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 
 def check_calls(model: onnx.ModelProto, label: str) -> None:
-    """Raise ModelError for an operator that ai.onnx does not have, or a call that cannot be."""
+    """Raise ModelError for an operator that ai.onnx does not have, or for an invalid call."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     for place in places(model):
         importer = place.body if isinstance(place.body, onnx.FunctionProto) else model
@@ -61,10 +61,10 @@ def _check_call(node: onnx.NodeProto, function: onnx.FunctionProto, what: str) -
 
 
 def check_size(model: onnx.ModelProto, label: str) -> int:
-    """The number of nodes with every call of a local function expanded.
+    """Return the number of nodes after inlining all local functions.
 
-    Functions that call functions can double at each level, and shape inference expands them.
-    Raises ModelError if there are more than MOST_NODES, or if functions call each other in a ring.
+    Nested functions can double the count at each level, and shape inference inlines them. Raises
+    ModelError if there are more than MAX_NODES, or if functions are recursive.
     """
     calls: dict[_Callee, list[_Callee]] = {}
     for place in places(model):
@@ -89,7 +89,7 @@ def check_size(model: onnx.ModelProto, label: str) -> int:
 
 
 def _calls(place: Place) -> list[_Callee]:
-    """What each node calls, subgraphs included."""
+    """Return the callee of each node, subgraphs included."""
     return [_callee(node) for inner in descend([place]) for node in inner.body.node]
 
 

@@ -1,4 +1,4 @@
-"""Subgraphs of If, Loop and Scan: what they read from outside, copies that read it elsewhere."""
+"""Subgraphs of If, Loop and Scan: captured values, and copies with other captured values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as oir
 
 
 def subgraphs(n: oir.Node) -> Iterator[oir.Graph]:
-    """The graphs among a node's attributes."""
+    """Yield the graphs among a node's attributes."""
     for a in n.attributes.values():
         if a.is_ref():
             continue
@@ -20,7 +20,7 @@ def subgraphs(n: oir.Node) -> Iterator[oir.Graph]:
 
 
 def within(n: oir.Node) -> Iterator[oir.Graph]:
-    """All subgraphs, those inside subgraphs included."""
+    """Yield all subgraphs of a node, nested ones included."""
     stack = list(subgraphs(n))
     while stack:
         graph = stack.pop()
@@ -30,7 +30,8 @@ def within(n: oir.Node) -> Iterator[oir.Graph]:
 
 
 def captured(n: oir.Node) -> list[oir.Value]:
-    """Values that the node's subgraphs (nested ones included) read and do not define, in order."""
+    """Return the values that the node's subgraphs (nested ones included) read but do not define, in
+    order."""
     own: set[oir.Value] = set()
     used: dict[oir.Value, None] = {}
     for graph in within(n):
@@ -49,15 +50,16 @@ def _defined(graph: oir.Graph) -> Iterator[oir.Value]:
 
 
 def inner_names(n: oir.Node) -> set[str]:
-    """Every name that the node's subgraphs define: a new outer value must not take one of them."""
+    """Return every name that the node's subgraphs define. A new outer value must not use one of
+    them."""
     return {v.name for graph in within(n) for v in _defined(graph) if v.name}
 
 
 def rename_inner(n: oir.Node, before: Set[str], outside: Set[str]) -> None:
-    """Give values inside the node's subgraphs other names where one `before` the node has theirs.
+    """Rename values inside the node's subgraphs whose names occur in `earlier_names`.
 
-    A file may use a name inside a subgraph and later outside; in another order that is an error.
-    The new names are none of those `outside`.
+    A file may use a name inside a subgraph and later outside; in another node order that is an
+    error. New names avoid `reserved_names`.
     """
     taken = {*outside, *inner_names(n)}
     for graph in within(n):
@@ -77,9 +79,10 @@ def clone_node(
     outer: Mapping[oir.Value, oir.Value],
     described: Set[str] = frozenset(),
 ) -> oir.Node:
-    """A copy of `n` on these inputs and results; where its subgraphs read v they read outer[v].
+    """Return a copy of `n` with these inputs and outputs; its subgraphs read outer[v] instead of v.
 
-    `described` are names whose types are written; other initializers of subgraphs say their own.
+    Types are written for initializers in `value_info_names`; other initializers of subgraphs drop
+    theirs.
     """
     attributes: list[oir.Attr] = []
     for key, a in n.attributes.items():
@@ -103,7 +106,7 @@ def like_node(
     attributes: Sequence[oir.Attr],
     outputs: Sequence[oir.Value],
 ) -> oir.Node:
-    """A node with all that ONNX keeps of `n` beside its meaning."""
+    """Return a node that keeps the name, documentation and metadata of `n`."""
     made = oir.Node(
         n.domain,
         op_type,

@@ -1,9 +1,8 @@
-"""onnx's own checker: in a fork of this process, or in a small one that is kept for it.
+"""Run onnx's checker in a fork of this process, or in a small server process.
 
-A fork costs as much as the process that it copies is large: of 300 MB 13 ms, where checking a small
-model takes 0.1.  One that checks many models starts another one, which has nothing but the checker,
-and hands them to it.  A model which that does not survive is a fork's to judge, as all others are
-where anything goes wrong with it.
+The cost of a fork grows with the process: 13 ms at 300 MB, while checking a small model takes 0.1
+ms. A process that checks many models starts a server that contains only the checker. A model that
+crashes the server is checked again in a fork, and so are all models if the server fails.
 """
 
 import atexit
@@ -42,7 +41,7 @@ _START: Final = (
 
 @dataclass(slots=True)
 class _Server:
-    """A process that checks models, and our end of what leads to it."""
+    """A process that checks models, and our end of the connection to it."""
 
     process: int
     line: socket.socket
@@ -56,10 +55,10 @@ _failed = False  # it cannot be started
 
 
 def complaint(data: bytes, seconds: int) -> Complaint | None:
-    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
+    """Return what `onnx.checker.check_model(full_check=True)` reports for this ModelProto, or None.
 
-    Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
-    time are allowed.  Raises OutOfTime where the time of the call is over before.
+    It also reports inferred types that no tensor can have. `seconds` limits processor time. Raises
+    OutOfTime if the time of the call ends first.
     """
     global _checked
     if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
@@ -78,7 +77,7 @@ def complaint(data: bytes, seconds: int) -> Complaint | None:
 
 
 def _running() -> _Server | None:
-    """The server, where it is worth while and ready; else this starts it, or lets it start."""
+    """Return the server if it is ready; otherwise start it once enough models were checked."""
     global _server, _failed
     if _server is None:
         if _failed or _checked < MANY or not _python():
@@ -99,7 +98,8 @@ def _running() -> _Server | None:
 
 
 def _python() -> bool:
-    """Can this program be started once more with a line of Python? One that embeds it may not."""
+    """True if this executable is a Python interpreter that can run a script; an embedding program
+    is not."""
     name = Path(sys.executable or "").name
     return hasattr(os, "fork") and bool(re.match(r"(python|pypy)[\d.]*$", name))
 
@@ -129,7 +129,8 @@ def _started() -> _Server:
 
 
 def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
-    """Raises OSError or ValueError where no answer comes."""
+    """Send a model to the server and return its answer. Raises OSError or ValueError if none
+    comes."""
     # To one that has ended nothing is sent, and no signal ends us, as by a pipe one might.
     server.line.sendall(_ASKED.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
     end = min(time.monotonic() + seconds * PATIENCE + _SLACK, guard.current().end)
@@ -146,7 +147,7 @@ def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
 
 
 def _drop() -> None:
-    """Be rid of the server; the next one begins after as many models as this."""
+    """Stop the server; the next one starts after FORKS_BEFORE_SERVER further models."""
     server = _forget()
     if server is not None:
         with contextlib.suppress(OSError):
@@ -155,7 +156,7 @@ def _drop() -> None:
 
 
 def _forget() -> _Server | None:
-    """Have none, and nothing that leads to it: the one there was."""
+    """Close the connection to the server and return the server, if there was one."""
     global _server, _checked
     server, _server, _checked = _server, None, 0
     if server is not None:
@@ -164,7 +165,7 @@ def _forget() -> _Server | None:
 
 
 def _be_a_fork() -> None:
-    """Our parent's server is not ours, and who held the lock is not here."""
+    """Reset the lock and the server in a forked child: both belong to the parent."""
     global _lock
     _lock = threading.Lock()
     _forget()
@@ -176,7 +177,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve() -> None:
-    """The other end: check what comes through standard input, until it ends."""
+    """Server loop: check the models that arrive on standard input until it ends."""
     _write(1, b"\n")
     answers = os.dup(1)
     os.dup2(2, 1)  # the checker prints
@@ -190,7 +191,7 @@ def serve() -> None:
 
 
 def _read(size: int) -> bytes:
-    """As many bytes of standard input; none where it ends."""
+    """Read `size` bytes from standard input; return no bytes at its end."""
     parts = []
     while size > 0:
         part = os.read(0, min(size, 1 << 20))

@@ -1,4 +1,4 @@
-"""What onnx's checker says, in the three lines that a person needs."""
+"""Translate messages of onnx's checker into errors with a cause and a remedy."""
 
 import re
 from typing import Final
@@ -36,7 +36,7 @@ _REMEDIES: Final = (
 
 
 def translated(complaint: Complaint, model: onnx.ModelProto, label: str) -> ModelError:
-    """The error for a complaint of the checker about `model`."""
+    """Return the error for a failure that the checker reports for `model`."""
     text = complaint.text
     if not complaint.said:
         return ModelError(
@@ -60,7 +60,8 @@ def translated(complaint: Complaint, model: onnx.ModelProto, label: str) -> Mode
 
 
 def _which(model: onnx.ModelProto, name: str, op_type: str) -> str:
-    """How to name a node that the checker gives by name and operator; it may have no name."""
+    """Return a label for a node that the checker gives by name and operator; the name may be
+    empty."""
     name = name.strip()
     if name:
         return f"{name!r} ({op_type})"
@@ -76,7 +77,7 @@ def _which(model: onnx.ModelProto, name: str, op_type: str) -> str:
 
 
 def no_operator(op_type: str, version: int, what: str) -> ModelError:
-    """The error for an operator that ai.onnx does not have: too new, or not ONNX's."""
+    """Return the error for an operator that ai.onnx does not have in this opset."""
     since = sorted(
         schema.since_version
         for schema in onnx.defs.get_all_schemas_with_history()

@@ -1,8 +1,8 @@
-"""onnxruntime's own operators as ONNX's, in models that it, or its optimizer for transformers, has
-written: what it computes for them, by ONNX's operators.
+"""Decompositions of ONNX Runtime's contrib operators into ONNX operators.
 
-https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md says what they are. A
-model with one that is not told here stays as it is.
+Such operators occur in models that ONNX Runtime or its transformer optimizer wrote. They are
+specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. A model
+with an operator that has no decomposition here is not changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LEAST = 11  # opset
 
 
 class Untold(ValueError):
-    """A node that is not told here."""
+    """A contrib node that has no decomposition."""
 
 
 @dataclass(slots=True)
 class Maker:
-    """The nodes that take another's place. kinds: are there floats of other kinds than float32?
-    shapes: of initializers; known: of what else has one; asked: values, which rank they must have,
-    and whose first size ("": any)."""
+    """Builds the nodes that replace a contrib node. mixed_floats: True if the model has float types
+    other than float32. initializer_shapes, value_shapes: known shapes. rank_checks: (value,
+    required rank, value with the same first size or "")."""
 
     opset: int
     kinds: bool
@@ -39,7 +39,7 @@ class Maker:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def op(self, kind: str, inputs: Sequence[str], *outputs: str, **attrs: Any) -> str:
-        """The first result of a node."""
+        """Add a node and return its first output."""
         made = outputs or (self.name(kind),)
         self.nodes.append(helper.make_node(kind, inputs, made, made[0], **attrs))
         return made[0]
@@ -48,7 +48,7 @@ class Maker:
         return f"{self.prefix}/{len(self.nodes)}.{kind}"
 
     def number(self, value: float, like: str) -> str:
-        """Of the kind of another value."""
+        """Add a scalar constant of the element type of `like`."""
         made = self.op("Constant", (), value=numpy_helper.from_array(np.array(value, np.float32)))
         if not self.kinds:
             return made
@@ -60,14 +60,15 @@ class Maker:
         return self.op("Constant", (), value=numpy_helper.from_array(np.array(values, np.int64)))
 
     def over(self, kind: str, since: int, x: str, *axes: int, out: str = "", **attrs: Any) -> str:
-        """An operator whose axes are an operand since an opset, and were an attribute before."""
+        """Add an operator whose axes are an operand since opset `since` and were an attribute
+        before."""
         outs = (out,) if out else ()
         if self.opset < since:
             return self.op(kind, (x,), *outs, axes=axes, **attrs)
         return self.op(kind, (x, self.whole(*axes)), *outs, **attrs)
 
     def split(self, x: str, sizes: Sequence[int]) -> list[str]:
-        """Along the last axis."""
+        """Split along the last axis."""
         parts = [f"{self.name('Split')}.{k}" for k in range(len(sizes))]
         if self.opset < 13:
             self.op("Split", (x,), *parts, axis=-1, split=sizes)
@@ -173,7 +174,7 @@ def _skip_norm(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str]
 
 
 def _total(m: Maker, given: Sequence[str], outs: Sequence[str]) -> str:
-    """What is normalised, which is the fourth result."""
+    """Return the normalized sum, which is also the fourth output."""
     total = _sum(m, given)
     return m.op("Identity", (total,), outs[3]) if outs[3:] and outs[3] else total
 
@@ -192,7 +193,7 @@ def _layer_norm(m: Maker, x: str, gamma: str, beta: str, epsilon: object, out: s
 
 
 def _root(m: Maker, x: str, epsilon: object) -> str:
-    """Of the mean of squares along the last axis."""
+    """Return the root mean square along the last axis."""
     mean = m.over("ReduceMean", 18, m.op("Mul", (x, x)), -1)
     return m.op("Sqrt", (m.op("Add", (mean, m.number(float(epsilon), x))),))  # type: ignore[arg-type]
 
@@ -204,7 +205,7 @@ def _skip_rms(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str])
 
 
 def _rms(m: Maker, x: str, gamma: str, epsilon: object, out: str) -> None:
-    """Of few bits it is computed in 32."""
+    """RMS normalization; 16-bit floats are computed in float32."""
     wide = m.op("Cast", (x,), to=onnx.TensorProto.FLOAT) if m.kinds else x
     y = m.op("Div", (wide, _root(m, wide, epsilon)))
     y = m.op("CastLike", (y, x)) if m.kinds else y
@@ -250,7 +251,8 @@ def _multi_head(m: Maker, given: Sequence[str], attrs: Attrs, outs: Sequence[str
 def _attended(
     m: Maker, qkv: Sequence[str], attrs: Attrs, mask: str, beside: str, columns: int, out: str
 ) -> None:
-    """mask: of numbers above 0 where a key counts; or of how many count, from the first one on."""
+    """Scaled dot-product attention. mask: either positive where a key is visible, or the number of
+    visible keys, counted from the first."""
     heads = int(attrs["num_heads"])  # type: ignore[call-overload]
     orders = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)
     q, k, v = (
@@ -272,7 +274,7 @@ def _attended(
 
 
 def _counted(m: Maker, mask: str, keys: str) -> str:
-    """Which keys of each picture count."""
+    """Return which keys of each batch element are visible."""
     rank = len(m.known.get(mask, ()))
     m.asked.append((mask, rank, keys))
     if rank == 2:
@@ -286,7 +288,7 @@ def _counted(m: Maker, mask: str, keys: str) -> str:
 
 
 def _places(m: Maker, x: str) -> str:
-    """0, 1, ... up to the second size of a value."""
+    """Return 0, 1, ... up to the second size of a value."""
     begin, step = (
         m.op("Constant", (), value=numpy_helper.from_array(np.array(k, np.int64))) for k in (0, 1)
     )

@@ -1,5 +1,5 @@
-"""Conditions that are known when a model is read: of each If, the nodes of the branch that is
-taken in its place. torch writes one where it squeezes a dimension that it did not look up."""
+"""Constant folding of If: the nodes of the branch that is taken replace the If. torch writes an If
+with a constant condition where it squeezes a dimension without looking up its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BRANCH = {True: "then_branch", False: "else_branch"}
 
 
 def conditions(model: Model) -> dict[int, bool]:
-    """Those that are known, by the places of their nodes in the model's own graph."""
+    """Return the constant conditions, by the positions of their If nodes in the main graph."""
     out = {}
     for n in g.nodes(model.graph):
         given = n.inputs[0] if n.op.name == "If" and not n.op.domain else None
@@ -27,7 +27,7 @@ def conditions(model: Model) -> dict[int, bool]:
 
 
 def decided(model: Model) -> Model:
-    """The model without such nodes, also those that a branch has and that are known then."""
+    """Fold all Ifs with constant conditions, including those that become constant on the way."""
     while known := conditions(model):
         source = model.source
         proto = source.skeleton.proto()
@@ -39,8 +39,8 @@ def decided(model: Model) -> Model:
 def inline(
     graph: onnx.GraphProto, taken: Mapping[int, bool], dropped: Set[int] = frozenset()
 ) -> None:
-    """Put the branch that is taken in the place of each of these Ifs, which are given by their
-    positions, and leave out the nodes at the positions `dropped`."""
+    """Replace each If at a position in `taken` by the nodes of its branch, and drop the nodes at
+    the positions `dropped`."""
     nodes: list[onnx.NodeProto] = []
     for k, n in enumerate(graph.node):
         if k in dropped:
@@ -77,19 +77,19 @@ def _nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProt
 
 
 def _names(branch: onnx.GraphProto, n: onnx.NodeProto) -> dict[str, str]:
-    """Of what the branch defines: names that nothing else has."""
+    """Return a unique name for each value that the branch defines."""
     some = [t.name for t in branch.initializer]
     some += [name for inner in branch.node for name in inner.output if name]
     return {name: f"{_prefix(n)}/{name}" for name in some}
 
 
 def _prefix(n: onnx.NodeProto) -> str:
-    """Of the names of what its branches define."""
+    """Return the prefix of the names that the branches of an If define."""
     return next((name for name in n.output if name), n.name)
 
 
 def rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Wherever the node, and what is in it, reads and gives them."""
+    """Rename values that the node and its subgraphs read or write."""
     for some in (n.input, n.output):
         some[:] = [names.get(x, x) for x in some]
     for a in n.attribute:

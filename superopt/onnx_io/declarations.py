@@ -1,4 +1,4 @@
-"""What a model says about itself: versions, types, sizes.  None of it may be taken at its word."""
+"""Check what a model declares: versions, types, sizes. None of it is trusted."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ _STORAGE: Final = {
 
 
 def check_versions(model: onnx.ModelProto, label: str) -> None:
-    """Raise ModelError if there is no graph with outputs, or a version that onnx does not know."""
+    """Raise ModelError if there is no graph with outputs, or if onnx does not support a version."""
     if not model.HasField("graph"):
         raise ModelError(
             f"{label}: there is no graph in this model",
@@ -86,7 +86,7 @@ def check_types(model: onnx.ModelProto, label: str) -> None:
 
 
 def impossible(declared_type: onnx.TypeProto) -> str:
-    """Why no tensor can have this type; empty if one can."""
+    """Return why no tensor can have this type, or an empty string."""
     match declared_type.WhichOneof("value"):
         case "tensor_type":
             kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor = declared_type.tensor_type
@@ -136,7 +136,7 @@ def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -
 def _typed_data(
     tensor: onnx.TensorProto, dtype: ir.DataType, elements: int
 ) -> tuple[int, int, str]:
-    """How many entries there are outside raw_data, how many are needed, and of which field."""
+    """Return the number of entries stored outside raw_data, the number needed, and the field."""
     for field, dtypes in _STORAGE.items():
         if (each := dtypes.get(dtype.name)) is not None:
             return len(getattr(tensor, field)), elements * each, f"entries of {field}"
@@ -153,7 +153,7 @@ def _newest_opsets() -> dict[str, int]:
 
 
 def _shown(dims: list[int]) -> str:
-    """A shape for a message; the middle of a very long one is left out."""
+    """Format a shape for a message; the middle of a very long shape is elided."""
     if len(dims) > 8:
         return f"[{', '.join(map(str, dims[:4]))}, ..., {', '.join(map(str, dims[-3:]))}]"
     return str(dims)

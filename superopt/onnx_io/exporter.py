@@ -1,4 +1,4 @@
-"""Graph to ONNX, in the opset, IR version and names of the model that it came from."""
+"""Export a graph to ONNX with the opset, IR version and names of its source model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from superopt.te.expr import TensorType
 
 
 def expressible(op: Op, opset: int) -> bool:
-    """Can `op` be written in `opset` of its domain?"""
+    """True if `op` exists in `opset` of its domain."""
     if op.domain is None:
         return False
     s = schema(op.name, opset, op.domain)
@@ -31,11 +31,11 @@ def expressible(op: Op, opset: int) -> bool:
 def export_model(
     model: Model, graph: g.Graph | None = None, extra: Sequence[g.Value] = ()
 ) -> oir.Model:
-    """`graph` (by default the model's own) as ONNX, with all that ONNX keeps beside a graph.
+    """Export `graph` (default: the model's own) with everything that ONNX keeps beside a graph.
 
-    What is as it was in the file is written as it was; nodes below a rewrite keep their names.
-    `extra` values become outputs after the model's own, named `extra0`, `extra1`, ...
-    Raises ExportError for an operator or attribute that the model's opset does not have.
+    Unchanged parts are written as they were in the file; nodes downstream of a rewrite keep their
+    names. `extra_outputs` follow the model's outputs and are named `extra0`, `extra1`, ... Raises
+    ExportError for an operator or attribute that the model's opset does not have.
     """
     theirs = model.source.model
     top = theirs.graph
@@ -86,7 +86,7 @@ def export_model(
 
 
 def export_plain(graph: g.Graph, *, opset: int, ir_version: int) -> oir.Model:
-    """A graph without a model behind it (a node to be timed, an example) as ONNX.
+    """Export a graph that has no source model (a node to time, an example).
 
     Inputs keep their names, outputs are `y0`, `y1`, ... Raises ExportError as `export_model` does.
     """
@@ -106,7 +106,8 @@ def export_plain(graph: g.Graph, *, opset: int, ir_version: int) -> oir.Model:
 
 
 def _target(model: Model, graph: g.Graph) -> Target:
-    """Names and documentation for `graph`, whose nodes may stand where others stood."""
+    """Return the names and documentation for `graph`, whose nodes may replace nodes of the
+    model."""
     names, doubles, origins = dict(model.names), dict[g.Node, Origin](), dict(model.origins)
     if graph is not model.graph:
         found = heirs(model.graph, graph)
@@ -134,8 +135,8 @@ def _target(model: Model, graph: g.Graph) -> Target:
 
 
 def collapsed(model: Model, graph: g.Graph, target: Target) -> tuple[g.Graph, Target]:
-    """The graph with the file's own nodes where it has all results of one as several nodes, and
-    what is known of the nodes and values that this makes anew."""
+    """Replace each complete expansion by the file's own node. Return the graph, and the export
+    target extended by the nodes and values that this creates."""
     of = {v: e for e in model.expansions for v in e.results}
     if not of:
         return graph, target
@@ -171,7 +172,8 @@ def collapsed(model: Model, graph: g.Graph, target: Target) -> tuple[g.Graph, Ta
 
 
 def _listed(made: oir.Value, said: oir.Value) -> oir.Value:
-    """An initializer as an input, with the type that the file gives the input."""
+    """Return an initializer as a graph input, with the type that the file declares for the
+    input."""
     made.type, made.shape, made.doc_string = said.type, said.shape, said.doc_string
     return made
 

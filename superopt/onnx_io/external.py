@@ -1,8 +1,8 @@
-"""External data: the files beside a model that hold its large tensors, opened with suspicion.
+"""External data: the files beside a model that hold its large tensors. They are untrusted.
 
-A model file is data from somewhere, and its `location` entries are paths to open.  They may only
-name regular files inside the model's own folder: no '..', no absolute path, no link of any kind,
-since each of these could make another file of this machine part of the model.
+The `location` entries of a model are paths to open. They may only name regular files inside the
+model's folder: no '..', no absolute path, no link, since each of these could make another file of
+this machine part of the model.
 """
 
 import os
@@ -17,7 +17,7 @@ from superopt.onnx_io.mapped import Backing, Region, map_file
 
 
 def entries_of(tensor: onnx.TensorProto, label: str) -> dict[str, str]:
-    """The tensor's external_data as a dict; ModelError if a key is there twice."""
+    """Return the tensor's external_data as a dict. Raises ModelError for a duplicate key."""
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key in entries:
@@ -35,11 +35,11 @@ def region_in(
     label: str,
     files: dict[str, Backing],
 ) -> Region:
-    """The bytes that `entries` (location, offset, length) point to, in a file under `folder`.
+    """Return the bytes that `entries` (location, offset, length) refer to in a file under `folder`.
 
-    `size` is what the tensor's shape and dtype need, used where no length is given.  `files`
-    remembers the mappings by location.  Raises ModelError for everything in the module's
-    docstring, for a file that is missing, and for a range that is not inside the file.
+    `size` is the size by shape and dtype, used where no length is given. `files` caches the
+    mappings by location. Raises ModelError if the path is not allowed (see the module), if the file
+    is missing, or if the range is outside the file.
     """
     location = entries.get("location", "")
     if location not in files:
@@ -59,7 +59,7 @@ def region_in(
 
 
 def _open(folder: Path, location: str, tensor: str, label: str) -> Backing:
-    """Map the file at `location` under `folder`; ModelError unless it is one of our own."""
+    """Map the file at `location` under `folder`. Raises ModelError if the path is not allowed."""
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     if not location or "\0" in location or str(posix) == ".":
         raise _refused(label, tensor, f"its external data has no usable location: {location!r}")

@@ -1,4 +1,4 @@
-"""A part of a model as a model of its own, between values by their names in the file."""
+"""Extract a submodel between values given by their names in the file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from superopt.te.expr import TensorType
 def extracted(
     source: Source, given: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
-    """A model file that computes `outputs` from `given`, and from inputs of the source's model
-    where it needs them; and the names of its inputs.
+    """Return a model file that computes `outputs` from `input_types` and from inputs of the source
+    model, and the names of its inputs.
 
-    Raises ValueError where a name is none of the file's, and for a model above protobuf's limit.
+    Raises ValueError for an unknown name, or for a model above protobuf's size limit.
     """
     theirs = source.model
     old = theirs.ir_version < OVERRIDABLE_SINCE  # initializers are inputs, which nobody gives
@@ -43,14 +43,14 @@ def extracted(
 
 
 def defined(source: Source) -> frozenset[str]:
-    """The names of the values of the model's own graph."""
+    """Return the names of the values of the main graph."""
     graph = source.model.graph
     values = (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs))
     return frozenset(v.name for v in values if v.name)
 
 
 def _state(v: oir.Value, t: TensorType) -> None:
-    """What the file leaves out: a Scan whose body states no shapes needs those around it."""
+    """Set a type or shape that the file omits. A Scan whose body declares no shapes needs them."""
     if v.type is None and t.dtype is not None:
         v.type = oir.TensorType(onnx_dtype(t.dtype))
     if v.shape is None and t.shape is not None:

@@ -1,4 +1,5 @@
-"""Small integer tensors as size expressions: what Shape, Gather, Concat, ... chains compute."""
+"""Data propagation: small integer tensors as size expressions, as Shape, Gather and Concat
+compute."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ Known = np.ndarray  # dtype object; elements are ints or size expressions
 
 
 def exact(array: np.ndarray) -> Known:
-    """The elements of an integer array as Python's ints."""
+    """Return the elements of an integer array as Python integers."""
     out = np.empty(array.shape, object)
     out.reshape(-1)[:] = [int(e) for e in array.reshape(-1)]
     return out
 
 
 def followed(t: TensorType) -> bool:
-    """Is this a small tensor of integers, whose elements are worth following?"""
+    """True for a small integer or bool tensor, whose elements are tracked."""
     if t.dtype is None or t.shape is None or not (t.dtype.is_int or t.dtype == BOOL):
         return False
     count = 1
@@ -40,10 +41,9 @@ def followed(t: TensorType) -> bool:
 
 
 def follow(known: Mapping[g.Value, Known], n: g.Node, index: int) -> Known | None:
-    """The elements of result `index` of `n` as sizes, None where they depend on data.
+    """Return the elements of output `index` of `n` as sizes, or None if they depend on data.
 
-    The operator's own tensor expression is read element by element, so there is nothing here to
-    disagree with it.
+    The elements are read from the operator's tensor expression, so both always agree.
     """
     types = tuple(None if v is None else v.type for v in n.inputs)
     tensor = expression(n.op, types, n.attrs)[index]
@@ -64,7 +64,8 @@ def follow(known: Mapping[g.Value, Known], n: g.Node, index: int) -> Known | Non
 
 
 def as_attr(known: Mapping[g.Value, Known], value: g.Value, name: str) -> Attr:
-    """The value of an operand that we keep as an attribute; InferError when it depends on data."""
+    """Return the value of an operand that is stored as an attribute. Raises InferError if it
+    depends on data."""
     found = known.get(value)
     if found is not None:
         return tuple(found) if found.ndim == 1 else _only(found, name)

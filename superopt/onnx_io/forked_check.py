@@ -1,9 +1,9 @@
-"""onnx's own checker, at arm's length.
+"""Run onnx's checker in a forked child.
 
-It is C++ that trusts its input in places: an `axis` out of range crashes it, an Einsum equation
-can keep it busy for ever, a `num_outputs` can use up the memory.  So it runs in a forked child
-with limits on time and memory, and a model that it does not survive is refused.  Where there is
-no fork it runs right here.
+The checker is C++ code that trusts its input in places: an `axis` out of range crashes it, an
+Einsum equation can make it loop, a `num_outputs` can exhaust memory. The child has limits on time
+and memory, and a model that it does not survive is rejected. Without fork() the checker runs in
+this process.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ PATIENCE: Final = 10  # times the limit of processor time, on a machine that is 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Why a model is refused: what the checker said, or how it ended without saying anything."""
+    """Why a model is rejected: the checker's message, or how the checker ended without one."""
 
     text: str
     said: bool = True
 
 
 def checked(data: bytes, seconds: int) -> Complaint | None:
-    """What `onnx.checker.check_model(full_check=True)` has against this ModelProto, if anything.
+    """Return what `onnx.checker.check_model(full_check=True)` reports for this ModelProto, or None.
 
-    Beyond that it complains of inferred types that no tensor can have.  `seconds` of processor
-    time are allowed.  Raises OutOfTime where the time of the call is over before.
+    It also reports inferred types that no tensor can have. `seconds` limits processor time. Raises
+    OutOfTime if the time of the call ends first.
     """
     if not hasattr(os, "fork"):
         text = said_here(data)
@@ -84,7 +84,7 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
 
 
 def said_here(data: bytes) -> str:
-    """The complaint, found in this process."""
+    """Run the checker in this process; return its message, or an empty string."""
     try:
         onnx.checker.check_model(data)
         inferred = onnx.shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
@@ -102,7 +102,7 @@ def said_here(data: bytes) -> str:
 
 
 def limit(data: bytes, seconds: int) -> None:
-    """Let this process end where checking `data` takes more seconds or memory than it may."""
+    """Limit this process to the seconds and memory allowed for checking `data`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     end = math.ceil(time.process_time()) + seconds
@@ -116,7 +116,7 @@ def limit(data: bytes, seconds: int) -> None:
 
 
 def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
-    """Check, write the complaint, and end without any cleaning up; never returns."""
+    """Check, write the message, and exit without cleanup; never returns."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent's to handle
@@ -136,7 +136,7 @@ def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
 
 
 def _read_until(reader: int, deadline: float) -> bytes | None:
-    """All that comes through a pipe until its other end closes; None if that takes too long."""
+    """Read a pipe until its other end closes; return None after the deadline."""
     parts: list[bytes] = []
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([reader], [], [], left)[0]:

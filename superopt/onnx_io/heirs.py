@@ -1,8 +1,8 @@
-"""Which node of a rewritten graph stands where which node of the original stood.
+"""Provenance: which node of the original each node of a rewritten graph corresponds to.
 
-Nodes are interned: below a rewrite every node is another one, although nothing changed there but
-the operands. Those nodes keep their names, doc strings and metadata, which are found by walking
-both graphs upwards from their outputs, side by side.
+Nodes are interned, so every node downstream of a rewrite is a new node although only its operands
+changed. Such nodes keep their names, doc strings and metadata. Counterparts are found by walking
+both graphs upwards from their outputs in parallel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Heirs:
 
 
 def heirs(old: g.Graph, new: g.Graph) -> Heirs:
-    """The counterparts of what is in `new` and not in `old`; each is that of one only."""
+    """Return the counterparts of what is in `new` but not in `old`. Each counterpart is used
+    once."""
     found = Heirs()
     before, after = set(g.nodes(old)), set(g.nodes(new))
     gone = {m for m in before if m not in after}  # what is in both keeps its own name
@@ -64,7 +65,7 @@ def heirs(old: g.Graph, new: g.Graph) -> Heirs:
 
 
 def same_attributes(n: g.Node, m: g.Node) -> bool:
-    """Do the attributes of `m`, as the file writes them, mean on `n` what they mean on `m`?"""
+    """True if the attributes of `m`, as written in the file, mean the same on `n`."""
     return n.op is m.op and n.attrs == m.attrs and n.types == m.types and _types(n) == _types(m)
 
 
@@ -86,7 +87,7 @@ def _results(n: g.Node, m: g.Node) -> Iterator[tuple[g.Value, g.Value]]:
 def _counterpart(
     p: g.Node, q: g.Node, found: Heirs, gone: set[g.Node]
 ) -> tuple[g.Node, g.Node] | None:
-    """The pair of one operator with one result type nearest above `p` and `q`."""
+    """Return the nearest pair above `p` and `q` with equal operator and output types."""
     left, right = _above(p), _above(q)
     pairs = sorted(
         ((i + j, i, n, m) for i, n in left for j, m in right if i + j <= _NEAR),
@@ -99,7 +100,7 @@ def _counterpart(
 
 
 def _above(n: g.Node) -> list[tuple[int, g.Node]]:
-    """`n` and the nodes above it with their distances, along first operands."""
+    """Return `n` and the nodes above it along first operands, with distances."""
     out = [(0, n)]
     while len(out) <= _NEAR:
         p = next((g.producer(v) for v in n.inputs if v is not None and g.producer(v)), None)

@@ -1,7 +1,8 @@
-"""ONNX to graph. Nothing is lost: what has no tensor expression is carried as an opaque node.
+"""Import ONNX into a graph. Nothing is lost: nodes without a tensor expression become opaque nodes.
 
-Small integer tensors are followed as size expressions (see `follow`), because operands that ONNX
-passes as tensors and we keep as attributes (the shape of a Reshape) take their values from there.
+Small integer tensors are tracked as size expressions (see `data_propagation`), because operands
+that ONNX passes as tensors and the graph stores as attributes (the shape of a Reshape) take their
+values from there.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ OVERRIDABLE_SINCE = 4
 
 @dataclass(slots=True)
 class _State:
-    """What the import builds up; frozen into a Model at its end."""
+    """State of the import; frozen into a Model at the end."""
 
     domains: dict[str, int]
     functions: frozenset[tuple[str, str]]
@@ -79,7 +80,7 @@ class _State:
 
 
 def import_model(source: Source) -> Model:
-    """The graph of `source` (already validated), with its symbolic sizes kept symbolic."""
+    """Return the graph of a validated `source`; symbolic sizes stay symbolic."""
     model = source.model
     top = model.graph
     state = _State(
@@ -125,12 +126,12 @@ def import_model(source: Source) -> Model:
 
 
 def domains(model: oir.Model) -> dict[str, int]:
-    """The opset of each domain; "ai.onnx" is another name of the default one, ""."""
+    """Return the opset of each domain; "ai.onnx" is another name of the default domain ""."""
     return {("" if d == "ai.onnx" else d): v for d, v in model.opset_imports.items()}
 
 
 def _dims(v: oir.Value) -> tuple[FileDim, ...] | None:
-    """The dimensions that the file declares; onnxruntime takes a negative one as unknown."""
+    """Return the declared dimensions. A negative one is unknown, as in ONNX Runtime."""
     if v.shape is None:
         return None
     dims = (d if isinstance(d, int) else d.value for d in v.shape)
@@ -149,7 +150,7 @@ def _input_type(state: _State, v: oir.Value) -> TensorType:
 
 
 def _define(state: _State, v: oir.Value, made: g.Value) -> None:
-    """In the file `v` is what `made` is in the graph."""
+    """Record that the file's value `v` is `made` in the graph."""
     state.values[v] = made
     if v.name:
         state.names.setdefault(made, v.name)
@@ -181,9 +182,9 @@ def _node(state: _State, n: oir.Node, position: int) -> None:
 
 
 def _expand(state: _State, n: oir.Node, position: int) -> None:
-    """Define the results of a node of ai.onnx.ml by nodes of ONNX's own.
+    """Define the results of an ai.onnx.ml node by nodes of ONNX operators.
 
-    Raises InferError that says why there are none.
+    Raises InferError with the reason if there is no expansion.
     """
     version = state.domains.get(ML)
     if version is None:
@@ -207,7 +208,7 @@ def _expand(state: _State, n: oir.Node, position: int) -> None:
 
 
 def _constant(state: _State, n: oir.Node, position: int) -> bool:
-    """Define a Constant node's result; False where its value is no tensor that we hold."""
+    """Define a Constant node's result; return False if its value is not a supported tensor."""
     tensor, sparse = literal(n), sparse_literal(n)
     if tensor is not None:
         state.pool.add([tensor])
@@ -223,7 +224,7 @@ def _constant(state: _State, n: oir.Node, position: int) -> bool:
 
 
 def _computed(state: _State, n: g.Node, index: int) -> g.Value:
-    """Result `index` of `n`: a constant where it is a small tensor of known integers."""
+    """Return output `index` of `n`, as a constant if it is a small tensor of known integers."""
     value = g.item(n, index)
     operands = [v for v in n.inputs if v is not None]
     steady = bool(operands) and all(v in state.steady for v in operands)
@@ -245,7 +246,8 @@ def _computed(state: _State, n: g.Node, index: int) -> g.Value:
 
 
 def _steady_value(value: g.Value) -> np.ndarray | None:
-    """A value computed from constants, as a runtime would: in the element types' own precision."""
+    """Evaluate a value computed from constants in the precision of its element types, as a runtime
+    does."""
     try:
         return evaluate(g.Graph((), (value,)), {})[0]
     except (ValueError, TypeError, LookupError, ArithmeticError):
@@ -262,9 +264,9 @@ def _small(t: TensorType) -> bool:
 
 
 def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
-    """The node by its tensor expression, and what was bound to attributes.
+    """Import a node by its tensor expression. Return it and the operands that became attributes.
 
-    Raises InferError (or TypeError, from an attribute) that says why there is none.
+    Raises InferError (or TypeError, from an attribute) with the reason if there is none.
     """
     if (n.domain, n.op_type) in state.functions:
         raise InferError("a local function")
@@ -296,8 +298,8 @@ def _plain(state: _State, n: oir.Node) -> tuple[g.Node, dict[str, g.Value]]:
 def _bind(
     state: _State, n: oir.Node, op: Op, s: Schema, how: Older
 ) -> tuple[list[g.Value | None], dict[str, Attr], dict[str, g.Value]]:
-    """Operands and attributes of `op`, by the names of ONNX's schema, and which operands of the
-    file became attributes."""
+    """Bind the operands and attributes of `op` by the names of ONNX's schema. Also return the
+    operands of the file that became attributes."""
     attrs: dict[str, Attr] = {}
     for key, a in n.attributes.items():
         if key in how.operands:

@@ -1,4 +1,5 @@
-"""Types of values that no tensor expression gives: ONNX's own inference and the model's word."""
+"""Types of values without a tensor expression: ONNX shape inference and the model's
+declarations."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Declared = tuple[DType | None, tuple[FileDim, ...] | None]
 
 
 def declared_types(source: Source) -> Callable[[str], Declared]:
-    """A function from a value's name to its dtype and dims (None: unknown), inferred lazily."""
+    """Return a lazy lookup from a value's name to its dtype and dims (None: unknown)."""
     table: dict[str, Declared] | None = None
 
     def look(name: str) -> Declared:
@@ -36,9 +37,9 @@ def declared_types(source: Source) -> Callable[[str], Declared]:
 
 
 def result_types(n: oir.Node, version: int, operands: Sequence[g.Value | None]) -> list[Declared]:
-    """What ONNX's inference says of one node's results, of operands whose sizes are numbers: those
-    of the whole model may be known here only, where they hang on what is computed of constants.
-    Empty where it says nothing."""
+    """Infer the output types of one node whose operand sizes are static. Inference on the whole
+    model may miss these if they depend on values computed from constants. Returns an empty list if
+    inference fails."""
     if any(a.type in (GRAPH, GRAPHS) for a in n.attributes.values()) or n.domain:
         return []
     kinds: dict[str, onnx.TypeProto] = {}
@@ -62,7 +63,7 @@ def result_types(n: oir.Node, version: int, operands: Sequence[g.Value | None]) 
 
 
 def described(source: Source) -> frozenset[str]:
-    """The values that the file's lists of value_info name, those of subgraphs included."""
+    """Return the names listed in the file's value_info, subgraphs included."""
     return frozenset(
         info.name for place in bodies(source.skeleton.message) for info in place.body.value_info
     )
@@ -86,7 +87,7 @@ def _infer(source: Source) -> dict[str, Declared]:
 
 
 def _forget_declared(model: onnx.ModelProto) -> None:
-    """Drop the declared types of all values but the inputs, in place."""
+    """Clear the declared types of all values except inputs, in place."""
     del model.graph.value_info[:]
     for v in model.graph.output:
         v.ClearField("type")
@@ -101,7 +102,8 @@ def _declared(t: onnx.TypeProto, names: set[str]) -> Declared:
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension, names: set[str]) -> FileDim:
-    """A size of a result: a name counts only where an input binds it, a number from 0 on."""
+    """Return a dimension of a result: names count only if an input binds them, numbers from 0
+    on."""
     if d.HasField("dim_value"):
         return int(d.dim_value) if d.dim_value >= 0 else None
     return str(d.dim_param) if d.dim_param in names else None

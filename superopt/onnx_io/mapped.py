@@ -1,7 +1,7 @@
-"""Tensors whose bytes stay in the file: mapped into memory, paged in when read, never copied.
+"""Tensors whose bytes stay in the file: memory-mapped, paged in on access, never copied.
 
-A file is mapped once, when the model is read, and the mapping keeps the file's contents alive even
-when another file is later renamed over it.  So a model may be written over its own input.
+A file is mapped once, when the model is read. The mapping keeps the contents alive even if another
+file is renamed over it, so a model may be written over its own input.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _META_KEY: Final = "superopt.region"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backing:
-    """The bytes of one file, or bytes that were handed over."""
+    """The bytes of one file, or bytes given by the caller."""
 
     name: str  # for messages
     view: memoryview
@@ -31,8 +31,8 @@ class Backing:
     stamp: tuple[int, ...] = ()  # of the file, when it was mapped
 
     def unchanged(self) -> bool:
-        """Was the mapped file not written again in place? (One that another was renamed over
-        stays as it was, for us.)"""
+        """True unless the mapped file was modified in place. A file renamed over it does not affect
+        the mapping."""
         if self.mapping is None:
             return True
         try:
@@ -42,7 +42,7 @@ class Backing:
         return now[:2] != self.stamp[:2] or now == self.stamp
 
     def in_place(self) -> bool:
-        """Is the file that was mapped still the one of its name, and as it was?"""
+        """True if the mapped file still has its name and is unmodified."""
         try:
             return _stamp(os.stat(self.name)) == self.stamp
         except OSError:
@@ -52,7 +52,7 @@ class Backing:
         return Region(self, 0, len(self.view))
 
     def release(self, offset: int, size: int) -> None:
-        """Give the pages of this range back to the system; they are read again when needed."""
+        """Release the pages of this range; they are read again on access."""
         if self.mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             start = offset // mmap.PAGESIZE * mmap.PAGESIZE
             self.mapping.madvise(mmap.MADV_DONTNEED, start, offset + size - start)
@@ -60,10 +60,10 @@ class Backing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """`size` bytes from `offset` on of a file.
+    """`size` bytes of a file, starting at `offset`.
 
-    `location` is the name by which the model points to the file, for external data.
-    Two regions hold the same bytes if their `place` is equal, or their `digest()` is.
+    `location` is the name by which the model refers to the file, for external data. Two regions
+    hold the same bytes if their `identity` or their `digest()` is equal.
     """
 
     backing: Backing
@@ -79,9 +79,9 @@ class Region:
         return self.backing.view[self.offset : self.offset + self.size]
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes, some megabytes at a time, so that memory stays small.
+        """Yield the bytes in chunks of some megabytes, so that memory use stays small.
 
-        Raises OutOfTime between two of them where the time of the call is over.
+        Raises OutOfTime between two chunks if the time of the call is over.
         """
         for start in range(self.offset, self.offset + self.size, _CHUNK):
             if start > self.offset:
@@ -91,24 +91,24 @@ class Region:
             self.backing.release(start, size)
 
     def copy_to(self, file: BinaryIO) -> None:
-        """Append to a file."""
+        """Append to a file in chunks."""
         for chunk in self.chunks():
             file.write(chunk)
 
     def update(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
-        """Feed to a hash."""
+        """Feed a hash in chunks."""
         for chunk in self.chunks():
             digest.update(chunk)
 
     def digest(self) -> str:
-        """SHA-256 of the bytes, in hexadecimal."""
+        """Return the SHA-256 of the bytes, in hexadecimal."""
         digest = hashlib.sha256()
         self.update(digest)
         return digest.hexdigest()
 
 
 def map_file(path: Path, descriptor: int) -> Backing:
-    """Map the regular file open at `descriptor`, which the caller closes."""
+    """Map the regular file open at `descriptor`. The caller closes the descriptor."""
     if os.fstat(descriptor).st_size == 0:  # cannot be mapped, and need not be
         return Backing(str(path), memoryview(b""))
     mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
@@ -121,7 +121,8 @@ def _stamp(s: os.stat_result) -> tuple[int, ...]:
 
 
 def byte_size(dtype: ir.DataType, dims: tuple[int, ...]) -> int:
-    """Bytes of a tensor's data as ONNX stores it: sub-byte elements are packed."""
+    """Return the size in bytes of a tensor's data as ONNX stores it: sub-byte elements are
+    packed."""
     elements = 1
     for dim in dims:
         elements *= dim
@@ -136,9 +137,9 @@ def tensor_of(
     doc_string: str | None = None,
     metadata: dict[str, str] | None = None,
 ) -> ir.TensorProtocol:
-    """A read-only tensor over the region's bytes; nothing is read until its values are.
+    """Return a read-only tensor over the region's bytes, which are read on access.
 
-    `region_of` gives the region back.  The array may be unaligned, since protobuf aligns nothing.
+    `region_of` returns the region. The array may be unaligned, since protobuf aligns nothing.
     """
     tensor: ir.TensorProtocol
     if dtype.bitwidth < 8:
@@ -159,6 +160,6 @@ def tensor_of(
 
 
 def region_of(tensor: ir.TensorProtocol) -> Region | None:
-    """Where the tensor's bytes lie, for one that `tensor_of` made."""
+    """Return the region of a tensor that `tensor_from_region` made, else None."""
     region = tensor.meta.get(_META_KEY)
     return region if isinstance(region, Region) else None

@@ -1,9 +1,9 @@
-"""The operators of ai.onnx.ml: as graphs of ONNX's own, and the types of their results.
+"""Operators of ai.onnx.ml: expansions into ONNX operators, and the types of their results.
 
-`expanded` gives the results of a node by ONNX's operators, so that shapes, values, rewrites, proofs
-and kernels need nothing new; the exporter writes the node itself where it still has all of these.
-What has no such graph (strings, maps, probabilities that are found by iteration) is carried as an
-opaque node, of which `ml_types` says what it gives.
+An expansion lets shape inference, evaluation, rewriting, proofs and kernels work without special
+cases. The exporter writes the original node where all of its results are intact. Operators without
+an expansion (strings, maps, probabilities found by iteration) become opaque nodes, whose types
+`ml_result_types` gives.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ EXPANSIONS: Mapping[str, Expand] = {**DENSE, **TREES}
 
 
 def expanded(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """The values of a node's results, of operands of known types.
+    """Return the results of an ai.onnx.ml node as values of ONNX operators.
 
-    n: a node of ai.onnx.ml in opset `version` of that domain. Raises InferError where there is no
-    such graph.
+    n: a node of ai.onnx.ml in opset `version` of that domain. Raises InferError if it has no
+    expansion.
     """
     found = EXPANSIONS.get(n.op_type)
     if found is None:
@@ -41,7 +41,8 @@ def expanded(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]
 
 
 def ml_types(n: oir.Node, operands: Operands) -> list[Known]:
-    """Element type and dims of each result, as far as attributes and operands say them."""
+    """Return the element type and dims of each result, as far as attributes and operands determine
+    them."""
     found = _TYPES.get(n.op_type)
     first = operands[0] if operands else None
     given = TensorType(None, None) if first is None else first.type

@@ -1,4 +1,5 @@
-"""What the expansions of ai.onnx.ml's operators share: attributes as arrays, nodes, transforms."""
+"""Helpers of the ai.onnx.ml expansions: attributes as arrays, node construction, post-
+transforms."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def floats(n: oir.Node, name: str) -> np.ndarray:
-    """A list of floats, or the tensor `<name>_as_tensor`; f32 or f64 of one axis, perhaps empty."""
+    """Return a list of floats, or the tensor `<name>_as_tensor`: f32 or f64 of rank 1, perhaps
+    empty."""
     tensor = n.attributes.get(f"{name}_as_tensor")
     if tensor is not None:
         return np.asarray(tensor.as_tensor().numpy()).reshape(-1)
@@ -28,31 +30,31 @@ def floats(n: oir.Node, name: str) -> np.ndarray:
 
 
 def integers(n: oir.Node, name: str) -> np.ndarray:
-    """A list of integers, perhaps empty, as i64 of one axis."""
+    """Return a list of integers as i64 of rank 1, perhaps empty."""
     found = list_attribute(n, name)
     return np.array([] if found is None else found.ints, np.int64)
 
 
 def strings(n: oir.Node, name: str) -> list[bytes]:
-    """A list of strings, perhaps empty."""
+    """Return a list of strings, perhaps empty."""
     found = list_attribute(n, name)
     return [] if found is None else list(found.strings)
 
 
 def integer(n: oir.Node, name: str, default: int) -> int:
-    """An integer, or its default."""
+    """Return an integer attribute, or `default`."""
     found = n.attributes.get(name)
     return default if found is None else found.as_int()
 
 
 def number(n: oir.Node, name: str, default: float) -> float:
-    """A float, or its default."""
+    """Return a float attribute, or `default`."""
     found = n.attributes.get(name)
     return default if found is None else found.as_float()
 
 
 def word(n: oir.Node, name: str, default: str, among: Sequence[str]) -> str:
-    """A string, or its default; InferError where it is not one of `among`."""
+    """Return a string attribute, or `default`. Raises InferError if it is not one of `choices`."""
     found = n.attributes.get(name)
     value = default if found is None else found.as_string()
     if value not in among:
@@ -61,24 +63,24 @@ def word(n: oir.Node, name: str, default: str, among: Sequence[str]) -> str:
 
 
 def apply(name: str, *inputs: g.Value | None, **attrs: Attr) -> g.Value:
-    """The first result of a node of one of our operators."""
+    """Apply an operator and return its first result."""
     return g.item(g.node(OPS[name], inputs, **attrs), 0)
 
 
 def constant(values: object, dtype: DType) -> g.Constant:
-    """An array as a constant."""
+    """Return an array as a constant."""
     return g.constant(np.asarray(values).astype(to_numpy(dtype)))
 
 
 def cast(x: g.Value, dtype: DType) -> g.Value:
-    """`x` as another element type."""
+    """Cast `x` to another element type."""
     return x if x.type.dtype is dtype else apply("Cast", x, to=dtype)
 
 
 def numeric(
     x: g.Value | None, *, types: Sequence[DType] = NUMBERS, ranks: Sequence[int] = (1, 2)
 ) -> g.Value:
-    """An operand of one of these element types and ranks; InferError for another one."""
+    """Return the operand. Raises InferError unless it has one of these element types and ranks."""
     if x is None or x.type.dtype not in types or x.type.shape is None:
         raise InferError(f"an operand of type {None if x is None else x.type}")
     if len(x.type.shape) not in ranks:
@@ -89,7 +91,7 @@ def numeric(
 
 
 def matrix(x: g.Value, dtype: DType = F32) -> g.Value:
-    """Rows of features; one row where there is one axis."""
+    """Return rows of features; a vector becomes one row."""
     shape = x.type.shape
     assert shape is not None
     x = cast(x, dtype)
@@ -97,7 +99,7 @@ def matrix(x: g.Value, dtype: DType = F32) -> g.Value:
 
 
 def features(x: g.Value) -> int:
-    """How many features a row has; InferError where that is not known."""
+    """Return the number of features of a row. Raises InferError if it is not static."""
     size = x.type.shape[-1] if x.type.shape else None
     if not isinstance(size, int):
         raise InferError(f"rows of {size} features, of which the number is not known")
@@ -105,14 +107,14 @@ def features(x: g.Value) -> int:
 
 
 def like(value: float, x: g.Value) -> g.Constant:
-    """A scalar of the element type of `x`."""
+    """Return a scalar of the element type of `x`."""
     assert x.type.dtype is not None
     return constant(value, x.type.dtype)
 
 
 def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
-    """Rows of scores after `post_transform`, as onnxruntime computes it; alone: of a regressor of
-    one target, which knows PROBIT only."""
+    """Apply `post_transform` to rows of scores, as ONNX Runtime does. single_target: a regressor of
+    one target, for which only PROBIT has an effect."""
     match how:
         case _ if alone and how != "PROBIT":
             return scores
@@ -128,7 +130,8 @@ def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
 
 
 def _softmax_zero(x: g.Value) -> g.Value:
-    """Softmax of what is not 0 (within 1e-7): what is 0 has no part in the sum, and stays 0."""
+    """Softmax over the elements that are not 0 (within 1e-7); elements that are 0 stay 0 and do not
+    contribute to the sum."""
     largest = apply("ReduceMax", x, axes=(1,), keepdims=1)
     counts = apply("Less", like(1e-7, x), apply("Abs", x))
     power = apply("Exp", apply("Sub", x, largest))
@@ -138,7 +141,7 @@ def _softmax_zero(x: g.Value) -> g.Value:
 
 
 def _probit(x: g.Value) -> g.Value:
-    """sqrt(2) erfinv(2 x - 1), with the approximation of erfinv by Winitzki (a = 0.147)."""
+    """sqrt(2) erfinv(2 x - 1), with Winitzki's approximation of erfinv (a = 0.147)."""
     x = apply("Sub", apply("Mul", x, like(2, x)), like(1, x))
     one = like(1, x)
     log = apply("Log", apply("Mul", apply("Sub", one, x), apply("Add", one, x)))
@@ -150,14 +153,14 @@ def _probit(x: g.Value) -> g.Value:
 
 
 def best(scores: g.Value) -> g.Value:
-    """The first greatest score of each row, as its place; NaN is never greater."""
+    """Return the position of the first maximum of each row; NaN is never the maximum."""
     lowest = like(-math.inf, scores)
     known = apply("Where", apply("IsNaN", scores), lowest, scores)
     return apply("ArgMax", known, axis=1, keepdims=0)
 
 
 def labels(n: oir.Node, integers_name: str) -> np.ndarray:
-    """The integer labels; InferError where they are strings, of which there are no kernels."""
+    """Return the integer labels. Raises InferError for string labels, which have no kernels."""
     if some := strings(n, "classlabels_strings"):
         if n.outputs[0].uses() or n.outputs[0].is_graph_output():
             raise InferError("its labels are strings")
@@ -169,13 +172,14 @@ def labels(n: oir.Node, integers_name: str) -> np.ndarray:
 
 
 def above(score: g.Value, threshold: float, names: np.ndarray) -> g.Value:
-    """The second label where the score (of one column) is above the threshold, else the first."""
+    """Return the second label where the score (one column) is above the threshold, else the
+    first."""
     hit = apply("Squeeze", apply("Less", like(threshold, score), score), axes=(1,))
     return apply("Where", hit, constant(names[1], I64), constant(names[0], I64))
 
 
 def two_scores(score: g.Value, how: str) -> g.Value:
-    """Of two classes, from the second one's (one column), as onnxruntime computes it."""
+    """Return the scores of two classes from the second one's (one column), as ONNX Runtime does."""
     if how == "LOGISTIC":
         first, second = apply("Sigmoid", apply("Neg", score)), apply("Sigmoid", score)
     else:

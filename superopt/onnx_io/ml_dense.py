@@ -1,4 +1,4 @@
-"""The dense operators of ai.onnx.ml as graphs of ONNX's own, as onnxruntime computes them."""
+"""Expansions of the dense ai.onnx.ml operators, as ONNX Runtime computes them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
 def _per_feature(values: np.ndarray, x: g.Value, what: str) -> np.ndarray:
-    """One value, or one for each feature."""
+    """Return the values. Raises InferError unless there is one, or one for each feature."""
     if values.size != 1 and values.size != features(x):
         raise InferError(f"{values.size} values of {what} for {features(x)} features")
     return values
 
 
 def scaler(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """(x - offset) * scale; doubles are rounded at the end."""
+    """(x - offset) * scale; float64 is rounded at the end."""
     x = numeric(operands[0])
     offset, scale = (_per_feature(floats(n, k), x, k) for k in ("offset", "scale"))
     if offset.size != scale.size:
@@ -56,8 +56,8 @@ def scaler(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
 
 
 def normalizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """Rows divided by their norm; those whose norm is 0 stay as they are. MAX is the greatest
-    element, of any sign; L2 is taken of squares, so that its signs are put back."""
+    """Divide rows by their norm; rows of norm 0 are unchanged. MAX is the greatest element, of any
+    sign. L2 is computed from squares, so the signs are restored."""
     x = cast(numeric(operands[0]), F32)
     assert x.type.shape is not None
     axes, zero = (len(x.type.shape) - 1,), like(0, x)
@@ -77,7 +77,7 @@ def normalizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Valu
 
 
 def imputer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """`imputed` in the place of each element that is `replaced`, which may be NaN."""
+    """Replace each element equal to `replaced`, which may be NaN, by `imputed`."""
     x = numeric(operands[0])
     kind = x.type.dtype
     assert kind is not None
@@ -100,7 +100,7 @@ def binarizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value
 
 
 def array_feature_extractor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """Elements of the last axis, at these indices; a vector is a matrix of one row."""
+    """Gather elements of the last axis; a vector counts as a matrix of one row."""
     x, at = numeric(operands[0], ranks=range(1, 9)), operands[1]
     if at is None or at.type.shape is None or at.type.dtype is not I64:
         raise InferError("indices of no known type")
@@ -130,7 +130,8 @@ def _linear(n: oir.Node, x: g.Value, rows: int) -> g.Value:
 
 
 def linear_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """Labels of the greatest scores, and the scores; one score for two labels is the second's."""
+    """Return the labels of the greatest scores, and the scores; one score for two labels is the
+    second's."""
     x, names = matrix(numeric(operands[0])), labels(n, "classlabels_ints")
     how = word(n, "post_transform", "NONE", POST_TRANSFORMS)
     count = floats(n, "intercepts").size
@@ -146,7 +147,7 @@ def linear_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence
 
 
 def _kernel(n: oir.Node, x: g.Value, vectors: np.ndarray, how: str) -> g.Value:
-    """Of each row with each support vector."""
+    """Return the kernel of each row with each support vector."""
     parameters = floats(n, "kernel_params")
     gamma, coef0, degree = (float(v) for v in (parameters if parameters.size else (0, 0, 0)))
     if how == "RBF":
@@ -161,7 +162,7 @@ def _kernel(n: oir.Node, x: g.Value, vectors: np.ndarray, how: str) -> g.Value:
 
 
 def svm_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """A sum of kernels with support vectors, or of features where there are none."""
+    """Weighted sum of kernels with support vectors, or of features if there are none."""
     x = matrix(numeric(operands[0], types=(F32,)))
     coefficients, rho = floats(n, "coefficients"), floats(n, "rho")[:1]
     count = integer(n, "n_supports", 0)
@@ -186,8 +187,8 @@ def _vectors(n: oir.Node, x: g.Value, count: int) -> np.ndarray:
 
 
 def svm_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """Without support vectors a score for each class; with them one for each pair of classes, which
-    votes for one of both."""
+    """SVM classifier. Without support vectors there is a score for each class; with them there is
+    one for each pair of classes, which votes for one of the two."""
     if floats(n, "prob_a").size:
         raise InferError("probabilities that are found by iteration")
     x, names = matrix(numeric(operands[0])), labels(n, "classlabels_ints")
@@ -223,8 +224,8 @@ def svm_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.
 
 
 def label_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """A table from numbers to numbers; what it does not have is the default. A key that is NaN
-    stands for NaN from opset 4 on, for nothing before."""
+    """Look up numbers in a table of numbers; a missing key gives the default. A NaN key matches NaN
+    from opset 4 on, and nothing before."""
     keys, values, default = _table(n)
     if keys.dtype == object or values.dtype == object:
         raise InferError("a table of strings")
@@ -257,7 +258,7 @@ MOST_KEYS = 64
 
 
 def _table(n: oir.Node) -> tuple[np.ndarray, np.ndarray, object]:
-    """Keys, values and the default; arrays of objects where these are strings."""
+    """Return keys, values and the default; string tables are arrays of objects."""
     sides = []
     for side in ("keys", "values"):
         tensor = n.attributes.get(f"{side}_tensor")
@@ -282,8 +283,8 @@ def _table(n: oir.Node) -> tuple[np.ndarray, np.ndarray, object]:
 
 
 def one_hot_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """1 at the place of the category that each element is, after it was cut to an integer; 0
-    elsewhere, where unknown categories are allowed."""
+    """One-hot encoding of each element after truncation to an integer; all zeros for an unknown
+    category, if those are allowed."""
     x, known = numeric(operands[0], ranks=(1, 2)), integers(n, "cats_int64s")
     if not known.size or integer(n, "zeros", 1) == 0:
         raise InferError("categories that are strings, or an error for those that it does not know")
@@ -296,7 +297,7 @@ def one_hot_encoder(n: oir.Node, operands: Operands, version: int) -> Sequence[g
 
 
 def feature_vectorizer(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
-    """The operands' features side by side."""
+    """Concatenate the operands' features."""
     sizes = integers(n, "inputdimensions")
     some = [matrix(numeric(x)) for x in operands]
     if len(some) != sizes.size or any(features(x) != k for x, k in zip(some, sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""Forests: the nodes of a tree ensemble of ai.onnx.ml, whichever operator has them."""
+"""The nodes of an ai.onnx.ml tree ensemble in one form for all of its operators."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MEMBER, LEAF = 6, 7
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Nodes of all trees, and what leaves add.
+    """The nodes of all trees, and the weights of the leaves.
 
-    feature, threshold, split (of leaves False): one for each node; children: [nodes, 2], of nodes,
-    the first where the node's condition holds; mode: its number; missing: NaN goes to the first
-    child; roots: of trees; leaf, target, weight: for each weight its node and result.
+    feature, threshold, split (False for leaves): one for each node. children: [nodes, 2], the first
+    where the node's condition holds. mode: index into MODES. missing: NaN goes to the first child.
+    roots: the root of each tree. leaf, target, weight: node, result and value of each weight.
     """
 
     feature: np.ndarray
@@ -41,7 +41,8 @@ def wrong(why: str) -> InferError:
 
 
 def by_ids(n: oir.Node, of: str) -> Forest:
-    """The forest of TreeEnsembleRegressor (of: "target") or TreeEnsembleClassifier ("class")."""
+    """Return the forest of TreeEnsembleRegressor (prefix "target") or TreeEnsembleClassifier
+    ("class")."""
     trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
     count = trees.size
     names = strings(n, "nodes_modes")
@@ -73,7 +74,7 @@ def by_ids(n: oir.Node, of: str) -> Forest:
 
 
 class _Places:
-    """Where the node of a tree is among all nodes."""
+    """Index from (tree, node id) to the position among all nodes."""
 
     def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
         if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
@@ -95,7 +96,7 @@ class _Places:
 
 
 def by_places(n: oir.Node) -> Forest:
-    """The forest of TreeEnsemble, whose inner nodes and leaves are numbered apart."""
+    """Return the forest of TreeEnsemble, which numbers inner nodes and leaves separately."""
     mode = _tensor(n, "nodes_modes").astype(np.int64)
     threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
     feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
@@ -132,8 +133,8 @@ def _tensor(n: oir.Node, name: str) -> np.ndarray:
 
 
 def _without_sets(f: Forest, values: np.ndarray) -> Forest:
-    """Nodes that ask whether a feature is in a set as chains of nodes that compare with one value;
-    the sets are in the order of the nodes, and end with NaN."""
+    """Replace each set-membership node by a chain of equality nodes. The sets are stored in the
+    order of the nodes; each ends with NaN."""
     asks = np.flatnonzero(f.split & (f.mode == MEMBER))
     ends = np.flatnonzero(np.isnan(values))
     if asks.size != ends.size:

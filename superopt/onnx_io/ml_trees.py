@@ -1,8 +1,8 @@
-"""Tree ensembles of ai.onnx.ml as tables of nodes, and as graphs that walk them.
+"""Tree ensembles of ai.onnx.ml as tables of nodes, and as graphs that traverse them.
 
-A node goes to its first child where lower <= x[feature] <= threshold: with intervals of floats that
-is any of the modes (x < t is x <= the float before t), with the children exchanged where a mode
-holds outside of the interval. In the table of a leaf the threshold is what the leaf adds.
+A node goes to its first child where lower <= x[feature] <= threshold. Intervals of floats express
+every mode (x < t is x <= the float before t); the children are swapped where a mode holds outside
+the interval. For a leaf, the threshold table holds the leaf's weight.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ PADDED = 1.25  # trees, of which some are added so that each target has as many:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What each node of a forest asks, as TreeWeights takes it; children: the first one is where
-    its answer is yes; lower: None where no node asks for one value; missing: features are doubled,
-    for NaN."""
+    """The test of each node, as TreeWeights takes it. children: the first where the test holds.
+    lower: None if no node tests for one value. missing: features are doubled, to encode where NaN
+    goes."""
 
     feature: np.ndarray
     threshold: np.ndarray
@@ -67,7 +67,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """tree, level: of each node, -1 of one that no tree reaches; depths: steps to the last leaf of
+    """tree, level: of each node, -1 for unreachable nodes. depths: steps to the deepest leaf of
     each tree."""
 
     tree: np.ndarray
@@ -76,7 +76,7 @@ class Levels:
 
 
 def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
-    """Raises InferError for features that rows of `columns` do not have."""
+    """Return the test of each node. Raises InferError for features beyond `columns`."""
     inner = f.split
     if ((f.feature < 0) | (f.feature >= columns))[inner].any():
         raise wrong(f"features that rows of {columns} do not have")
@@ -100,7 +100,7 @@ def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
 
 
 def levels(f: Forest) -> Levels:
-    """Raises InferError for what is no tree, or too deep."""
+    """Return the level of each node. Raises InferError for a cyclic or too deep tree."""
     tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
     some, own, depth = f.roots, np.arange(f.roots.size), 0
     depths = np.zeros(f.roots.size, np.int64)
@@ -120,8 +120,8 @@ def levels(f: Forest) -> Levels:
 def summed(
     f: Forest, x: g.Value, results: int, how: str, base: np.ndarray
 ) -> tuple[g.Value, np.ndarray]:
-    """What the trees give for each row and result, with `base` added, in the element type of x; and
-    of which results some tree always gives something."""
+    """Return the aggregate of the trees for each row and result, plus `base`, in the element type
+    of x; and which results some tree always sets."""
     kind = x.type.dtype
     assert kind is not None
     dtype = np.dtype(np.float64 if kind is F64 else np.float32)
@@ -165,7 +165,7 @@ def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
 
 
 def _always(f: Forest, at: Levels, results: int) -> np.ndarray:
-    """The results to which all leaves of some tree give something."""
+    """Return for each result whether all leaves of some tree set it."""
     leaves = ~f.split & (at.tree >= 0)
     count = np.bincount(at.tree[leaves], minlength=f.roots.size)
     pairs = np.unique(np.stack([f.leaf, f.target], 1), axis=0)
@@ -177,8 +177,8 @@ def _always(f: Forest, at: Levels, results: int) -> np.ndarray:
 
 
 def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
-    """The trees of each result, [results, trees], -1 for none, where each gives to one only and
-    they are about as many; else all of them, [1, trees]."""
+    """Return the trees of each result, [results, trees] padded with -1, if each tree sets one
+    result and the counts are similar; else all trees, [1, trees]."""
     every = np.arange(f.roots.size)[None]
     if results == 1:
         return every
@@ -194,8 +194,9 @@ def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
 
 
 def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """The trees of each result in groups, and how deep each group is: walks are as long as the
-    deepest tree of a group. Each has whole blocks of trees that are walked side by side."""
+    """Group the trees of each result by depth, since a walk is as long as the deepest tree of its
+    group. Each group consists of full blocks of trees that are walked together. Returns (trees,
+    depth) pairs."""
     own = np.where(trees < 0, 0, depths[trees])
     order = np.argsort(own, axis=1, kind="stable")
     trees, deep = np.take_along_axis(trees, order, 1), np.sort(own, axis=1).max(0)
@@ -215,7 +216,7 @@ def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, i
 
 
 def _blocks(count: int) -> tuple[int, float]:
-    """In how many trees so many are walked, and how long that takes, in trees."""
+    """Return the tree count padded to full blocks, and the cost in trees."""
     if count <= 16:
         whole = max(2, 1 << (count - 1).bit_length())
         return whole, 16 * BLOCKS[16]
@@ -226,7 +227,7 @@ def _blocks(count: int) -> tuple[int, float]:
 
 
 def _in_blocks(trees: np.ndarray) -> np.ndarray:
-    """With more that are none, in whole blocks."""
+    """Pad with -1 to full blocks."""
     more = _blocks(trees.shape[1])[0] - trees.shape[1]
     return np.pad(trees, ((0, 0), (0, more)), constant_values=-1)
 
@@ -235,7 +236,8 @@ def _walk(
     f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, depth: int,
     weights: np.ndarray, neutral: float,
 ) -> g.Value:  # fmt: skip
-    """The weights of the leaves that rows reach in these trees; `neutral` where one is none."""
+    """Return the weights of the leaves that rows reach in these trees; `neutral` for padding
+    trees."""
     kind = x.type.dtype
     assert kind is not None
     more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
@@ -282,8 +284,8 @@ def _walk(
 def _completed(
     f: Forest, nodes: Nodes, depth: int, trees: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trees all of whose leaves are at the last level: the forest's node at each place of a heap,
-    [trees, 2 ** depth], whose root is at 1; and its leaves, likewise."""
+    """Complete the trees so that all leaves are at the last level. Return the forest's node at each
+    position of a heap, [trees, 2 ** depth], whose root is at 1; and likewise the leaves."""
     last = f.split.size
     split = np.concatenate([f.split, [False]])
     children = np.concatenate([nodes.children, [[last, last]]])
@@ -297,7 +299,7 @@ def _completed(
 
 
 def _rows(operand: g.Value | None) -> g.Value:
-    """Doubles stay doubles; integers are compared as floats."""
+    """Return the features as a matrix; float64 stays, integers are compared as float32."""
     x = numeric(operand)
     return matrix(x, F64 if x.type.dtype is F64 else F32)
 
@@ -344,7 +346,7 @@ def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Valu
 
 
 def _binary(n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[g.Value]:
-    """Two classes of which one has scores."""
+    """Two classes of which only one has scores."""
     base = floats(n, "base_values")
     if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
         raise wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")

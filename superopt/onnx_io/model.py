@@ -1,4 +1,4 @@
-"""A graph, and all that ONNX keeps beside a graph: what import gives and export takes."""
+"""An imported model: a graph, and everything that ONNX keeps beside a graph."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NONE = "no tensor expression"  # what is said of an operator that nobody knows
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The node of the file that a node of the graph was read from.
+    """The file's node that a node of the graph was imported from.
 
-    bound: what the operands are that we keep as attributes (the shape of a Reshape), by name;
-    position: the node's place in the file's order.
+    bound_operands: by name, the operands that became attributes (the shape of a Reshape). position:
+    the node's position in the file.
     """
 
     node: oir.Node
@@ -27,16 +27,16 @@ class Origin:
 
     @property
     def verbatim(self) -> bool:
-        """Can its attributes be written as they were: is no operand among them computed?"""
+        """True if the attributes can be written unchanged: no bound operand is computed."""
         return all(isinstance(v, g.Constant) for v in self.bound.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A node of the file that the graph has as several nodes.
+    """A node of the file that the graph represents by several nodes.
 
-    carrier: the node as an opaque one, on the same operands, which is written in their place;
-    results: the values that the graph has for its results; nodes: all that compute them.
+    carrier: the opaque node on the same operands, which is exported in their place. results: the
+    values of its results in the graph. nodes: the nodes that compute them.
     """
 
     carrier: g.Node
@@ -48,13 +48,13 @@ class Expansion:
 class Model:
     """A graph and everything that ONNX keeps beside it, so that export restores it.
 
-    opset: of the default domain; names: the name of each value; origins: the file's node of each
-    node; tensors: the ONNX tensor behind each constant; literals: the Constant node of each
-    constant that is no initializer; overridable: inputs with a default value; declared: what the
-    file says of each value; opaque: for nodes without tensor expression, (name, why); sizes:
-    symbolic size to the (input, axis) where a caller binds it; born: symbolic size to the opaque
-    node whose results alone tell it; symbols: the file's name of each symbolic size to ours;
-    expansions: the file's nodes that the graph has as several, in the file's order.
+    opset: of the default domain. names: name of each value. origins: the file's node of each node.
+    tensors: the ONNX tensor of each constant. constant_nodes: the Constant node of each constant
+    that is not an initializer. input_defaults: inputs with a default value. declared_values: the
+    file's declaration of each value. opaque_reasons: (name, reason) of each opaque node.
+    size_bindings: for each symbolic size the (input, axis) that binds it. size_producers: for each
+    data-dependent size the opaque node that produces it. symbols: the file's name of each symbolic
+    size to ours. expansions: the expanded nodes, in the file's order.
     """
 
     source: Source
@@ -73,7 +73,8 @@ class Model:
     expansions: tuple[Expansion, ...] = ()
 
     def units(self) -> dict[g.Node, frozenset[g.Node]]:
-        """The nodes that stand for one of the file's, each with all of these."""
+        """Map each node of an expansion to the set of nodes that represent the same node of the
+        file."""
         out: dict[g.Node, frozenset[g.Node]] = {}
         for e in self.expansions:
             whole = frozenset(e.nodes).union(*(out.get(n, frozenset()) for n in e.nodes))
@@ -82,15 +83,15 @@ class Model:
 
 
 def payload(n: g.Node) -> oir.Node:
-    """The node of the file that an opaque node carries."""
+    """Return the file's node that an opaque node carries."""
     content = n.attrs[0][1].content  # type: ignore[union-attr]
     assert isinstance(content, oir.Node)
     return content
 
 
 def why_opaque(model: Model, n: g.Node, why: str) -> str:
-    """What was said of an opaque node when it was read, where that is more than that there is no
-    such operator; else `why`."""
+    """Return why a node is opaque as recorded by the importer, if that is more than a missing
+    operator; else `default`."""
     if not n.op.opaque or not n.attrs or not why.endswith(NONE):
         return why
     said = dict(model.opaque).get(str(n.attrs[0][1]), NONE)

@@ -1,7 +1,7 @@
-"""Nodes from before the schema version whose meaning an expression has, that mean the same in other
-words: what is an operand since then was an attribute, or had no word at all.
+"""Nodes of older schema versions that have the meaning of a newer operator in another form: an
+operand was an attribute, or was implied.
 
-Other old meanings (a Softmax over all dimensions from an axis on) stay opaque.
+Other old meanings (a Softmax flattened from an axis on) stay opaque.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from superopt.te.expr import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """since: the least schema version of these words. operands: names of ours by those of the
-    attributes that they were, and without: what these are where there is none; attrs: what is
-    meant, though nothing says it. results: how many are the same. whole: does a node mean all
-    dimensions from its axis on?"""
+    """An older form of an operator. since: first schema version of this form. attribute_operands:
+    operand name by the name of the attribute that it was. defaults: values of these attributes if
+    absent. implied_attrs: attributes that the old form implies. same_results: number of results
+    with the same meaning. flattens_from_axis: the node acts on all dimensions from its axis on."""
 
     since: int
     operands: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ SAME = Older(0)
 
 
 def older(op: Op, since: int) -> Older | None:
-    """How a node of schema version `since` says what `op` means; None where it does not."""
+    """Return the form in which schema version `since` expresses `op`, or None."""
     if since >= op.since:
         return SAME
     found = OLDER.get(op.name) if op.domain == "" else None
@@ -51,8 +51,8 @@ def older(op: Op, since: int) -> Older | None:
 
 
 def checked(how: Older, op: Op, of: TensorType | None, attrs: Mapping[str, Attr]) -> None:
-    """Raises InferError where the old node means something else. of: its first operand's type;
-    attrs: in the operator's one form."""
+    """Raise InferError if the old node means something else. first_type: type of the first operand;
+    attrs: in canonical form."""
     axis = attrs.get("axis")
     if how.whole and isinstance(axis, int):
         behind = None if of is None or of.shape is None else of.shape[axis + 1 :]

@@ -1,4 +1,4 @@
-"""Attributes of ours that ONNX passes as tensors, in the form with the fewest sizes to compute."""
+"""Write attributes that ONNX passes as tensors in the form with the fewest computed sizes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALLOWZERO, NUM_OUTPUTS = 14, 18  # the opsets in which Reshape and Split got the
 
 
 def forms(n: g.Node, opset: int) -> dict[str, Attr]:
-    """The attributes of `n` as they are to be written in `opset`.
+    """Return the attributes of `n` as `opset` writes them.
 
-    They mean the same, but fewer of them are symbolic: ONNX has words for "keep this size" (0 in a
-    Reshape, 1 in an Expand), "the rest" (-1) and "to the end". Raises Unsayable where only a newer
-    opset has the words.
+    The meaning is the same, but fewer are symbolic: ONNX can express "keep this size" (0 in a
+    Reshape, 1 in an Expand), "the rest" (-1) and "to the end". Raises NotExpressible if only a
+    newer opset can express them.
     """
     attrs = dict(n.attrs)
     shape = n.inputs[0].type.shape if n.inputs and n.inputs[0] is not None else None
@@ -51,10 +51,10 @@ def _tuple(value: Attr) -> tuple[Dim, ...]:
 def reshape_form(
     source: tuple[Dim, ...], target: tuple[Dim, ...], opset: int
 ) -> tuple[tuple[Dim, ...], int]:
-    """What to write for a Reshape of `source` to `target`, and its `allowzero`.
+    """Return the shape operand and `allowzero` of a Reshape from `source` to `target`.
 
-    It has to hold for empty tensors too: -1 beside a size that may be 0 is an error at run time,
-    and a computed 0 means "keep" unless `allowzero` is set.
+    The form is valid for empty tensors, too: -1 beside a size that may be 0 fails at run time, and
+    a computed 0 means "keep" unless `allowzero` is set.
     """
     kept = [n < len(source) and source[n] == d for n, d in enumerate(target)]
     symbolic = [n for n, d in enumerate(target) if isinstance(d, Expr)]
@@ -82,7 +82,7 @@ def _with(dims: tuple[Dim, ...], at: int, d: Dim) -> tuple[Dim, ...]:
 
 
 def _is_quotient(d: Dim) -> bool:
-    """Is `d` a division by a size that may be 0?"""
+    """True if `d` is a division by a size that may be 0."""
     match d:
         case Apply("floordiv", (_, b), _):
             return bool(ix.symbols(b))
@@ -99,13 +99,13 @@ def _expand_form(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Dim,
 
 
 def _split_form(parts: tuple[Dim, ...], opset: int) -> dict[str, Attr]:
-    """Equal parts need no sizes; `num_outputs`, which newer opsets want then, fails at size 0."""
+    """Equal parts need no sizes. Newer opsets require `num_outputs` then, which fails at size 0."""
     equal = isinstance(parts[0], Expr) and all(p == parts[0] for p in parts)
     return {"split": None if equal and opset < NUM_OUTPUTS else parts, "num_outputs": None}
 
 
 def element_type(n: g.Node, formal: Formal) -> DType:
-    """The element type in which to write operand `formal` of `n`."""
+    """Return the element type in which operand `formal` of `n` is written."""
     if n.op.name == "Range":
         assert n.types[0].dtype is not None
         return n.types[0].dtype
@@ -122,7 +122,7 @@ def element_type(n: g.Node, formal: Formal) -> DType:
 
 
 def array_of(value: Attr, dtype: DType) -> np.ndarray | None:
-    """`value` as an array of rank 0 or 1, None where it has symbolic sizes."""
+    """Return `value` as an array of rank 0 or 1, or None if it has symbolic sizes."""
     many = value if isinstance(value, tuple) else (value,)
     if any(isinstance(v, Expr) for v in many):
         return None

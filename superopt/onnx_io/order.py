@@ -1,4 +1,4 @@
-"""The order in which nodes are written: the file's own as far as it can be."""
+"""The order in which nodes are written: the file's order where possible."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from superopt.onnx_io.follow import sizes_in, sizes_of
 
 
 class Circular(ValueError):
-    """Nodes need each other's sizes."""
+    """Nodes depend on each other's sizes."""
 
 
 def ordered(
     graph: g.Graph, born: Mapping[str, g.Node], position: Mapping[g.Node, int]
 ) -> list[g.Node]:
-    """All nodes of the graph, operands first, otherwise by `position`; new ones as early as can be.
+    """Return all nodes in topological order, else by `positions`; new nodes come as early as
+    possible.
 
-    A node whose attributes have a size that only an opaque node's result tells (`born`) comes after
-    that node, which is written for it even where nothing else reads it. Raises Circular where that
-    cannot be.
+    A node with a data-dependent size (`size_producers`) in its attributes follows the opaque node
+    that produces the size, which is written even if nothing else reads it. Raises CircularSizes if
+    that is impossible.
     """
     needs = _needs(graph, born)
     users: dict[g.Node, list[g.Node]] = {}
@@ -56,7 +57,7 @@ def ordered(
 
 
 def _needs(graph: g.Graph, born: Mapping[str, g.Node]) -> dict[g.Node, list[g.Node]]:
-    """For each node the nodes that come before it: its operands' and those that tell its sizes."""
+    """Return for each node its predecessors: the producers of its operands and of its sizes."""
     now = {n.attrs: n for n in g.nodes(graph) if n.op.opaque}  # rewriting may have rebuilt them
     needs: dict[g.Node, list[g.Node]] = {}
     todo = g.nodes(graph)
@@ -74,7 +75,7 @@ def _needs(graph: g.Graph, born: Mapping[str, g.Node]) -> dict[g.Node, list[g.No
 
 
 def _hidden(n: g.Node, born: Mapping[str, g.Node]) -> frozenset[str]:
-    """Sizes in the attributes of `n` that an opaque node tells, and no operand of `n`."""
+    """Return the sizes in the attributes of `n` that an opaque node produces and no operand has."""
     if n.op.opaque:
         return frozenset()
     said = frozenset().union(*(sizes_of(a) for _, a in n.attrs)) & born.keys()

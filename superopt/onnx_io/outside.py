@@ -1,5 +1,5 @@
-"""Models that only onnxruntime reads: one of one node that stands for such a model, and the model
-with what it does not declare."""
+"""Models that only ONNX Runtime can read: a one-node model that stands for such a model, and the
+model with its missing output types filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Port = tuple[str, str, Sequence[int | str | None] | None]
 
 
 def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source:
-    """The model. Raises ValueError for an element type that ONNX does not know."""
+    """Return a model with one opaque node. Raises ValueError for an element type unknown to
+    ONNX."""
     given, gives = ([_value(p) for p in some] for some in (inputs, outputs))
     takes = [p[0] for p in inputs]
     makes = [p[0] for p in outputs if p[0] not in takes]  # an input may be an output, too
@@ -28,8 +29,8 @@ def around(name: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Source
 
 
 def declared(source: Source, outputs: Sequence[Port]) -> Source:
-    """The model with types and shapes of the outputs that it leaves out and that are known. Raises
-    ValueError as above."""
+    """Return the model with the known types and shapes of outputs that it leaves undeclared. Raises
+    ValueError as `opaque_model` does."""
     model = source.skeleton.proto()
     known = {p[0]: _value(p) for p in outputs if p[2] is not None}
     for value in model.graph.output:
@@ -39,8 +40,8 @@ def declared(source: Source, outputs: Sequence[Port]) -> Source:
 
 
 def inferred(source: Source) -> Source | None:
-    """The model with types and shapes of the outputs that it leaves out, as onnx infers them, or as
-    inputs that they are; None where it does not."""
+    """Return the model with undeclared output types filled in by onnx's inference, or from inputs
+    that are outputs; None if nothing is missing or inference fails."""
     shared = source.skeleton.message
     if all(v.type.tensor_type.HasField("shape") for v in shared.graph.output):
         return None
@@ -59,7 +60,7 @@ def inferred(source: Source) -> Source | None:
 
 
 def scalars(source: Source) -> set[str]:
-    """The outputs that have no axes, as onnx infers; none where it cannot."""
+    """Return the outputs of rank 0, as onnx infers; an empty set if inference fails."""
     with suppress(Exception):  # whatever it does not like
         found = onnx.shape_inference.infer_shapes(source.skeleton.message).graph.output
         types = {v.name: v.type.tensor_type for v in found}

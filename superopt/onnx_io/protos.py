@@ -1,6 +1,6 @@
-"""Walks over a ModelProto: every body of nodes, every tensor, every declared type.
+"""Iterate over a ModelProto: every body of nodes, tensor and declared type.
 
-Without recursion, since the depth of a model from somewhere is not ours to choose.
+The walks do not recurse, since the nesting depth of an untrusted model is unbounded.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 
 class Place(NamedTuple):
-    """A body of nodes: the model's graph, a local function or a subgraph of a node's attribute."""
+    """A body of nodes: the main graph, a local function, or a subgraph attribute."""
 
     body: Body
     name: str  # for messages: "the graph", "function 'f'", "then_branch of node 'if_1' (If)"
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """How messages name a node: its own name, else what it produces."""
+    """Return a label for a node in messages: its name, else its first output."""
     if node.name:
         return f"{node.name!r} ({node.op_type})"
     produced = next((output for output in node.output if output), "")
@@ -40,20 +40,20 @@ def node_name(node: onnx.NodeProto) -> str:
 
 
 def places(model: onnx.ModelProto) -> list[Place]:
-    """The graph and the functions."""
+    """Return the main graph and the local functions."""
     functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
     return [Place(model.graph, "the graph", 0), *functions]
 
 
 def bodies(model: onnx.ModelProto) -> Iterator[Place]:
-    """The graph, the functions, and the subgraphs in them."""
+    """Yield the main graph, the local functions, and all their subgraphs."""
     return descend(places(model))
 
 
 def descend(outermost: Iterable[Place]) -> Iterator[Place]:
-    """These bodies and the subgraphs in them, at any depth.
+    """Yield these bodies and their subgraphs at any depth.
 
-    Raises OutOfTime between two of them where the time of the call is over."""
+    Raises OutOfTime between two of them if the time of the call is over."""
     todo = list(outermost)
     while todo:
         guard.check_time("reading a model")
@@ -65,7 +65,7 @@ def descend(outermost: Iterable[Place]) -> Iterator[Place]:
 
 
 def subgraphs_of(node: onnx.NodeProto, depth: int) -> list[Place]:
-    """The subgraphs in the attributes of a node that is itself inside `depth` subgraphs."""
+    """Return the subgraphs in the attributes of a node that is inside `depth` subgraphs."""
     found = []
     for attribute in node.attribute:
         graphs = [attribute.g] if attribute.HasField("g") else []
@@ -75,7 +75,7 @@ def subgraphs_of(node: onnx.NodeProto, depth: int) -> list[Place]:
 
 
 def with_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Put these in the place of a body's nodes, of which they may be some."""
+    """Replace the nodes of a body; the new nodes may be some of the old ones."""
     copies = []
     for node in nodes:
         copies.append(onnx.NodeProto())
@@ -85,7 +85,7 @@ def with_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[Stored]:
-    """Initializers, dense and sparse, and the tensors of attributes."""
+    """Yield initializers, dense and sparse, and tensor attributes."""
     for place in bodies(model):
         if isinstance(place.body, onnx.GraphProto):
             for tensor in place.body.initializer:
@@ -120,7 +120,8 @@ def _sparse(sparse: onnx.SparseTensorProto, name: str) -> Iterator[Stored]:
 def declared(
     model: onnx.ModelProto, *, subgraphs: bool = True
 ) -> Iterator[tuple[onnx.TypeProto, str]]:
-    """Every type that is declared for a value, taken apart to tensors, with the value's name."""
+    """Yield every declared type of a value, decomposed into tensor types, with a label of the
+    value."""
     for place in bodies(model) if subgraphs else places(model):
         infos = [(info, "value") for info in place.body.value_info]
         if isinstance(place.body, onnx.GraphProto):
@@ -148,12 +149,12 @@ def _parts(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
-    """The model in a file, its external data included."""
+    """Load the model in a file, external data included."""
     return onnx.load(path)
 
 
 def undecoded(model: onnx.ModelProto) -> bytes | None:
-    """A name or other text that is not UTF-8, which protobuf hands out as bytes; else None."""
+    """Return a string field that is not UTF-8, which protobuf returns as bytes; else None."""
     todo: list[Any] = [model]  # messages of any type
     try:
         while todo:

@@ -1,7 +1,7 @@
-"""The form that the importer reads, of models that ONNX's checker refuses and onnxruntime loads.
+"""Repair models that ONNX's checker rejects and ONNX Runtime loads.
 
-Each repair states what onnxruntime does with such a model, so that the repaired model computes what
-onnxruntime computes for the given one.
+Each repair applies what ONNX Runtime does, so the repaired model computes what ONNX Runtime
+computes for the original.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from superopt.onnx_io.source import Source
 
 
 class Repair(NamedTuple):
-    """note: what changed, for the user; apply: changes a model in place, and returns whether it
+    """note: what changed, for the user. apply: changes a model in place and returns whether it
     did."""
 
     note: str
@@ -25,9 +25,9 @@ class Repair(NamedTuple):
 
 
 def repaired(source: Source) -> tuple[Source, tuple[str, ...]]:
-    """The model after all repairs, and the note of each that changed something.
+    """Apply all repairs; return the model and the notes of those that changed something.
 
-    The source keeps its file: what is copied or run is the model as it was given.
+    The source keeps its file: copies and runs use the original model.
     """
     model = source.skeleton.proto()
     notes = tuple(repair.note for repair in REPAIRS if repair.apply(model))
@@ -35,7 +35,7 @@ def repaired(source: Source) -> tuple[Source, tuple[str, ...]]:
 
 
 def _keep_last_initializers(model: onnx.ModelProto) -> bool:
-    """onnxruntime takes the last of several initializers of one name."""
+    """Keep the last of several initializers of one name, as ONNX Runtime does."""
     changed = False
     for place in bodies(model):
         if isinstance(place.body, onnx.FunctionProto):
@@ -49,7 +49,7 @@ def _keep_last_initializers(model: onnx.ModelProto) -> bool:
 
 
 def _use_default_domain(model: onnx.ModelProto) -> bool:
-    """onnxruntime reads the domain "ai.onnx" as ""."""
+    """Replace the domain "ai.onnx" by "", as ONNX Runtime does."""
     nodes = [n for place in bodies(model) for n in place.body.node if n.domain == "ai.onnx"]
     for n in nodes:
         n.domain = ""
@@ -62,7 +62,7 @@ def _use_default_domain(model: onnx.ModelProto) -> bool:
 
 
 def _drop_training_info(model: onnx.ModelProto) -> bool:
-    """onnxruntime's inference does not read it."""
+    """Drop training information, which ONNX Runtime's inference ignores."""
     changed = bool(model.training_info)
     del model.training_info[:]
     return changed

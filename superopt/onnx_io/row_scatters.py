@@ -1,8 +1,8 @@
-"""Rows that are added at places, each said for every element of a row: as rows.
+"""Rewrite a ScatterElements whose indices are expanded along rows as a ScatterND of rows.
 
-Graph networks are exported so (torch's scatter_add of an index that is expanded along the
-features). onnxruntime's ScatterND, which takes a place for each row, is up to 14 times as fast as
-its ScatterElements.
+Graph networks are exported so (torch's scatter_add with an index expanded along the features). ONNX
+Runtime's ScatterND, which takes one index for each row, is up to 14 times as fast as its
+ScatterElements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from superopt.te.expr import Dim
 
 
 def row_scatters(model: Model) -> list[int]:
-    """The places of such nodes in the model's own graph."""
+    """Return the positions of such nodes in the main graph."""
     return [
         model.origins[n].position
         for n in g.nodes(model.graph)
@@ -38,7 +38,7 @@ def _of_rows(n: g.Node, origin: Origin) -> bool:
 
 
 def _first(n: oir.Node) -> bool:
-    """Are places on the first axis?"""
+    """True if the scatter is along the first axis."""
     axis = n.attributes.get("axis")
     return axis is None or axis.as_int() == 0
 
@@ -48,7 +48,7 @@ def _shape(v: g.Value | None) -> tuple[Dim, ...]:
 
 
 def by_rows(model: Model) -> Model:
-    """The model with these as ScatterND."""
+    """Return the model with these nodes replaced by ScatterND."""
     some = row_scatters(model)
     if not some:
         return model

@@ -1,9 +1,9 @@
-"""Products of 8-bit integers whose sums of two terms may exceed 16 bits.
+"""Detect int8 products in which the sum of two terms may overflow 16 bits.
 
-Where x86 has no VNNI, ONNX Runtime multiplies uint8 activations by int8 weights with `vpmaddubsw`,
+On x86 without VNNI, ONNX Runtime multiplies uint8 activations by int8 weights with `vpmaddubsw`,
 which adds the terms 2i and 2i + 1 of a sum in 16 bits with saturation. Two terms with weights a, b
-reach 255 (max(a, 0) + max(b, 0)) and 255 (min(a, 0) + min(b, 0)). Whether a node is in danger is
-told by its weights: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+reach 255 (max(a, 0) + max(b, 0)) and 255 (min(a, 0) + min(b, 0)), so the weights decide whether a
+node may saturate: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Remedy(Enum):
-    """What makes onnxruntime compute such a node exactly."""
+    """How ONNX Runtime can be made to compute such a node exactly."""
 
     UNSIGNED_WEIGHTS = "session.x64quantprecision"  # weights become uint8, summed in 32 bits
     NO_FUSION = "the optimization level basic"  # dequantized, and multiplied as floats
@@ -31,7 +31,7 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Saturating:
-    """A node whose result may be wrong. name: of its first output."""
+    """A node whose result may saturate. name: of its first output."""
 
     op: str
     name: str
@@ -40,9 +40,9 @@ class Saturating:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Positions of the activation and of weights among a node's inputs, and the axis of the weights
-    along which is summed; None: all but the first. since: the first opset of which onnxruntime has
-    no remedy."""
+    """Positions of the activation and the weights among a node's inputs. axis: the summed axis of
+    the weights; None: all axes but the first. since: first opset for which ONNX Runtime has no
+    remedy."""
 
     activation: int
     weights: tuple[int, ...]
@@ -66,8 +66,8 @@ _DEQUANTIZED = {"MatMul": -2, "Gemm": -2, "Conv": None}
 
 
 def saturates(weights: np.ndarray, axis: int | None) -> bool:
-    """True if two terms of a sum may exceed 16 bits. axis: along which is summed, in the order in
-    which the processor pairs terms; None: along all but the first, in any order."""
+    """True if two terms of a sum may overflow 16 bits. axis: the summed axis, in the order in which
+    the processor pairs terms; None: all axes but the first, in any order."""
     if not weights.size:
         return False
     w = weights.astype(np.int32)
@@ -84,7 +84,7 @@ def saturates(weights: np.ndarray, axis: int | None) -> bool:
 
 
 def saturating(model: oir.Model) -> tuple[Saturating, ...]:
-    """The nodes of a model, of its subgraphs and functions, that may saturate."""
+    """Return the nodes of a model, its subgraphs and functions that may saturate."""
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
     bodies = (f.all_nodes() for f in model.functions.values())
     nodes = chain(model.graph.all_nodes(), *bodies)
@@ -115,7 +115,7 @@ def _of(n: oir.Node, opset: int) -> Iterator[Saturating]:
 
 
 def _danger(v: oir.Value | None, axis: int | None) -> bool | None:
-    """Whether these weights may saturate; None where only a call tells."""
+    """Return whether these weights may saturate, or None if they are known only at run time."""
     if v is None or _dtype(v) == oir.DataType.UINT8:
         return False
     if v.const_value is None:
@@ -127,7 +127,7 @@ def _danger(v: oir.Value | None, axis: int | None) -> bool | None:
 
 
 def _dequantized(v: oir.Value | None) -> oir.Value | None:
-    """What a value was dequantized from."""
+    """Return the quantized value that `v` was dequantized from, or None."""
     n = None if v is None else v.producer()
     return n.inputs[0] if n is not None and n.op_type == "DequantizeLinear" else None
 

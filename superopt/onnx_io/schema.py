@@ -1,7 +1,7 @@
-"""Binding by name: an ONNX node's attributes and operands to an operator's, and back.
+"""Bind the attributes and operands of ONNX nodes to those of our operators by name, and back.
 
-An attribute of ours is an attribute or a shape-like operand of ONNX, depending on the opset
-(`axes` of ReduceSum moved in 13); ONNX's own schemas say which, so no operator needs code here.
+An attribute of ours is an attribute or a shape-like operand in ONNX, depending on the opset (`axes`
+of ReduceSum moved in 13). ONNX's schemas decide, so no operator needs code here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _KIND = oir.AttributeType
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """A formal operand: its name in lower case, is it optional, does it repeat, and its types."""
+    """A formal operand: its name in lower case, whether it is optional or variadic, and its
+    types."""
 
     name: str
     optional: bool
@@ -53,7 +54,7 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An attribute in a schema; `default` is None where there is none."""
+    """An attribute of a schema; `default` is None if it has none."""
 
     kind: oir.AttributeType
     default: Attr
@@ -61,7 +62,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What ONNX says of an operator in an opset. `optional`: which results may be left out."""
+    """The schema of an operator in an opset. `optional`: which results may be omitted."""
 
     since: int
     operands: tuple[Formal, ...]
@@ -71,12 +72,12 @@ class Schema:
 
 
 class Unsayable(TypeError):
-    """An attribute has no form in ONNX, or not in this opset."""
+    """An attribute that ONNX, or this opset, cannot express."""
 
 
 @lru_cache(maxsize=4096)
 def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
-    """The schema of `op_type` in `opset`, None where that opset has no such operator."""
+    """Return the schema of `op_type` in `opset`, or None if that opset has no such operator."""
     try:
         s = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -104,8 +105,8 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
 
 
 def meant(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, Older] | None:
-    """Our operator with the meaning that `op_type` has in `opset`, and how it is said there; None
-    where there is none."""
+    """Return our operator with the meaning of `op_type` in `opset`, its schema and its form there;
+    None if there is none."""
     found, s = OPS.get(op_type), schema(op_type, opset, domain)
     if found is None or found.domain != domain or s is None:
         return None
@@ -114,18 +115,18 @@ def meant(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, Older] | N
 
 
 def is_redundant(key: str, op_type: str) -> bool:
-    """Does attribute `key` of `op_type` say nothing that the operands do not?"""
+    """True if attribute `key` of `op_type` only repeats what the operands determine."""
     return f"{key}:{op_type}" in REDUNDANT or f"{key}:*" in REDUNDANT
 
 
 def is_plain(key: str, op_type: str, value: oir.Attr) -> bool:
-    """Has the attribute the value with which nothing else is meant?"""
+    """True if the attribute has its neutral value."""
     usual = PLAIN.get(f"{key}:{op_type}")
     return usual is not None and attribute_value(key, value) == usual
 
 
 def attribute_value(key: str, attr: oir.Attr) -> Attr:
-    """The value of a node's attribute as ours; TypeError where we have no form for it."""
+    """Convert the value of a node's attribute. Raises TypeError if it has no form here."""
     match attr.type:
         case _KIND.INT:
             return dtype_of(attr.as_int()) if key in _DTYPE_ATTRS else attr.as_int()
@@ -150,9 +151,9 @@ def attribute_value(key: str, attr: oir.Attr) -> Attr:
 
 
 def attribute(key: str, value: Attr, kind: oir.AttributeType, like: DType | None) -> oir.Attr:
-    """Our attribute as ONNX's of type `kind`; a tensor has one element, of type `like`.
+    """Convert an attribute to ONNX's type `kind`; a tensor has one element of type `element_dtype`.
 
-    Raises Unsayable for a symbolic size, or a value that is no `kind`.
+    Raises NotExpressible for a symbolic size, or a value that is not a `kind`.
     """
     match kind, value:
         case _KIND.INT, DType():
@@ -181,7 +182,7 @@ def _symbolic(value: Attr) -> bool:
 
 
 def is_default(key: str, op_type: str, value: Attr, declared: Declared) -> bool:
-    """Is `value` what ONNX assumes when the attribute is not written?"""
+    """True if `value` is what ONNX assumes when the attribute is absent."""
     default = declared.default
     if f"{key}:{op_type}" in WRITTEN or declared.kind == _KIND.TENSOR:
         return False

@@ -31,7 +31,7 @@ Writer = Callable[[BinaryIO], None]
 
 
 class _Counted:
-    """A file that is written to, with the checksum of what went into it."""
+    """A file wrapper that counts bytes and computes the checksum of what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -47,9 +47,9 @@ class _Counted:
 
 
 def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> None:
-    """A file with this description and these sections, whole or not at all.
+    """Write a file with this description and these sections, atomically.
 
-    Raises UsageError where it cannot be written.
+    Raises UsageError if the file cannot be written.
     """
     blank = _encoded(about, [(2**62, 2**62, 2**32 - 1)] * len(sections))
     with new_files() as new:
@@ -69,7 +69,7 @@ def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> N
 
 
 def is_one(path: Path) -> bool:
-    """Does a file begin as one of these?"""
+    """True if the file starts with the magic number of this format."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -78,9 +78,9 @@ def is_one(path: Path) -> bool:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Region]]:
-    """The description, and the sections.
+    """Return the description and the sections.
 
-    Raises UsageError where the file is none of these, is of another format, or is damaged.
+    Raises UsageError if the file has another format or version, or is damaged.
     """
     try:
         with path.open("rb") as file:

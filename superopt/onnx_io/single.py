@@ -1,4 +1,4 @@
-"""One operator as an ONNX model of its own, to be timed."""
+"""Build a model of one operator, for timing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ PIECE = 1 << 14  # floats drawn
 
 
 def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Plain values of a concrete type: floats standard normal, integers and bools 0 or 1."""
+    """Return random values of a static type: floats are standard normal, integers and bools 0 or
+    1."""
     if t.dtype is None or t.shape is None:
         raise ExportError(f"no values of {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]

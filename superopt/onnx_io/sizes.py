@@ -1,4 +1,5 @@
-"""Sizes at run time: nodes that compute symbolic sizes from the shapes of values already there."""
+"""Compute symbolic sizes at run time: emit nodes that derive them from shapes of available
+values."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SHAPE_OF_AXIS, EXTREMES, MOD = 15, 12, 10
 
 
 class Emit(Protocol):
-    """Writes a node of ONNX's own and gives its result."""
+    """Emits a node of an ONNX operator and returns its result."""
 
     def __call__(self, op_type: str, inputs: Sequence[oir.Value], **attrs: int) -> oir.Value: ...
 
@@ -26,7 +27,7 @@ Literal = Callable[[np.ndarray, str], oir.Value]
 
 
 class Runtime:
-    """Emits nodes that compute sizes. A size may be 0 where the model runs on empty tensors."""
+    """Emits nodes that compute sizes. A size may be 0 if the model runs on empty tensors."""
 
     def __init__(self, opset: int, emit: Emit, literal: Literal) -> None:
         self._opset = opset
@@ -37,15 +38,15 @@ class Runtime:
         self._shapes: dict[oir.Value, oir.Value] = {}
 
     def available(self, t: TensorType, value: oir.Value) -> None:
-        """Sizes of `t` may be read off `value` from here on."""
+        """Let sizes of `t` be read from the shape of `value` from here on."""
         for axis, d in enumerate(t.shape or ()):
             if isinstance(d, Size):
                 self._where.setdefault(d.name, (value, axis))
 
     def tensor(self, value: Dim | tuple[Dim, ...]) -> oir.Value:
-        """`value` as an int64 tensor, of rank 0 for a size and 1 for a tuple of them.
+        """Return `value` as an int64 tensor, of rank 0 for a size and rank 1 for a tuple of sizes.
 
-        Raises Unsayable for a size that no value tells, or that the opset has no words for.
+        Raises NotExpressible for a size that no value has, or that the opset cannot compute.
         """
         if not isinstance(value, tuple):
             one = self._size(value)
@@ -102,7 +103,8 @@ class Runtime:
         return self._emit("Gather", [self._shapes[value], at], axis=0)
 
     def _divided(self, fn: str, a: Expr, b: Expr) -> oir.Value:
-        """Rounded down, while ONNX's Div truncates; never by 0, which ends the process."""
+        """Emit a floor division, while ONNX's Div truncates. The divisor is never 0, which would
+        end the process."""
         left, right = self._size(a), self._size(b)
         if not isinstance(b, Const):
             right = self._extreme("max", right, self._size(1))
@@ -121,7 +123,8 @@ class Runtime:
 
 
 def never_negative(e: Expr) -> bool:
-    """Is `e` at least 0 even where sizes are 0? (They count as at least 1 everywhere else.)"""
+    """True if `e` is at least 0 even if sizes are 0. (Elsewhere sizes are assumed to be at least
+    1.)"""
     match e:
         case Const(v):
             return v >= 0

@@ -1,7 +1,7 @@
 """A model as a small ModelProto without its large tensors, and those tensors beside it.
 
-Every way into the program (a file, bytes, a ModelProto, an onnx_ir model) is brought into this
-form, checked in it and written from it; weights are neither parsed nor copied on the way.
+Every input (a file, bytes, a ModelProto, an onnx_ir model) is converted to this form, checked in it
+and written from it. Weights are neither parsed nor copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ Blob: TypeAlias = Region | ir.TensorProtocol
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """`data` is a ModelProto's bytes; its i-th stub stands for `blobs[i]`.
+    """`data` is the bytes of a ModelProto; its i-th stub stands for `blobs[i]`.
 
-    `files` are the external data files by location, those of small tensors included. Not slotted,
-    because `message` is made when it is first asked for.
+    `files` are the external data files by location, including those of small tensors. Not slotted,
+    because `shared_proto` is cached.
     """
 
     data: bytes
@@ -54,17 +54,17 @@ class Skeleton:
     files: Mapping[str, Backing] = field(default_factory=dict)
 
     def proto(self) -> onnx.ModelProto:
-        """A fresh ModelProto, with stubs."""
+        """Return a new ModelProto, with stubs."""
         return parsed(self.data)
 
     @cached_property
     def message(self) -> onnx.ModelProto:
-        """The ModelProto, with stubs, to be read only: all who ask for it share it."""
+        """The shared ModelProto, with stubs; read-only."""
         return parsed(self.data)
 
 
 def parsed(data: bytes) -> onnx.ModelProto:
-    """The message in these bytes; wire.Malformed if there is none."""
+    """Parse a ModelProto. Raises wire.Malformed."""
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -74,8 +74,8 @@ def parsed(data: bytes) -> onnx.ModelProto:
 
 
 def too_many_nodes(label: str, expanded: bool = False) -> ModelError:
-    """The error of a model with more than MOST_NODES nodes. expanded: once its local functions are
-    put in place of their calls."""
+    """Return the error for a model with more than MAX_NODES nodes. expanded: after inlining local
+    functions."""
     which = "with its local functions expanded it has" if expanded else "it has"
     return ModelError(
         f"{label}: the model is too large",
@@ -97,12 +97,12 @@ def copy_blob(blob: Blob, file: BinaryIO) -> None:
 
 
 def stub_fields(index: int) -> bytes:
-    """The fields of a TensorProto that make it stub number `index`."""
+    """Return the TensorProto fields that make a tensor stub number `index`."""
     return wire.external_fields({"location": f"{wire.STUB}{index}"})
 
 
 def stub_index(tensor: onnx.TensorProto) -> int | None:
-    """Which blob this tensor stands for; None for a tensor that has its own data."""
+    """Return the index of the blob that this tensor stands for, or None if it has its own data."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.external_data:
         location = tensor.external_data[0].value
         if location.startswith(wire.STUB):
@@ -111,9 +111,9 @@ def stub_index(tensor: onnx.TensorProto) -> int | None:
 
 
 def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
-    """From the bytes of a model file; external data is looked for in `folder`.
+    """Build a skeleton from the bytes of a model file; external data is looked up in `folder`.
 
-    Raises ModelError if these are not the bytes of a model, or its external data is refused.
+    Raises ModelError if the bytes are not a model, or its external data is rejected.
     """
     try:
         large = len(backing.view) > MOST_NODES  # a node takes two bytes at least
@@ -134,7 +134,8 @@ def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
 def of_proto(
     proto: onnx.ModelProto, folder: Path | None, label: str
 ) -> tuple[Skeleton, Backing | None]:
-    """From a ModelProto, which is left as it is; also its file's bytes, if it can have a file."""
+    """Build a skeleton from a ModelProto, which is not changed. Also return its serialized bytes,
+    if they are below protobuf's limit."""
     weights = sum(expected_size(tensor) or 0 for tensor in proto.graph.initializer)
     if weights < PROTOBUF_LIMIT:
         try:
@@ -182,9 +183,9 @@ def _copy_fields(
 def completed(
     data: bytes, proto: onnx.ModelProto, blobs: Sequence[Blob], folder: Path | None, label: str
 ) -> Skeleton:
-    """The skeleton of `proto` (serialized: `data`), with its external data found in `folder`.
+    """Return the skeleton of `proto` (serialized: `data`), with external data from `folder`.
 
-    External tensors become stubs like all large ones, or are taken in if they are small.
+    External tensors become stubs like all large ones; small ones are inlined.
     """
     if (text := undecoded(proto)) is not None:
         raise ModelError(
@@ -237,7 +238,7 @@ def completed(
 
 
 def expected_size(tensor: onnx.TensorProto) -> int | None:
-    """Bytes that shape and dtype ask for; None if they do not say."""
+    """Return the size in bytes by shape and dtype, or None if they do not determine it."""
     dtype = FIXED_SIZE.get(tensor.data_type)
     if dtype is None or any(dim < 0 for dim in tensor.dims):
         return None

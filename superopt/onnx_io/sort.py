@@ -1,4 +1,4 @@
-"""Nodes after what they read: onnxruntime sorts those of a model itself, ONNX wants them sorted."""
+"""Topological sort of nodes. ONNX requires it; ONNX Runtime sorts by itself."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from superopt.onnx_io.source import Source
 
 
 def sorted_nodes(source: Source) -> Source | None:
-    """The model with each node behind those that it reads, and else as it was; None where nothing
-    changes, or nodes wait for each other."""
+    """Return the model with its nodes in topological order, or None if nothing changes or there is
+    a cycle."""
     model = source.skeleton.proto()
     return source.instead(model) if sort_nodes(model) else None
 
 
 def sort_nodes(model: onnx.ModelProto) -> bool:
-    """Put each node of every body behind those that it reads, in place.
+    """Sort the nodes of every body topologically, in place.
 
-    Returns whether anything changed. Nodes that wait for each other stay where they are.
+    Returns whether anything changed. Bodies with a cycle are not changed.
     """
     changed = [_sort(place.body) for place in bodies(model)]
     return any(changed)
@@ -58,7 +58,7 @@ def topological_order(operands: Sequence[Collection[int]]) -> list[int] | None:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What the node reads, and what its subgraphs do."""
+    """Yield the names that the node and its subgraphs read."""
     yield from node.input
     for place in descend(subgraphs_of(node, 0)) if node.attribute else ():
         for inner in place.body.node:

@@ -1,4 +1,4 @@
-"""A model as it was given: its bytes, where they came from, and the onnx_ir model in them."""
+"""A model as given by the caller: its bytes, their origin, and the onnx_ir model in them."""
 
 import errno
 import hashlib
@@ -40,11 +40,11 @@ Given = str | Path | bytes | onnx.ModelProto | ir.Model  # the forms in which a 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A model that was read, not yet validated.
+    """A model that was read but not yet validated.
 
-    `raw` is its file as it was, so that it can be copied byte for byte; None if it was given as
-    an object that has no file.  `size_bytes` counts the model's file and its external data.
-    Not slotted, because `model` and `sha256` are made when they are first asked for.
+    `raw` is its original file, so that it can be copied byte for byte; None if it was given as an
+    object without a file. `size_bytes` counts the model's file and its external data. Not slotted,
+    because `model` and `sha256` are cached.
     """
 
     label: str  # for messages: the file's name, or "the model"
@@ -56,18 +56,18 @@ class Source:
 
     @cached_property
     def model(self) -> ir.Model:
-        """The model; large tensors are views of the mapped files (`mapped.region_of`).
+        """The onnx_ir model; large tensors are views of the mapped files (`mapped_file.region_of`).
 
-        Made once: whoever changes it changes it for everybody.  Raises ModelError for what
-        onnx_ir cannot hold: map types, sparse tensors, training information.
+        It is shared: a change is visible to all users. Raises ModelError for what onnx_ir cannot
+        represent: map types, sparse tensors, training information.
         """
         return to_model(self.skeleton, self.label)
 
     @cached_property
     def sha256(self) -> str:
-        """Of the model's file, followed by name and contents of each external data file.
+        """SHA-256 of the model's file, then of name and contents of each external data file.
 
-        Without external data this is what `sha256sum` prints.
+        Without external data this equals the output of `sha256sum`.
         """
         digest = hashlib.sha256()
         if self.raw is not None:
@@ -85,17 +85,18 @@ class Source:
         return digest.hexdigest()
 
     def instead(self, model: onnx.ModelProto) -> "Source":
-        """Another model, with stubs, of the same tensors; it is of no file."""
+        """Return a source with another ModelProto (with stubs) over the same tensors. It has no
+        file."""
         skeleton = replace(self.skeleton, data=model.SerializeToString())
         return replace(self, path=None, raw=None, skeleton=skeleton)
 
     def read_as(self, model: onnx.ModelProto) -> "Source":
-        """The same file, of which `model`, with stubs, is imported. Its digest and its copies stay
-        those of the file."""
+        """Return the same file, but import `model` (with stubs). Digest and copies remain those of
+        the file."""
         return replace(self, skeleton=replace(self.skeleton, data=model.SerializeToString()))
 
     def check(self) -> None:
-        """Raise ModelError if a file of the model's was written again since it was read."""
+        """Raise ModelError if a file of the model was modified since it was read."""
         own = [] if self.raw is None else [self.raw]
         regions = (*own, *(b for b in self.skeleton.blobs if isinstance(b, Region)))
         stored = dict.fromkeys(r.backing for r in regions)
@@ -108,7 +109,7 @@ class Source:
                 )
 
     def current_path(self) -> Path | None:
-        """Where the model's file is, if it is the one that was read; None where there is none."""
+        """Return the path of the model's file if it is unmodified, else None."""
         if self.path is None or self.raw is None or self.folder is None:
             return None
         path, held = self.folder / self.path.name, (self.raw.backing, *self.skeleton.files.values())
@@ -116,8 +117,7 @@ class Source:
         return path if there else None
 
     def release(self) -> None:
-        """Give the pages of the model's files back to the system; they are read again when
-        needed."""
+        """Release the mapped pages of the model's files; they are read again on access."""
         regions = [] if self.raw is None else [self.raw]
         regions += [b for b in self.skeleton.blobs if isinstance(b, Region)]
         for backing in dict.fromkeys(
@@ -131,12 +131,11 @@ class Source:
 
 
 def read(source: Given) -> Source:
-    """Read a model from a path, a file's bytes, or an object, which is never changed.
+    """Read a model from a path, a file's bytes, or an object, which is not changed.
 
-    The weights stay where they are: a file and its external data are mapped into memory.
-    Raises ModelError if there is no such file, if it is not an ONNX file, or if its external
-    data is missing or outside its folder, UsageError for what is none of these.  `validate` says
-    whether the model makes sense.
+    Weights are not copied: a file and its external data are memory-mapped. Raises ModelError if the
+    file is missing or is not an ONNX file, or if its external data is missing or outside its
+    folder; UsageError for another type of argument. `validate` checks the model.
     """
     match source:
         case str() | Path():

@@ -1,9 +1,8 @@
-"""Parts of a model that onnx_ir has no form for, packed into parts that it carries.
+"""Pack parts of a model that onnx_ir cannot represent into parts that it preserves.
 
-Map types (what classifiers of scikit-learn give), sparse initializers and sparse attributes become
-strings on the way in and themselves again on the way out; in between nobody looks into them. So do
-attributes that are long lists, of which onnx_ir makes a Python object per entry: `list_attribute`
-reads these.
+Map types (results of scikit-learn classifiers), sparse initializers and sparse attributes become
+strings on import and are restored on export. So do attributes that are long lists, for which
+onnx_ir creates a Python object per entry; `list_attribute` reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LONG_LIST = 1024  # entries
 
 
 def stow(model: onnx.ModelProto) -> None:
-    """Pack, in place. Sparse initializers become Constant nodes in front of all others."""
+    """Pack in place. Sparse initializers become Constant nodes before all others."""
     for place in bodies(model):
         for n in place.body.node:
             for a in n.attribute:
@@ -52,7 +51,7 @@ def stow(model: onnx.ModelProto) -> None:
 
 
 def unstow(model: onnx.ModelProto) -> None:
-    """Unpack, in place: what `stow` packed is as it was."""
+    """Restore in place what `pack_unsupported` packed."""
     for kind in _types(model):
         if kind.denotation.startswith(_MARK):
             packed = base64.b64decode(kind.denotation.removeprefix(_MARK))
@@ -72,8 +71,7 @@ def unstow(model: onnx.ModelProto) -> None:
 
 
 def packed_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
-    """The sparse tensor that `stow` packed into a string attribute of this name; None for another
-    attribute."""
+    """Return the sparse tensor packed in a string attribute of this name, or None."""
     if name not in (f"{_MARK}sparse_value", _INITIALIZER):
         return None
     tensor = onnx.SparseTensorProto()
@@ -82,16 +80,16 @@ def packed_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
 
 
 def proto_of(model: ir.Model) -> onnx.ModelProto:
-    """The ModelProto of an onnx_ir model, with what `stow` packed unpacked."""
+    """Return the ModelProto of an onnx_ir model, with packed parts restored."""
     proto = ir.to_proto(model)
     unstow(proto)
     return proto
 
 
 def list_attribute(n: ir.Node, name: str) -> onnx.AttributeProto | None:
-    """The attribute of a node of another domain than ai.onnx, however it is kept; None if absent.
+    """Return an attribute of a node outside ai.onnx, packed or not; None if absent.
 
-    Its entries are those of `floats`, `ints` or `strings`, without a Python object for each.
+    Its entries are in `floats`, `ints` or `strings`, without a Python object for each.
     """
     packed = n.attributes.get(_LIST + name)
     out = onnx.AttributeProto()
@@ -131,7 +129,7 @@ def _unstow_initializers(graph: onnx.GraphProto) -> None:
 
 
 def _types(model: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
-    """The types of values in the graph, its functions and subgraphs."""
+    """Yield the types of values in the graph, its functions and subgraphs."""
     for place in bodies(model):
         infos = list(place.body.value_info)
         if isinstance(place.body, onnx.GraphProto):

@@ -1,7 +1,7 @@
-"""Names: every value is produced once, before it is used, and nothing waits for itself.
+"""Check names: every value is assigned once, before it is used, and there are no cycles.
 
-onnx's checker finds the same faults, but its messages do not say whether a value has no producer,
-a later one, or one that depends on the value itself.
+onnx's checker finds the same errors, but its messages do not say whether a value has no producer, a
+later one, or one that depends on the value itself.
 """
 
 import difflib
@@ -19,7 +19,7 @@ _COMPARED = 5000  # names, when looking for the one that was meant
 
 @dataclass(slots=True, eq=False)
 class _Scope:
-    """A body on the way to the node that is being checked."""
+    """A body that encloses the node being checked."""
 
     place: Place
     known: dict[str, str] = field(default_factory=dict)  # name -> what it is, for messages
@@ -27,13 +27,13 @@ class _Scope:
 
 
 def check_names(model: onnx.ModelProto, label: str) -> None:
-    """Raise ModelError for the first name that is missing, used too early or given twice."""
+    """Raise ModelError for the first name that is undefined, used too early or defined twice."""
     for place in places(model):
         _check_body((_Scope(place),), label)
 
 
 def check_depth(model: onnx.ModelProto, label: str) -> None:
-    """Raise ModelError if subgraphs are nested deeper than DEEPEST."""
+    """Raise ModelError if subgraphs are nested deeper than MAX_SUBGRAPH_DEPTH."""
     for place in bodies(model):
         if place.depth > DEEPEST:
             raise ModelError(
@@ -74,7 +74,7 @@ def _check_body(scopes: tuple[_Scope, ...], label: str) -> None:
 
 
 def _beginnings(body: Body) -> list[tuple[str, Iterable[str]]]:
-    """The names that are there before the first node, by what they are."""
+    """Return the names defined before the first node, by their role."""
     if isinstance(body, onnx.FunctionProto):
         return [("input", body.input)]
     return [
@@ -99,7 +99,8 @@ def _twice(label: str, where: str, name: str, why: str) -> ModelError:
 
 
 def _unknown(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
-    """Why the node at scopes[-1].at cannot read `name`: a cycle, wrong order, or nothing there."""
+    """Return the error for a name that the node at scopes[-1] cannot read: a cycle, a wrong order,
+    or an undefined name."""
     inner = scopes[-1]
     reader = f"node {node_name(inner.place.body.node[inner.at])} of {inner.place.name}"
     for scope in reversed(scopes):
@@ -132,7 +133,7 @@ def _unknown(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
 
 
 def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> list[int] | None:
-    """The nodes from `goal` to `start`, each read by the one before; None if there is no way."""
+    """Return the nodes on a path from `goal` to `start`, each read by the one before, or None."""
     nodes = scope.place.body.node
     came_from = {start: start}
     todo = [start]
@@ -152,7 +153,7 @@ def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> 
 
 
 def _reads(node: onnx.NodeProto, depth: int) -> list[str]:
-    """The node's inputs, and all names that are read in its subgraphs."""
+    """Return the node's inputs and all names read in its subgraphs."""
     names = list(node.input)
     todo = subgraphs_of(node, depth)
     while todo:
@@ -164,6 +165,6 @@ def _reads(node: onnx.NodeProto, depth: int) -> list[str]:
 
 
 def _alike(name: str, known: dict[str, str]) -> str:
-    """A sentence that names what may have been meant, or nothing."""
+    """Return a suggestion for a misspelled name, or an empty string."""
     near = difflib.get_close_matches(name, known, 1) if len(known) <= _COMPARED else []
     return f"there is no such value; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Names of symbolic sizes: the file's, and ours, which are words that our syntax prints."""
+"""Names of symbolic sizes: the file's names, and ours, which our syntax can print."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FileDim = int | str | None  # None: the file does not say, and gives it no name
 
 @dataclass(slots=True)
 class Symbols:
-    """The sizes of one model; `names` maps the file's names to ours."""
+    """The symbolic sizes of one model; `names` maps the file's names to ours."""
 
     declared: frozenset[str]  # names in the file, none of which may be given to a nameless size
     names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     def named(self, text: str) -> Size:
-        """The size that the file calls `text`."""
+        """Return the size that the file calls `text`."""
         if text not in self.names:
             base = re.sub(r"\W", "_", text, flags=re.ASCII)
             base = base if is_plain(base) else f"d_{base}"
@@ -35,14 +35,14 @@ class Symbols:
         return Size(self.names[text])
 
     def nameless(self, value: str, axis: int) -> Size:
-        """The size of an axis that the file gives no name: one of its own for each axis."""
+        """Return a size for an axis without a name: a new one for each axis."""
         text = f"{value}_d{axis}"
         while text in self.declared:
             text += "_"
         return self.named(text)
 
     def shape(self, dims: Sequence[FileDim] | None, value: str) -> tuple[Dim, ...] | None:
-        """The shape that the file gives value `value`."""
+        """Return the shape that the file declares for `value`."""
         if dims is None:
             return None
         return tuple(
@@ -52,5 +52,5 @@ class Symbols:
 
 
 def names_in(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:
-    """The names of sizes in shapes of the file."""
+    """Return the names of sizes in shapes of the file."""
     return frozenset(d for dims in shapes for d in dims or () if isinstance(d, str))

@@ -1,4 +1,4 @@
-"""ONNX's tensors as constants of the graph: lazily read, equal contents shared."""
+"""ONNX tensors as constants of the graph: read lazily, equal contents shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _POOLS = count()  # numbers of pools: an address would come back once a pool is 
 
 
 class ConstantPool:
-    """Constants by content. A large tensor is read only when another begins and ends alike."""
+    """Constants by content. A large tensor is read only if the beginning and end of another are
+    equal."""
 
     def __init__(self) -> None:
         self.tensors: dict[g.Constant, oir.TensorProtocol] = {}
@@ -47,7 +48,7 @@ class ConstantPool:
                 self._groups[probe] = self._groups.get(probe, 0) + 1
 
     def constant(self, t: oir.TensorProtocol) -> g.Constant:
-        """The constant of `t` (which was added)."""
+        """Return the constant of a tensor that was announced."""
         made = self._made.get(id(t))
         if made is None:
             guard.check_time("reading a model")
@@ -57,8 +58,8 @@ class ConstantPool:
         return made
 
     def unshared(self, t: oir.TensorProtocol) -> g.Constant:
-        """The constant of `t`, which no other tensor is merged with: the file writes it in another
-        form."""
+        """Return a constant that is never merged with another: the file writes its tensor in
+        another form."""
         self._kept.append(t)
         key = ("unshared", self._number, len(self._kept))
         made = g.constant(
@@ -68,7 +69,7 @@ class ConstantPool:
         return made
 
     def of_array(self, values: np.ndarray, dtype: DType) -> g.Constant:
-        """The constant of an array."""
+        """Return the constant of an array."""
         made = g.constant(values.astype(to_numpy(dtype)))
         self.tensors.setdefault(made, tensor_from(made))
         return made
@@ -93,10 +94,10 @@ class ConstantPool:
 
 
 def literal(n: oir.Node) -> oir.TensorProtocol | None:
-    """What a Constant node gives; None for a sparse tensor, a reference to an attribute of the
-    function, and a node with several attributes.
+    """Return the tensor of a Constant node; None for a sparse tensor, a reference to a function
+    attribute, or several attributes.
 
-    The tensor has the node's own name for it, which is not the result's.
+    The tensor keeps its own name, which is not the result's.
     """
     if len(n.attributes) != 1:
         return None
@@ -125,8 +126,8 @@ def literal(n: oir.Node) -> oir.TensorProtocol | None:
 
 
 def sparse_literal(n: oir.Node) -> oir.TensorProtocol | None:
-    """The sparse tensor that a Constant node gives, dense; None where it gives none, or one of more
-    than DENSE_ELEMENTS."""
+    """Return the sparse tensor of a Constant node as a dense one; None if there is none, or if it
+    has more than MAX_DENSE_ELEMENTS."""
     for a in n.attributes.values():
         if not a.is_ref() and a.type == oir.AttributeType.STRING:
             sparse = packed_sparse(a.name, a.as_string())
@@ -149,12 +150,12 @@ def _dense(t: onnx.SparseTensorProto) -> oir.TensorProtocol | None:
 
 
 def dims_of(t: oir.TensorProtocol) -> tuple[int, ...]:
-    """The shape of a tensor, which is known."""
+    """Return the static shape of a tensor."""
     return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
 
 
 def tensor_from(c: g.Constant) -> oir.TensorProtocol:
-    """The ONNX tensor of a constant, read when it is needed."""
+    """Return the ONNX tensor of a constant; it is read lazily."""
     assert c.type.dtype is not None
     dtype = onnx_dtype(c.type.dtype)
     shape = oir.Shape(tuple(int(d) for d in c.type.shape or ()))  # type: ignore[arg-type]
@@ -165,7 +166,7 @@ def tensor_from(c: g.Constant) -> oir.TensorProtocol:
 
 
 def renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
-    """The same content under another name, still in the file where it is in a file."""
+    """Return the tensor under another name; a tensor in a file stays there."""
     about = (name, t.doc_string, dict(t.metadata_props))
     region = region_of(t)
     if region is not None:
@@ -187,7 +188,7 @@ def renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
 
 
 def _probe(t: oir.TensorProtocol) -> object:
-    """What equal tensors have in common, found by reading little."""
+    """Return a cheap key that equal tensors share."""
     region = region_of(t)
     if region is None:
         flat = np.ascontiguousarray(t.numpy()).reshape(-1)

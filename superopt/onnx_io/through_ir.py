@@ -1,4 +1,4 @@
-"""Between skeletons and onnx_ir models; large tensors pass by untouched."""
+"""Convert between skeletons and onnx_ir models; large tensors are not touched."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _TENSOR: Final = ir.AttributeType.TENSOR
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seat:
-    """A tensor of a model, and how to put another in its place and itself back."""
+    """A tensor of a model, and functions that replace and restore it."""
 
     tensor: ir.TensorProtocol
     put: Callable[[ir.TensorProtocol], None]
@@ -31,10 +31,10 @@ class _Seat:
 
 
 def of_model(model: ir.Model, label: str) -> Skeleton:
-    """From an onnx_ir model, which is left as it is.
+    """Build a skeleton from an onnx_ir model, which is not changed.
 
-    External tensors are looked for under their own base_dir.  Raises ModelError if they are
-    refused, or if the model cannot be serialized.
+    External tensors are looked up under their own base_dir. Raises ModelError if they are rejected,
+    or if the model cannot be serialized.
     """
     blobs: list[Blob] = []
     files: dict[str, dict[str, Backing]] = {}
@@ -60,9 +60,9 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
 
 
 def to_model(skeleton: Skeleton, label: str) -> ir.Model:
-    """The onnx_ir model, its large tensors over the bytes in their files.
+    """Build the onnx_ir model, whose large tensors are views of the bytes in their files.
 
-    Raises ModelError for what onnx_ir would drop or cannot hold.
+    Raises ModelError for what onnx_ir would drop or cannot represent.
     """
     proto = skeleton.proto()
     stow(proto)
@@ -91,7 +91,7 @@ def to_model(skeleton: Skeleton, label: str) -> ir.Model:
 
 
 def _drop_repeated_metadata(proto: onnx.ModelProto) -> None:
-    """onnx_ir writes the metadata of tensors that it keeps as protos twice."""
+    """Drop metadata that onnx_ir writes twice for tensors that it keeps as protos."""
     for tensor, _, _ in tensors(proto):
         if len(tensor.metadata_props) > 1:
             entries = {entry.key: entry.value for entry in tensor.metadata_props}
@@ -118,7 +118,7 @@ def _of_attribute(node: ir.Node, attribute: ir.Attr) -> _Seat:
 
 
 def _seats(model: ir.Model) -> Iterator[_Seat]:
-    """The dense tensors of the model."""
+    """Yield the dense tensors of the model."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     while graphs:
         graph = graphs.pop()
@@ -141,7 +141,7 @@ def _seats(model: ir.Model) -> Iterator[_Seat]:
 def _stub(
     tensor: ir.TensorProtocol, blobs: list[Blob], files: dict[str, dict[str, Backing]], label: str
 ) -> ir.TensorProtocol | None:
-    """What stands for the tensor in a skeleton; None for a tensor that stays in it."""
+    """Return the stub for a tensor, or None for a tensor that stays in the skeleton."""
     blob: Blob
     if isinstance(tensor, ir.ExternalTensor):
         entries = {"location": str(tensor.location)}
@@ -179,7 +179,7 @@ def _stub(
 
 
 def _filled(stub: ir.ExternalTensor, blob: Blob) -> ir.TensorProtocol:
-    """The tensor that a stub stands for."""
+    """Return the tensor that a stub stands for."""
     name, doc_string, metadata = _about(stub)
     if isinstance(blob, Region):
         return tensor_of(blob, stub.dtype, _dims(stub), name, doc_string, metadata)

@@ -1,5 +1,5 @@
-"""Models with onnxruntime's own operators as ones of ONNX's (contrib.py), and with their local
-functions where these are called."""
+"""Rewrite models: decompose ONNX Runtime's contrib operators (contrib_ops.py) and inline local
+functions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KINDS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.D
 
 
 def told(source: Source) -> Source | None:
-    """The model without onnxruntime's own operators; None where it has none, or one that is not
-    told here."""
+    """Return the model with its contrib operators decomposed; None if it has none, or one without a
+    decomposition."""
     model = source.skeleton.message
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if not any(_own(n, opset) for n in model.graph.node):
@@ -63,14 +63,14 @@ def told(source: Source) -> Source | None:
 
 
 def replaced(node: oir.Node) -> str | None:
-    """The first result of the operator of onnxruntime that this node is a part of, or None."""
+    """Return the first result of the contrib operator that this node is a part of, or None."""
     return node.metadata_props.get(REPLACES)
 
 
 def inlined(source: Source) -> Source | None:
-    """A valid model with its local functions where they are called; None where it has none, one of
-    another opset than the model's, or one in a domain of onnxruntime's operators: where a function
-    and an operator share a name, onnxruntime runs the operator."""
+    """Inline the local functions of a valid model; None if it has none, one of another opset, or
+    one in a domain of onnxruntime's operators: where a function and an operator share a name,
+    onnxruntime runs the operator."""
     functions = source.skeleton.message.functions
     if not functions or any(f.domain in OPERATOR_DOMAINS for f in functions):
         return None
@@ -94,13 +94,13 @@ def _state_defaults(model: onnx.ModelProto) -> None:
 
 
 def _own(node: onnx.NodeProto, opset: int) -> bool:
-    """Is it of onnxruntime? Some of these it has under ONNX's name."""
+    """True for a contrib operator. Some of them have the name of an ONNX operator."""
     before = UNDER_ONNX.get(node.op_type, 0) if node.domain in ("", "ai.onnx") else 0
     return node.domain == DOMAIN or opset < before
 
 
 def _tell(m: Maker, node: onnx.NodeProto) -> None:
-    """Raises Untold."""
+    """Add the decomposition of a node. Raises NoDecomposition."""
     if node.op_type not in TOLD or m.opset < LEAST:
         raise Untold(node.op_type)
     most, more, how = TOLD[node.op_type]
@@ -116,7 +116,8 @@ def _plain(value: object) -> object:
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto | None:
-    """With the types that onnx infers; None where that does not survive it (forked_check.py)."""
+    """Return the graph with types inferred by onnx; None if the inference does not survive it
+    (forked_checker.py)."""
     said = complaint(model.SerializeToString(), SECONDS + len(model.graph.node) // 20_000)
     if said is not None and not said.said:
         return None
@@ -132,7 +133,7 @@ def _shapes(model: onnx.ModelProto) -> Shapes | None:
 
 
 def _dims(graph: onnx.GraphProto) -> Shapes:
-    """Numbers, names, and None of what is not known."""
+    """Return the dims of each value: numbers, names, and None where unknown."""
     kinds = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.input)}
     some = {n: t.shape.dim for n, t in kinds.items() if t.HasField("shape")}
     out = {n: [d.dim_value or d.dim_param or None for d in dims] for n, dims in some.items()}

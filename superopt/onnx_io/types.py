@@ -1,4 +1,4 @@
-"""ONNX's element types and ours."""
+"""Conversion between ONNX's element types and ours."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _THEIRS: dict[DType, oir.DataType] = {ours: theirs for theirs, ours in _PAIRS}
 
 
 def dtype_of(code: int) -> DType | None:
-    """Our element type for ONNX's number of it; None where we have none (or UNDEFINED)."""
+    """Return our element type for an ONNX type code; None if there is none (or UNDEFINED)."""
     return _OURS.get(int(code))
 
 
 def onnx_dtype(dtype: DType) -> oir.DataType:
-    """ONNX's element type for ours; KeyError for INDEX."""
+    """Return ONNX's element type for ours. Raises KeyError for INDEX."""
     return _THEIRS[dtype]

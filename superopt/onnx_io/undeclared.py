@@ -1,5 +1,5 @@
-"""Initializers that are no inputs in models of before IR version 4, when each had to be one:
-onnxruntime reads them, and tools leave them so that take such inputs away."""
+"""Initializers that are not inputs in models before IR version 4, which required it. ONNX Runtime
+accepts them, and tools that remove such inputs produce them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from superopt.onnx_io.source import Source
 
 
 def undeclared(source: Source) -> Source | None:
-    """The model as one of the version from which on they need not be; nobody could give another
-    value for any of them before, so that none is an input then. None where nothing changes."""
+    """Return the model with the first IR version that allows this, without inputs for initializers:
+    none of them could be overridden before. None if nothing changes."""
     model = source.skeleton.message
     own = {t.name for t in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in own]

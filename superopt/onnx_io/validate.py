@@ -1,4 +1,4 @@
-"""Whether a model makes sense, found without touching its weights."""
+"""Validate a model without reading its weights."""
 
 from superopt import guard
 from superopt.errors import ModelError
@@ -13,9 +13,9 @@ from superopt.onnx_io.structure import check_depth, check_names
 def validate(source: Source) -> None:
     """Raise ModelError unless the model is valid.
 
-    Whatever `onnx.checker.check_model(full_check=True)` rejects is rejected, custom domains and
-    local functions are accepted, and so are rejected: versions that the onnx package does not
-    know, data that does not agree with its shape, sizes that no machine can hold.
+    Rejects whatever `onnx.checker.check_model(full_check=True)` rejects, and also versions that the
+    onnx package does not support, data that does not match its shape, and sizes that no machine can
+    hold. Custom domains and local functions are accepted.
     """
     label = source.label
     model = source.skeleton.message
@@ -34,9 +34,9 @@ def validate(source: Source) -> None:
 
 
 def harmless(source: Source) -> bool:
-    """Is nothing wrong but what the model means: is it whole, of a bearable size, with names that
-    lead somewhere, and a file where its data lies in others? A runtime may read such a model that
-    ONNX's checker refuses."""
+    """True if the model is structurally valid: complete, of a feasible size, with all names
+    defined, and with a path if it has external data. A runtime may accept such a model although
+    ONNX's checker rejects it."""
     label, model = source.label, source.skeleton.message
     try:
         check_versions(model, label)

@@ -1,9 +1,9 @@
-"""Real exported graphs that ship without their weights, and how to draw the weights again.
+"""Real exported graphs that ship without weights, and how to draw the weights.
 
-A weightless model is an ONNX file whose large float initializers were replaced by the statistics
-needed to draw them: a JSON object under the metadata key `weightless.initializers`, from the
-initializer's name to its shape, dtype, mean, standard deviation, lowest and highest value.
-The drawn values depend on nothing but that entry, so they are the same on every machine.
+A weightless model is an ONNX file whose large float initializers were replaced by statistics: a
+JSON object under the metadata key `weightless.initializers`, from the initializer's name to its
+shape, dtype, mean, standard deviation, minimum and maximum. The values depend only on that entry,
+so they are the same on every machine.
 """
 
 import json
@@ -26,10 +26,10 @@ Statistics = Mapping[str, object]
 
 
 def fill(source: str | Path | bytes) -> onnx.ModelProto:
-    """The model at `source` (a path or the file's bytes) with its weights drawn.
+    """Return the model at `source` (a path or the file's bytes) with its weights drawn.
 
-    Graph, shapes and costs are those of the real model; its predictions are not.
-    Raises ModelError if the model does not carry the statistics.
+    Graph, shapes and costs are those of the real model; its predictions are not. Raises ModelError
+    if the model has no statistics.
     """
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     model = onnx.load_model_from_string(data)
@@ -51,7 +51,7 @@ def fill(source: str | Path | bytes) -> onnx.ModelProto:
 
 
 def _draw(name: str, row: Statistics) -> npt.NDArray[np.generic]:
-    """One initializer, of the shape and dtype in its row; seeded by its name."""
+    """Draw one initializer of the shape and dtype in its row, seeded by its name."""
     match row:
         case {
             "shape": list(shape),
@@ -76,7 +76,7 @@ def _draw(name: str, row: Statistics) -> npt.NDArray[np.generic]:
 
 
 def demo_models() -> dict[str, Callable[[], onnx.ModelProto]]:
-    """The models inside the package by name, each as a function that draws it."""
+    """Return the models shipped in the package by name, each as a function that draws it."""
     folder = files("superopt") / "demo"
     found = {
         entry.name.removesuffix(".onnx"): entry

@@ -37,12 +37,12 @@ _LIST_ENTRIES: Final = re.compile(
 
 
 class Malformed(ValueError):
-    """These bytes are not a protobuf message."""
+    """The bytes are not a protobuf message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`size` bytes from `offset` on, in the file that was stripped."""
+    """`size` bytes from `offset` in the stripped file."""
 
     offset: int
     size: int
@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place in a file where the `size` bytes of tensor `index` belong."""
+    """The position in a file of the `size` bytes of tensor `index`."""
 
     index: int
     size: int
@@ -94,11 +94,11 @@ _Edit: TypeAlias = Callable[[int, int], list[Piece] | None]
 
 
 def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[bytes, list[Span]]:
-    """The skeleton of a ModelProto's bytes, and where the data of each stubbed tensor lies.
+    """Return the skeleton of a ModelProto's bytes, and where the data of each stub is.
 
-    Tensors of `dtypes` (numbers of TensorProto.DataType) that hold `at_least` bytes of data
-    become stubs; the i-th one names the location STUB + str(i).
-    Raises Malformed where a length runs past its message.
+    Tensors of `dtypes` (TensorProto.DataType codes) with at least `min_bytes` bytes become stubs;
+    the i-th has the location STUB_PREFIX + str(i). Raises Malformed if a length exceeds its
+    message.
     """
     spans: list[Span] = []
 
@@ -127,8 +127,8 @@ def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[byt
 
 
 def count_nodes(data: memoryview, most: int) -> int:
-    """How many nodes the graph of a ModelProto's bytes has, those inside of nodes not counted;
-    more than `most` are not counted to the end. Raises Malformed as `strip` does."""
+    """Count the nodes of the main graph in a ModelProto's bytes, without subgraphs; stop above
+    `limit`. Raises Malformed as `strip_tensors` does."""
     count = 0
     for graph in _fields(data, 0, len(data)):
         if graph.number != _GRAPH or graph.wire != _BYTES:
@@ -141,10 +141,10 @@ def count_nodes(data: memoryview, most: int) -> int:
 
 
 def restore(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[Piece]:
-    """The pieces of a ModelProto's bytes, made from a skeleton that `strip` or a caller made.
+    """Return the pieces of a ModelProto's bytes, made from a skeleton.
 
-    `encode(i)` gives the fields that say where the data of stub i is: `raw_fields` to put it
-    here, `external_fields` to point to another file.
+    `encode(i)` returns the fields that locate the data of stub i: `raw_fields` to inline it,
+    `external_fields` to refer to another file.
     """
     data = memoryview(skeleton)
     marker = STUB.encode()
@@ -181,7 +181,7 @@ def external_fields(entries: dict[str, str]) -> bytes:
 
 
 def size_of(pieces: Sequence[Piece]) -> int:
-    """Bytes of the file that these pieces make."""
+    """Return the size in bytes of the file that these pieces form."""
     return sum(p.size if isinstance(p, Slot) else len(p) for p in pieces)
 
 
@@ -221,8 +221,8 @@ def _rewrite(
 
 
 def _attribute_fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
-    """The fields of an AttributeProto, in order, without the entries of its lists of numbers and
-    short strings: a tree ensemble has millions of them."""
+    """Yield the fields of an AttributeProto, in order, without the entries of its lists of numbers
+    and short strings: a tree ensemble has millions of them."""
     at = start
     while at < end:
         if data[at] in b"\x3d\x40\x4a":
@@ -246,7 +246,7 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
 
 
 def _read_field(data: memoryview, at: int, end: int) -> _Field:
-    """The field that begins at `at`; Malformed where it is none, or does not end before `end`."""
+    """Read the field at `at`. Raises Malformed if it is invalid or ends after `end`."""
     tag = at
     key = data[at]
     if key < 0x80:

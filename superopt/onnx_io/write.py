@@ -1,6 +1,6 @@
-"""Model files, written whole or not at all; weights stream from where they lie.
+"""Write model files atomically; weights are streamed from their source.
 
-A model with external data is two files, so two renames, the data first.
+A model with external data is two files and so two renames, the data first.
 """
 
 import contextlib
@@ -32,12 +32,11 @@ _PAGE: Final = 4096  # alignment of large tensors in a data file, so that they c
 
 
 def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: Source) -> None:
-    """Write `model`, made from `like`, to `path`, which may be where `like` was read from.
+    """Write `model`, derived from `original`, to `path`, which may be the path of `original`.
 
-    Initializers go to `<path>.data` if those of `like` were in such a file, or if the model would
-    have more than 2 GB; never to a data file of `like`, unless `like` itself is overwritten.
-    Raises UsageError if the file cannot be written; ValueError if IR version or opset imports
-    differ from those of `like`.
+    Initializers go to `<path>.data` if those of `original` were external, or if the model would
+    exceed 2 GB; never to a data file of `original`, unless `original` itself is overwritten. Raises
+    UsageError if the file cannot be written; ValueError if IR version or opset imports differ.
     """
     target = target_of(path)
     if isinstance(model, onnx.ModelProto):
@@ -66,10 +65,10 @@ def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: So
 
 
 def copy_unchanged(source: Source, path: str | Path) -> None:
-    """Write to `path` what was read, byte for byte; its external data files go along.
+    """Copy the source to `path` byte for byte, with its external data files.
 
-    Raises UsageError if the file cannot be written, or if another model's data file would have to
-    be overwritten.
+    Raises UsageError if the file cannot be written, or if another model's data file would be
+    overwritten.
     """
     target = target_of(path)
     if source.raw is None:
@@ -87,7 +86,8 @@ def copy_unchanged(source: Source, path: str | Path) -> None:
 
 
 def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[wire.Piece]:
-    """Write the large initializers to a data file; the pieces of the model that points to it."""
+    """Write the large initializers to a data file; return the pieces of the model that refers to
+    it."""
     initializers = {
         index
         for place in bodies(skeleton.message)
@@ -109,7 +109,7 @@ def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[
 
 
 def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
-    """A newer version would keep the model from running where it ran before."""
+    """Raise ValueError if the versions differ: a newer one might not run where the original ran."""
     opsets = [{o.domain: o.version for o in model.opset_import} for model in (old, new)]
     if old.ir_version != new.ir_version or opsets[0] != opsets[1]:
         raise ValueError(
@@ -119,7 +119,8 @@ def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
 
 
 def _data_file(target: Path, like: Source) -> Path:
-    """Where initializers go: beside the model, and not over data that `like` still needs."""
+    """Return the path of the data file: beside the model, and not over data that `original`
+    needs."""
     overwritten = like.path is not None and _same(target, like.path)
     kept = [] if overwritten else [Path(file.name) for file in like.skeleton.files.values()]
     number = 0
@@ -132,7 +133,7 @@ def _data_file(target: Path, like: Source) -> Path:
 
 
 def _needed(target: Path, location: str, backing: Backing) -> bool:
-    """Whether a data file must be written; UsageError if another file is in its place."""
+    """True if a data file must be written. Raises UsageError if another file has its path."""
     path = target.parent / location
     if not path.exists():
         return True

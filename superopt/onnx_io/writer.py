@@ -1,4 +1,4 @@
-"""Writes the nodes and constants of one graph as ONNX, under names that were planned before."""
+"""Write the nodes and constants of one graph as ONNX, under planned names."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ INPUTS_TOO = 4  # before this IR version an initializer has to be an input as we
 
 
 class ExportError(ValueError):
-    """The graph has a node that this opset cannot say."""
+    """The graph has a node that this opset cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an exported model looks like beside its graph.
+    """What an exported model has beside its graph.
 
-    origins, doubles: the file's node of each node, and of each node that stands where another
-    stood (only its name and documentation are kept); initializers, described: names of the file's
-    initializers, and of values in its lists of value_info; the rest as in `Model`.
+    origins, replaced_origins: the file's node of each node, and of each node that replaces another
+    one (only name and documentation are kept). initializer_names, value_info_names: names of the
+    file's initializers, and of values in its value_info. The rest is as in `Model`.
     """
 
     opset: int
@@ -59,7 +59,7 @@ class Target:
 
 
 def copy_value(v: oir.Value, name: str | None = None) -> oir.Value:
-    """A value of its own that says what `v` says: type, shape, documentation, annotations."""
+    """Return a copy of `v` with its type, shape, documentation and annotations."""
     made = oir.Value(
         name=v.name if name is None else name,
         type=v.type,
@@ -74,7 +74,7 @@ def copy_value(v: oir.Value, name: str | None = None) -> oir.Value:
 class Writer:
     """Writes one graph; single use. Afterwards `nodes`, `initializers` and `outputs` are its parts.
 
-    inputs: what each input of the graph is called; outputs: what the results are called and say.
+    inputs: the ONNX value of each graph input. outputs: name and type of each result.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Writer:
             before.update(v.name for v in node.outputs if v.name)
 
     def _literals(self) -> Iterator[tuple[int, g.Constant]]:
-        """The constants that are Constant nodes in the file, and are read, with their places."""
+        """Yield the used constants that are Constant nodes in the file, with their positions."""
         read = set(self._read)
         for n in self._order:
             origin = self._target.origins.get(n)
@@ -156,7 +156,7 @@ class Writer:
     # --- names and values -------------------------------------------------------------------------
 
     def _name(self, base: str) -> str:
-        """A name for a value that nothing has and that nothing in the file had."""
+        """Return a value name that neither the output nor the file uses."""
         name, n = base, self._numbers.get(base, 0)
         while name in self._taken or name in self._avoided:
             n += 1
@@ -166,7 +166,7 @@ class Writer:
         return name
 
     def _node_name(self, base: str) -> str:
-        """A name for a node, likewise."""
+        """Return a unique node name."""
         name, n = base, self._node_numbers.get(base, 0)
         while name in self._node_names:
             n += 1
@@ -176,7 +176,7 @@ class Writer:
         return name
 
     def _result(self, v: g.Value, base: str) -> oir.Value:
-        """The ONNX value that a node is about to give for `v`."""
+        """Return the ONNX value that a node will produce for `v`."""
         said = self._final.get(v)
         if said is not None:
             return copy_value(said)
@@ -197,7 +197,7 @@ class Writer:
         return made
 
     def _constant(self, c: g.Constant, result: oir.Value) -> oir.Value:
-        """Write a constant under the name of `result`, as it was in the file."""
+        """Write a constant under the name of `result`, in the form that the file had."""
         name = result.name or ""
         literal = self._target.literals.get(c)
         if literal is not None:
@@ -218,7 +218,7 @@ class Writer:
         return result
 
     def _output(self, v: g.Value, said: oir.Value) -> oir.Value:
-        """The output that `said` describes; a second name for a value takes an Identity."""
+        """Return the output described by `said`; a second name for a value is an Identity."""
         made = self._value(v)
         if made.name == said.name:
             return made
@@ -230,7 +230,7 @@ class Writer:
         return result
 
     def _literal(self, array: np.ndarray, hint: str) -> oir.Value:
-        """A constant of this content, one for equal ones."""
+        """Return a constant with this content; equal constants are shared."""
         c = g.constant(array)
         made = self._made.get(c)
         if made is None:
@@ -238,7 +238,7 @@ class Writer:
         return made
 
     def _emit(self, op_type: str, inputs: Sequence[oir.Value], **attrs: int) -> oir.Value:
-        """A node of ONNX's own that computes a size."""
+        """Emit an ONNX node that computes a size."""
         base = op_type.lower()
         n = oir.Node(
             "",
@@ -289,7 +289,8 @@ class Writer:
         return oir.Node(op.domain or "", op.name, inputs, attributes, outputs=outputs, name=name)
 
     def _results(self, n: g.Node, s: Schema, said: Origin | None) -> list[oir.Value]:
-        """A value for each result that is read or was named; others are left out where possible."""
+        """Return a value for each result that is used or was named; others are omitted if
+        possible."""
         values = g.results(n)
         named = [bool(v.name) for v in said.node.outputs] if said is not None else []
         wanted = [
@@ -310,7 +311,7 @@ class Writer:
     def _inputs(
         self, n: g.Node, s: Schema, how: Older, bound: Callable[[Formal], oir.Value | None]
     ) -> list[oir.Value | None]:
-        """The operands in ONNX's order; `bound` gives those that we keep as attributes."""
+        """Return the operands in ONNX's order; `bound` gives those that are attributes of ours."""
         rest = list(n.inputs)
         if how.operands:
             was = how.operands.values()
@@ -334,12 +335,12 @@ class Writer:
         return out
 
     def _again(self, origin: Origin, formal: Formal) -> oir.Value | None:
-        """The constant that the file has for an operand that we keep as an attribute."""
+        """Return the file's constant for an operand that is an attribute of ours."""
         found = origin.bound.get(formal.name)
         return None if found is None else self._value(found)
 
     def _operand(self, n: g.Node, formal: Formal, values: Mapping[str, Attr]) -> oir.Value | None:
-        """An attribute of ours as an operand, computed at run time where it is symbolic."""
+        """Return an attribute of ours as an operand, computed at run time if it is symbolic."""
         value = values[formal.name]
         if value is None:
             return None
@@ -353,9 +354,9 @@ class Writer:
     def _attributes(
         self, n: g.Node, s: Schema, how: Older, values: Mapping[str, Attr]
     ) -> list[oir.Attr]:
-        """The attributes that are not ONNX's defaults.
+        """Return the attributes that differ from ONNX's defaults.
 
-        Raises Unsayable for one that this opset does not have, unless it says nothing new.
+        Raises NotExpressible for one that this opset does not have, unless it is implied.
         """
         kind = values.get("dtype")
         like = kind if isinstance(kind, DType) else None

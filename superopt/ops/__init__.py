@@ -1,4 +1,4 @@
-"""Every operator, by name. A module of this folder is listed here, and that is all it takes."""
+"""All operators by name. A new module of this folder only has to be listed here."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from superopt.te.node import Expr
 
 
 def _each(name: str, x: Tensor, fn: Callable[[Expr], Expr], kinds: str = "f") -> Tensor:
-    """`fn` of each element in the precision of sums, rounded to the element type of `x`."""
+    """Apply `fn` to each element in accumulation precision and round to the element type of `x`."""
     expect(name, kinds, x)
     return compute(x.shape, lambda *i: cast(fn(widened(x[i])), x.dtype))
 

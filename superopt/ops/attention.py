@@ -52,7 +52,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def _appended(past: Tensor | None, x: Tensor) -> Tensor:
-    """`past` and `x` joined along the sequence."""
+    """Concatenate `past` and `x` along the sequence."""
     if past is None:
         return compute(x.shape, lambda *i: x[i])
     before = past.shape[2]
@@ -64,7 +64,7 @@ def _appended(past: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """Head counts only where three axes need them; flags and floats in one form."""
+    """Canonical attributes: head counts only where three axes need them."""
     t, shape = known(types)
     attrs = singles("softcap")(types, flags("is_causal")(types, attrs))
     if len(shape) == 4:
@@ -83,7 +83,7 @@ def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _check(what: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise InferError unless q, k, v of four axes fit."""
+    """Raise InferError unless the shapes of q, k, v (rank 4) match."""
     pairs = (
         ("batch", (q.shape[0], k.shape[0], v.shape[0])),
         ("head size", (q.shape[3], k.shape[3])),

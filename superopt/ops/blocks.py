@@ -1,4 +1,4 @@
-"""Operators that trade channels for space."""
+"""DepthToSpace and SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _to_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 @op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_to_space)
 def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
-    """Blocks of channels become squares; `mode`: is block or channel the outer one?"""
+    """Blocks of channels become squares; `mode`: whether the block (DCR) or the channel is
+    outermost."""
     n, c, h, w = x.shape
     b, square = blocksize, product((blocksize, blocksize))
     depth = floor_div(c, square)

@@ -24,9 +24,10 @@ from superopt.te.node import Expr
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What an 8-bit float makes of a number beyond its greatest, when it does not saturate.
+    """The result of an 8-bit float conversion that overflows without saturation.
 
-    bound: the middle of the greatest and the number that would follow; tie: does it round up?
+    bound: midpoint of the greatest finite number and its successor. tie: whether the bound rounds
+    up.
     """
 
     bound: int
@@ -43,7 +44,7 @@ OVERFLOW = {
 
 
 def converted(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Expr:
-    """`e` as an element of `to`; a number too great for an 8-bit float is its greatest, if asked.
+    """Convert `e` to `to`; an overflow of an 8-bit float saturates if `saturate`.
 
     Raises InferError for strings and complex numbers, whose conversions have no expression.
     """
@@ -65,7 +66,7 @@ def converted(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Ex
 
 
 def _power_of_two(e: Expr, mode: str) -> Expr:
-    """A positive float32 as a float8e8m0, which is nothing but float32's exponent; saturated."""
+    """Convert a positive float32 to float8e8m0, which is the exponent of float32; saturating."""
     bits = apply("bitcast", e, dtype=U32)
     exponent = apply("bitand", apply("shr", bits, 23), 255)
     fraction = apply("bitand", bits, (1 << 23) - 1)
@@ -85,7 +86,7 @@ def _power_of_two(e: Expr, mode: str) -> Expr:
 
 
 def _settled(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """`saturate` and `round_mode` say something of some 8-bit floats only."""
+    """Canonical attributes: `saturate` and `round_mode` matter for some 8-bit floats only."""
     saturate, mode = int(bool(attrs["saturate"])), attrs["round_mode"]
     if target == F8E8M0 and not saturate:
         raise InferError(f"a conversion to {target} that does not saturate has no expression")

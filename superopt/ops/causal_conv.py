@@ -1,4 +1,4 @@
-"""Causal depthwise convolution over a sequence, which carries its last inputs on."""
+"""Causal depthwise convolution over a sequence, with its last inputs as state."""
 
 from __future__ import annotations
 

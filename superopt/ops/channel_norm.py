@@ -25,7 +25,7 @@ def _per_channel(what: str, x: Tensor, *others: Tensor) -> None:
 
 
 def _training(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """The momentum says nothing of inference."""
+    """Canonical attributes: the momentum has no effect in inference."""
     return attrs if attrs["training_mode"] else attrs | {"momentum": single(0.9)}
 
 
@@ -84,7 +84,7 @@ def _channel_statistics(x: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
 
 
 def _moved(old: Tensor, new: Tensor, momentum: float) -> Tensor:
-    """A running statistic: the old one by `momentum`, the new one by the rest."""
+    """Return the running statistic: old * momentum + new * (1 - momentum)."""
     keep, rest = momentum, 1 - momentum
     return compute(
         old.shape,

@@ -1,4 +1,4 @@
-"""What the definitions of operators share: broadcasting, axes in one form."""
+"""Helpers of operator definitions: broadcasting, canonical axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _longer(a: Dim, b: Dim) -> Dim | None:
-    """The one of two sizes that is n where the other is min(n, c) with a constant c > 1."""
+    """Return n if the sizes are n and min(n, c) with a constant c > 1, else None."""
     for n, cut in ((a, b), (b, a)):
         limits = cut.args if isinstance(cut, Apply) and cut.fn == "min" else ()
         if n in limits and any(isinstance(c, Const) and c.value > 1 for c in limits):
@@ -45,13 +45,13 @@ def _longer(a: Dim, b: Dim) -> Dim | None:
 
 
 def at(x: Tensor, index: Sequence[Expr]) -> Expr:
-    """The element of `x` that broadcasts to `index`."""
+    """Return the element of `x` that broadcasts to `index`."""
     tail = index[len(index) - x.rank :]
     return x[tuple(0 if n == 1 else i for n, i in zip(x.shape, tail, strict=True))]
 
 
 def positive(axis: Attr, rank: int, what: str = "axis") -> int:
-    """`axis` counted from 0."""
+    """Return `axis` counted from 0. Raises InferError if it is out of range."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise InferError(f"{what} {axis} is not in [-{rank}, {rank})")
     return axis % rank if rank else 0
@@ -92,7 +92,7 @@ def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> 
 
 
 def chain(*steps: Callable[[Types, dict[str, Attr]], dict[str, Attr]]) -> Canonical:
-    """One canonical form after the other."""
+    """Apply canonical forms one after the other."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         for step in steps:

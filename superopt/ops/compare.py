@@ -1,4 +1,4 @@
-"""Comparisons, logic, choice by a condition, and what inference leaves of Dropout."""
+"""Comparisons, logic, Where, and Dropout in inference."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def _expr(guard: Expr | bool) -> Expr:
 
 
 def _inference(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """Only what drops nothing has an expression; then ratio and seed say nothing."""
+    """Canonical attributes of Dropout in inference: ratio and seed have no effect. Training mode
+    has no expression."""
     if attrs["training_mode"] and attrs["ratio"] != 0:
         raise InferError("Dropout in training mode is random")
     return {"ratio": None, "training_mode": None, "seed": None}

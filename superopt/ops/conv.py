@@ -34,7 +34,8 @@ from superopt.te.node import Expr
 def checked_operands(
     name: str, x: TensorType, w: TensorType, group: Attr, *, transposed: bool = False
 ) -> tuple[Dim, Dim, Dim]:
-    """(groups, input and output channels of one) of a convolution; InferError if they disagree."""
+    """Return (groups, input channels per group, output channels per group). Raises InferError if
+    the shapes disagree."""
     xs, ws = x.shape, w.shape
     assert xs is not None
     assert ws is not None
@@ -67,7 +68,7 @@ def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
 def convolved(
     x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[Dim, Dim, Dim], ws: Sequence[Window]
 ) -> Tensor:
-    """The convolution, in the elements of `x`, `w` and `b`; padding is zero."""
+    """Return the convolution in the element types of `x`, `w` and `b`, with zero padding."""
     group, inner, outer = groups
 
     def element(n: Expr, m: Expr, *o: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Transposed convolution, and the image that its columns add up to."""
+"""ConvTranspose and Col2Im."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _transposed_axes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _reach(extents: Sequence[Dim], kernel: Sequence[Dim], attrs: dict[str, Attr]) -> list[Dim]:
-    """The size of each axis of the result if nothing were cut off by pads."""
+    """Return the size of each result axis before pads are cut off."""
     keys = ("strides", "dilations", "output_padding")
     steps = zip(extents, kernel, *(integers(attrs[k], k) for k in keys), strict=True)
     return [ix.dim((ix.as_index(n) - 1) * s + more + span(k, d)) for n, k, s, d, more in steps]
@@ -98,7 +98,7 @@ def spread(
     o: Sequence[Expr],
     k: Sequence[Expr],
 ) -> tuple[Expr | bool, list[Expr]]:
-    """The windows whose `k`-th element is at `o`, if there are any: (guard, their positions)."""
+    """Return the windows whose `k`-th element is at `o`: (guard, positions)."""
     guards: list[Expr | bool] = []
     where: list[Expr] = []
     for n, s, d, begin, e, j in zip(counts, strides, dilations, begins, o, k, strict=True):

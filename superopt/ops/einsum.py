@@ -25,7 +25,7 @@ def _term(text: str, equation: str) -> Term:
 
 
 def _parsed(equation: str) -> tuple[list[Term], Term]:
-    """The terms of the operands and of the result, which is worked out where it is not written."""
+    """Return the labels of the operands and of the result, which is derived if it is implicit."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = [_term(t, equation) for t in left.split(",")]
     if arrow:
@@ -59,7 +59,7 @@ def _equation(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _aligned(terms: Sequence[Term], xs: Sequence[Tensor], equation: str) -> list[Term]:
-    """The terms with DOTS written as the broadcast axes, counted from the last: "-1", "-2"."""
+    """Replace ELLIPSIS in the labels by the broadcast axes, counted from the last: "-1", "-2"."""
     out: list[Term] = []
     for t, x in zip(terms, xs, strict=True):
         extra = x.rank - (len(t) - (DOTS in t))

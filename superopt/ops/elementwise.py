@@ -56,8 +56,8 @@ def _variadic(name: str, fn: str, kinds: str) -> Op:
 
 
 def _fold(fn: str, terms: list[Expr]) -> Expr:
-    """One after the other; of very many the results of some at a time, so that no expression is as
-    deep as there are terms."""
+    """Combine the terms by `fn`; many terms are combined in groups, to bound the depth of the
+    expression."""
     while len(terms) > DEEP:
         terms = [_fold(fn, terms[n : n + DEEP]) for n in range(0, len(terms), DEEP)]
     return reduce(lambda a, b: apply(fn, a, b), terms)
@@ -115,7 +115,7 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def _power(base: DType, exponent: DType) -> DType:
-    """The type in which a power is computed before it is rounded to that of its base."""
+    """Return the type in which a power is computed before it is rounded to the base's type."""
     if base == exponent or (base.is_float and not exponent.is_float):
         return base
     if base.is_float or exponent.is_float:
@@ -173,7 +173,7 @@ def bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
 
 
 def _bound(x: Tensor | None, of: Tensor) -> Expr | None:
-    """The limit of a Clip: a tensor of one element."""
+    """Return the limit of a Clip, which is a tensor of one element."""
     if x is None:
         return None
     if not all(same(n, 1) for n in x.shape) or x.dtype != of.dtype:

@@ -1,6 +1,6 @@
-"""Discrete Fourier transforms, as the sums that define them, in float64.
+"""Discrete Fourier transforms by their defining sums, in float64.
 
-In float32 the sine of a half turn is -9e-8 and not 0, which sums of many terms would show.
+In float32 the sine of pi is -9e-8 instead of 0, which is visible in long sums.
 """
 
 from __future__ import annotations

@@ -124,9 +124,9 @@ def _nd_mode(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 def _last_hit(
     shape: Sequence[Dim], counts: Sequence[Dim], hit: Callable[[Place, Place], Expr]
 ) -> Tensor:
-    """At each place of `shape` the row-major number of the last update that hits it, or -1.
+    """Return for each position the row-major number of the last update that hits it, or -1.
 
-    `hit(place, update)` says whether it does; there are `counts` updates.
+    `hit(position, update)` says whether it does; there are `counts` updates.
     """
     return compute(
         shape,
@@ -144,7 +144,7 @@ def _hit(last: Expr) -> Expr:
 def _merged(
     old: Expr, mode: str, counts: Sequence[Dim], update: Callable[..., tuple[Expr, Expr]]
 ) -> Expr:
-    """`old` merged with all updates that hit; `update` gives (does it hit, the update)."""
+    """Merge `old` with all updates that hit; `update` returns (hits, value)."""
     neutral = const(_NEUTRAL[mode], old.dtype) if mode in _NEUTRAL else old
     return apply(
         mode, old, reduction(_REDUCTIONS[mode], counts, lambda *k: select(*update(*k), neutral))

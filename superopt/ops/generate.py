@@ -1,4 +1,4 @@
-"""Operators that make a tensor out of sizes and attributes, and read no elements."""
+"""Operators that create a tensor from sizes and attributes, without reading elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from superopt.te.node import Expr
 
 
 def _one_of(values: Sequence[Expr], i: Expr, start: int = 0) -> Expr:
-    """values[i - start], by bisection."""
+    """Return values[i - start], by bisection."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing: joining, cutting, permuting, reshaping."""
+"""Data movement: Concat, Split, Transpose, Reshape and similar operators."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from superopt.te.node import Expr
 
 
 def shown(shape: tuple[Dim, ...]) -> str:
-    """A shape for an error text."""
+    """Format a shape for a message."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def known(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
-    """The type and shape of an operand."""
+    """Return the type and shape of an operand. Raises InferError if they are unknown."""
     rank_of(types, operand)
     t = types[operand]
     assert t is not None
@@ -37,14 +37,14 @@ def known(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
 
 
 def zero(x: Tensor, what: str) -> Expr:
-    """The zero (or False) of the elements of `x`."""
+    """Return the zero (or False) of the element type of `x`."""
     if x.dtype == STRING:
         raise InferError(f"{what} of {x.type}: strings have no zero")
     return const(0, x.dtype)
 
 
 def _join(parts: list[Tensor], starts: list[Dim], axis: int, i: tuple[Expr, ...]) -> Expr:
-    """The element of the concatenation, by bisection (so that 1,000 parts nest 10 deep)."""
+    """Return the element of the concatenation, by bisection (1,000 parts nest 10 deep)."""
     if len(parts) == 1:
         return parts[0][(*i[:axis], i[axis] - starts[0], *i[axis + 1 :])]
     half = len(parts) // 2
@@ -150,12 +150,13 @@ def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
 
 
 def reshaped(x: Tensor, shape: tuple[Dim, ...]) -> Tensor:
-    """The elements of `x` in row-major order, in another shape."""
+    """Reshape in row-major order."""
     return compute(shape, lambda *i: x[unravel(ravel(i, shape), x.shape)])
 
 
 def _target(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """0 and -1 replaced by the sizes that they stand for; `allowzero`: is there a size 0?"""
+    """Canonical attributes: 0 and -1 are replaced by the sizes they denote; `allowzero`: whether a
+    size is 0."""
     t, source = known(types)
     shape = sizes(attrs["shape"], "shape")
     dims: list[Dim] = []
@@ -179,7 +180,8 @@ def _target(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _fits(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
-    """Do both have the same number of elements, or would they if the size given as -1 divides?"""
+    """True if both shapes have the same number of elements, or would if the size given as -1
+    divides."""
     total = product(source)
     if product(target) == total:
         return True

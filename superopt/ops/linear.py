@@ -1,4 +1,4 @@
-"""Contractions of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
-    """The matrix product of `a` and `b`, which the operator `name` computes."""
+    """Return the matrix product of `a` and `b` for the operator `name`."""
     if not a.rank or not b.rank:
         raise InferError(f"{name} of {a.type} and {b.type}: a scalar")
     if a.dtype != b.dtype:

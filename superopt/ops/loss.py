@@ -1,4 +1,4 @@
-"""Losses of classification."""
+"""Classification losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizations along axes: Softmax and its like, Layer, RMS, Lp, local response."""
+"""Normalizations along axes: Softmax, LogSoftmax, Layer, RMS, MeanVariance, Lp, LRN."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def statistics(x: Tensor, axes: tuple[int, ...], dtype: DType) -> tuple[Tensor, Tensor]:
-    """Mean and (population) variance of `x` over `axes`, kept with size 1, computed in `dtype`."""
+    """Return mean and population variance of `x` over `axes` (kept with size 1), computed in
+    `dtype`."""
     shape = reduced_shape(x, axes)
     mean = compute(shape, lambda *i: mean_of(x, axes, i, lambda *k: cast(x[k], dtype)))
 
@@ -75,7 +76,8 @@ def _stash(what: str, value: object) -> DType:
 
 
 def _trailing(x: Tensor, axis: int, *others: Tensor | None) -> tuple[int, ...]:
-    """The axes from `axis` on, when the other operands broadcast to `x`."""
+    """Return the axes from `axis` on. Raises InferError unless the other operands broadcast to
+    `x`."""
     for other in others:
         if other is not None and not alike(broadcast(x.shape, other.shape), x.shape):
             raise InferError(f"{other.type} does not broadcast to {x.type}")

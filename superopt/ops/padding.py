@@ -1,4 +1,4 @@
-"""Operators that put elements around a tensor."""
+"""Pad and CenterCropPad."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _pads(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _source(i: Expr, n: Dim, mode: str) -> Expr:
-    """The element of 0..n that stands at place `i`, which may be outside."""
+    """Return the element of 0..n that is at position `i`, which may be outside."""
     if n == 1:
         return const(0, INDEX)
     last = ix.as_index(ix.as_index(n) - 1)

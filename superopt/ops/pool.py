@@ -1,4 +1,4 @@
-"""Pooling: one number for each window, or for each channel."""
+"""Pooling over windows, and global pooling."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _pool_windows(
 
 
 def _canonical(name: str) -> Canonical:
-    """Windows in full; modes that say nothing here are 0."""
+    """Canonical attributes: explicit windows; modes without effect are 0."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         t, shape = known(types)
@@ -94,7 +94,7 @@ def _canonical(name: str) -> Canonical:
 
 
 def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> bool:
-    """Are there as many windows with `ceil_mode` as without?"""
+    """True if `ceil_mode` does not change the number of windows."""
     kernel, strides = sizes(attrs["kernel_shape"], ""), sizes(attrs["strides"], "")
     dilations, pads = sizes(attrs["dilations"], ""), sizes(attrs["pads"], "")
     down, up = (
@@ -116,7 +116,7 @@ def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> b
 def _pooled(
     x: Tensor, ws: list[Window], fn: str, term: Callable[[Expr], Expr], fill: Expr
 ) -> Tensor:
-    """`fn` of `term` of the elements of each window; padding is `fill`."""
+    """Reduce `term` of the elements of each window by `fn`; padding is `fill`."""
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
         return reduction(
@@ -129,7 +129,8 @@ def _pooled(
 
 
 def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
-    """How many elements each window of an axis averages over; None where it is all of them."""
+    """Return how many elements each window of an axis averages; None if it is always the full
+    window."""
     if include_pad:
         past = ix.dim((ix.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end)
         past = ix.dim(ix.as_index(past) - w.begin - w.extent)
@@ -196,7 +197,7 @@ def average_pool(
 
 
 def lowest(dtype: DType) -> Expr:
-    """What no element of a number type is less than."""
+    """Return the least element of a number type."""
     if dtype.is_float:
         return const(-math.inf, dtype)
     return const(-(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0, dtype)

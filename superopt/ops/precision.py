@@ -1,7 +1,8 @@
-"""Sums of products in a precision that holds them: float32 for the 16-bit floats, as runtimes do.
+"""Accumulation precision: sums of products of 16-bit floats are computed in float32, as runtimes
+do.
 
-The operands are widened as tensors and not inside the sum, so that a contraction of 16-bit floats
-looks like any other.
+The operands are converted as tensors and not inside the sum, so that a contraction of 16-bit floats
+has the same form as any other.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from superopt.te.expr import Tensor, cast, compute
 
 
 def wider(x: Tensor) -> Tensor:
-    """`x` in the precision of sums."""
+    """Convert `x` to accumulation precision."""
     kind = wide(x.dtype)
     return x if kind == x.dtype else compute(x.shape, lambda *i: cast(x[i], kind), name="wide")
 
 
 def precise(x: Tensor) -> Tensor:
-    """`x` in float64."""
+    """Convert `x` to float64."""
     return x if x.dtype == F64 else compute(x.shape, lambda *i: cast(x[i], F64), name="precise")
 
 
 def narrowed(x: Tensor, dtype: DType) -> Tensor:
-    """`x` as `dtype` again."""
+    """Convert `x` back to `dtype`."""
     return x if x.dtype == dtype else compute(x.shape, lambda *i: cast(x[i], dtype), name="narrow")

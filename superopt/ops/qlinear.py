@@ -1,4 +1,4 @@
-"""Contractions of quantized tensors: integers, exact; scales and zero points around them."""
+"""Contractions of quantized tensors: exact in integers, with scales and zero points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _RANGE = {I8: (-128, 127), U8: (0, 255)}
 
 
 def _per(name: str, value: Tensor, x: Tensor, axis: int, i: tuple[Expr, ...]) -> Expr:
-    """The scale or zero point for element `i` of `x`: one for all, or one along `axis`."""
+    """Return the scale or zero point for element `i` of `x`: per tensor or per index along
+    `axis`."""
     if value.rank == 0:
         return value[()]
     if value.shape == (1,):
@@ -44,7 +45,7 @@ def _shifted(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tens
 
 
 def _single(name: str, value: Tensor) -> Expr:
-    """The element of a tensor of one."""
+    """Return the element of a tensor of one element."""
     if value.shape not in ((), (1,)):
         raise InferError(f"{name}: {value.type} is not one value")
     return value[(0,) * value.rank]

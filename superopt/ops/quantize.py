@@ -1,4 +1,4 @@
-"""Quantization: integers (or small floats) that stand for numbers by a scale and a zero point."""
+"""Quantization of floats to integers or small floats by a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _saturated(e: Expr, to: DType) -> Expr:
 
 
 def _granular(x: Tensor, given: Tensor, axis: int, block: int, i: tuple[Expr, ...]) -> Expr:
-    """The scale or zero point of the element at `i`: for all, for its index on `axis` or block."""
+    """Return the scale or zero point of the element at `i`: per tensor, per index on `axis`, or per
+    block."""
     if all(n == 1 for n in given.shape) and given.rank <= 1:
         return given[(0,) * given.rank]
     if not block:
@@ -42,7 +43,7 @@ def _granular(x: Tensor, given: Tensor, axis: int, block: int, i: tuple[Expr, ..
 
 
 def _granularity(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """The axis from 0 where it says something, else ONNX's default."""
+    """Canonical attributes: the axis from 0 where it matters, else ONNX's default."""
     scale = types[1]
     assert scale is not None
     assert scale.shape is not None
@@ -52,7 +53,7 @@ def _granularity(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _quantized(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """The result's type is written only where no zero point tells it."""
+    """Canonical attributes: the output type is given only if no zero point determines it."""
     zero = types[2] if len(types) > 2 else None
     to = attrs["output_dtype"] or None
     if zero is not None:
@@ -153,10 +154,11 @@ def dequantize_linear(
 
 @op("DynamicQuantizeLinear", example="f32[2,3]", since=11)
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`x` in 8 bits, with the scale and zero point by which its range, 0 included, fills them.
+    """Quantize `x` to 8 bits, with the scale and zero point that map its range, extended to 0, to
+    0..255.
 
-    The scale of a range of zero is 1, as in ONNX Runtime: by ONNX's formula it is 0, and the
-    quotients 0 / 0 have no value that can be quantized.
+    The scale of an empty range is 1, as in ONNX Runtime: ONNX's formula gives 0, and 0 / 0 cannot
+    be quantized.
     """
     expect("DynamicQuantizeLinear", "f", x)
     axes = tuple(range(x.rank))

@@ -27,7 +27,7 @@ _sorted = axes_from()
 
 
 def reduced_shape(x: Tensor, axes: Sequence[int], keepdims: bool = True) -> tuple[Dim, ...]:
-    """The shape that is left when `axes` of `x` are reduced."""
+    """Return the shape after reducing `axes` of `x`."""
     if keepdims:
         return tuple(1 if a in axes else n for a, n in enumerate(x.shape))
     return tuple(n for a, n in enumerate(x.shape) if a not in axes)
@@ -52,7 +52,7 @@ def over(
 
 
 def count(x: Tensor, axes: Sequence[int], dtype: DType) -> Expr:
-    """How many elements a reduction over `axes` takes, as a number of `dtype`."""
+    """Return the number of elements that a reduction over `axes` takes, as a number of `dtype`."""
     return cast(ix.as_index(product(x.shape[a] for a in axes)), dtype)
 
 

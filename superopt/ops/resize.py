@@ -1,8 +1,8 @@
 """Resizing by interpolation, where runtimes agree on the coordinates.
 
-The place in the original that element i of the result stands for is a fraction (a i + b) / c, kept
-exact. Runtimes compute it in floats, so a `nearest` whose rounding would hang on the last bit of
-such a float, or a size that would, has no expression here.
+Element i of the result is at the exact fraction (a i + b) / c of the input axis. Runtimes compute
+it in floats, so a `nearest` mode or a size that depends on the last bit of such a float has no
+expression here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The place (slope i + offset) / divisor of element i."""
+    """The coordinate (slope i + offset) / divisor of element i."""
 
     slope: int
     offset: int
@@ -57,7 +57,7 @@ def _line(slope: Fraction, offset: Fraction) -> Line:
 
 
 def _coordinates(what: str, mode: str, scale: Fraction, extent: Dim, size: Dim) -> Line:
-    """Where the elements of a resized axis stand in the original one."""
+    """Return where the elements of a resized axis are on the original axis."""
     half = Fraction(1, 2)
     match mode:
         case "asymmetric":
@@ -77,7 +77,7 @@ def _coordinates(what: str, mode: str, scale: Fraction, extent: Dim, size: Dim) 
 
 
 def _is_exact(mode: str, scale: Fraction, extent: Dim, size: Dim) -> bool:
-    """Do runtimes compute a whole place exactly, by one division of exact numbers?"""
+    """True if runtimes compute an integer coordinate exactly, by one division of exact numbers."""
     if mode == "align_corners":
         return True
     if mode == "half_pixel_symmetric" and scale * extent != size:  # its shift is a sum of products
@@ -103,7 +103,8 @@ def _clamped(i: Expr, extent: Dim) -> Expr:
 
 
 def _nearest(what: str, line: Line, rounding: str, scale: Fraction, size: Dim, exact: bool) -> Line:
-    """The line whose floor is the nearest element; `exact`: do runtimes not round whole places?"""
+    """Return the line whose floor is the nearest element. exact: runtimes do not round integer
+    coordinates."""
     a, b, c = line.slope, line.offset, line.divisor
     match rounding:
         case "round_prefer_floor":
@@ -139,7 +140,7 @@ def _resized_nearest(x: Tensor, axis: int, line: Line, size: Dim) -> Tensor:
 
 
 def _weights(r: Expr, mode: str, a: float) -> list[Expr]:
-    """The weights of the taps around a place, `r` of the way from the one before it to the next."""
+    """Return the tap weights at a coordinate that is `r` past the preceding element."""
     if mode == "linear":
         return [1 - r, r]
 

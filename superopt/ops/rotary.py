@@ -13,7 +13,8 @@ from superopt.te.node import Dim, Expr
 
 
 def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """`num_heads` where three axes need it; a rotary dimension that is the whole head is 0."""
+    """Canonical attributes: `num_heads` for rank 3 only; a rotary dimension equal to the head size
+    is 0."""
     t, shape = known(types)
     attrs = flags("interleaved")(types, attrs)
     heads, dim = attrs["num_heads"], attrs["rotary_embedding_dim"]

@@ -1,4 +1,4 @@
-"""Sampling at places that are data: affine grids, and the elements of a tensor around a place."""
+"""AffineGrid and GridSample: interpolation at coordinates that are data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _between(x: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def _into_range(x: Expr, n: Dim, padding: str, align: bool) -> Expr:
-    """A place clamped to the border or reflected at it; as it is where padding is zeros."""
+    """Clamp or reflect a coordinate; unchanged for zero padding."""
     last = cast(ix.as_index(ix.as_index(n) - 1), x.dtype)
     if padding == "zeros":
         return x
@@ -86,7 +86,7 @@ def _into_range(x: Expr, n: Dim, padding: str, align: bool) -> Expr:
 
 
 def _tap(i: Expr, n: Dim, padding: str, align: bool) -> tuple[Expr | bool, Expr]:
-    """(is there an element, which) at the whole number `i`, an i64."""
+    """Return (guard, index) of the element at the integer coordinate `i`, an i64."""
     size = cast(ix.as_index(n), I64)
     zero = const(0, I64)
     if padding == "zeros":
@@ -102,7 +102,7 @@ def _tap(i: Expr, n: Dim, padding: str, align: bool) -> tuple[Expr | bool, Expr]
 
 
 def _shares(mode: str, r: Expr) -> list[tuple[int, Expr]]:
-    """(tap, weight) around a place `r` past tap 0."""
+    """Return (tap, weight) pairs around a coordinate that is `r` past tap 0."""
     if mode == "linear":
         return [(0, 1 - r), (1, r)]
 
@@ -189,7 +189,7 @@ def _place(
 def _axis_taps(
     mode: str, place: Expr, n: Dim, padding: str, align: bool, dtype: DType
 ) -> list[tuple[Expr | bool, Expr, Expr]]:
-    """(is there an element, which, its weight) for each tap around a place."""
+    """Return (guard, index, weight) for each tap around a coordinate."""
     if mode == "nearest":
         return [(*_tap(cast(place, I64), n, padding, align), const(1, dtype))]
     floor = apply("floor", place)

@@ -1,4 +1,4 @@
-"""Scalars that operators share: ONNX's float attributes, and the precision of an accumulation."""
+"""Shared scalars: ONNX float attributes and accumulation precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from superopt.te.node import Const, Expr
 
 
 def single(value: float) -> float:
-    """`value` as an ONNX float attribute holds it: rounded to float32."""
+    """Round `value` to float32, as an ONNX float attribute stores it."""
     return float(np.float32(value))
 
 
@@ -44,22 +44,23 @@ def flags(*keys: str) -> Canonical:
 
 
 def number(value: float, dtype: DType) -> Const:
-    """A float attribute as a constant of `dtype`; an integer type takes whole numbers only."""
+    """Return a float attribute as a constant of `dtype`. Raises InferError for a fraction in an
+    integer type."""
     if not dtype.is_float and value != int(value):
         raise InferError(f"{value} is no {dtype}")
     return const(value if dtype.is_float else int(value), dtype)
 
 
 def wide(dtype: DType) -> DType:
-    """The precision in which runtimes sum elements of `dtype`: float32 for the 16-bit floats.
+    """Return the accumulation type of `dtype`: float32 for 16-bit floats.
 
-    A sum of float16 overflows at 65504 where the mean does not, and every runtime has it wider.
+    A float16 sum overflows at 65504 where the mean does not; all runtimes accumulate in float32.
     """
     return F32 if dtype in (F16, BF16) else dtype
 
 
 def widened(e: Expr) -> Expr:
-    """`e` in the precision of sums."""
+    """Convert `e` to accumulation precision."""
     return cast(e, wide(e.dtype))
 
 

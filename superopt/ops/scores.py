@@ -31,7 +31,7 @@ from superopt.te.node import Expr
 
 
 def repeated(what: str, x: Tensor, heads: Dim) -> Tensor:
-    """Each head of `x` as often as it takes to have `heads`."""
+    """Repeat the heads of `x` to `heads` heads (grouped-query attention)."""
     own = x.shape[1]
     if own == heads:
         return x
@@ -43,7 +43,8 @@ def repeated(what: str, x: Tensor, heads: Dim) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
-    """q k^T scaled, half of it on either side: sizes (batch, heads, queries, keys)."""
+    """Return scale * q k^T, (batch, heads, queries, keys); each operand is scaled by
+    sqrt(scale)."""
     root = cast(apply("sqrt", scale), q.dtype)
     left = wider(compute(q.shape, lambda *i: q[i] * root, name="q"))
     right = wider(compute(k.shape, lambda *i: k[i] * root, name="k"))
@@ -56,7 +57,7 @@ def scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
 
 
 def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
-    """Softmax along the last axis, in `precision`, zero where `bias` allows no key at all."""
+    """Softmax along the last axis in `precision`; zero where `bias` masks all keys."""
     wide = compute(x.shape, lambda *i: cast(x[i], precision), name="wide")
     keys = x.shape[-1]
     top = compute(x.shape[:-1], lambda *i: reduce_max(keys, lambda t: wide[(*i, t)]), name="top")
@@ -86,7 +87,7 @@ def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
 
 
 def attended(weights: Tensor, v: Tensor) -> Tensor:
-    """The values of the keys, weighted."""
+    """Return the weighted sum of the values."""
     shares, values = wider(weights), wider(v)
     out = compute(
         (*weights.shape[:3], v.shape[3]),
@@ -113,10 +114,11 @@ def mask_bias(
     left: int,
     right: int,
 ) -> Tensor | None:
-    """What is added to the scores, with axes of 1 where it does not depend on them, or None.
+    """Return the bias added to the scores, with size-1 axes where it is constant, or None.
 
-    valid: keys that count, per batch; the queries are the last of them. before: keys before the
-    queries otherwise. left, right: keys that a query sees on either side, -1 for all.
+    valid_keys: number of valid keys for each batch element; the queries are the last of them.
+    past_keys: keys before the queries otherwise. left, right: window sizes of each query, -1 for
+    unlimited.
     """
     banded = causal or left >= 0 or right >= 0
     if mask is None and valid is None and not banded:

@@ -1,4 +1,4 @@
-"""Positions: where the extreme is, or several are, one-hot forms of it, and running sums."""
+"""ArgMax, ArgMin, Hardmax, TopK, OneHot and cumulative sums."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _top(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def _exceeds(a: Expr, b: Expr) -> Expr:
-    """a > b in the order in which NaN is greater than all numbers, and equal to itself."""
+    """a > b in the order in which NaN is greater than all numbers and equal to itself."""
     if not a.dtype.is_float:
         return compare("lt", b, a)
     numbers = apply("not", compare("le", a, b))  # or one of them is NaN

@@ -1,4 +1,4 @@
-"""Window functions of signal processing, whose size is known when the graph is built."""
+"""Window functions of signal processing, of a size known at graph construction."""
 
 from __future__ import annotations
 

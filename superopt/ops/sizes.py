@@ -1,4 +1,4 @@
-"""Arithmetic on sizes that may be symbolic: what the ranges decide is simplified, the rest kept."""
+"""Arithmetic on sizes that may be symbolic: simplified where the ranges decide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from superopt.te.node import Apply, Const, Dim, Expr
 
 
 def sizes(value: Attr, what: str) -> tuple[Dim, ...]:
-    """An attribute that is a tuple of sizes; one size alone is a tuple of one."""
+    """Return an attribute as a tuple of sizes; a single size becomes a tuple of one."""
     given = value if isinstance(value, tuple) else (value,)
     out: list[Dim] = []
     for v in given:
@@ -21,7 +21,7 @@ def sizes(value: Attr, what: str) -> tuple[Dim, ...]:
 
 
 def integers(value: Attr, what: str) -> tuple[int, ...]:
-    """An attribute that is a tuple of known integers; one alone is a tuple of one."""
+    """Return an attribute as a tuple of static integers; a single one becomes a tuple of one."""
     out: list[int] = []
     for v in sizes(value, what):
         if not isinstance(v, int):
@@ -31,7 +31,7 @@ def integers(value: Attr, what: str) -> tuple[int, ...]:
 
 
 def scalar(value: Attr, what: str) -> Dim:
-    """An attribute that is one size, or a tuple of one."""
+    """Return an attribute that is one size, or a tuple of one."""
     values = sizes(value, what)
     if len(values) != 1:
         raise InferError(f"{what} {value} is not one number")
@@ -39,7 +39,7 @@ def scalar(value: Attr, what: str) -> Dim:
 
 
 def at_most(a: Dim, b: Dim) -> bool:
-    """Is a <= b for all values of the symbols, as far as the ranges say?"""
+    """True if a <= b for all values of the symbols, as far as the ranges decide."""
     if _at_most(a, b):
         return True
     if isinstance(ix.apply("le", (ix.as_index(a), ix.as_index(b)), BOOL), Const):

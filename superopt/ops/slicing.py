@@ -1,4 +1,4 @@
-"""Operators that keep a part of a tensor, or its elements in another order."""
+"""Slice, Trilu and ReverseSequence."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def _count(start: Dim, end: Dim, step: int) -> Dim:
 
 
 def _slices(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    """One entry for each axis that is cut, sorted; bounds in range, counted from the start.
+    """Canonical attributes: one entry for each sliced axis, sorted; bounds in range, counted from
+    0.
 
-    With a negative step an end before the first element is written as ONNX wants it: PAST_START.
+    With a negative step an end before the first element is PAST_START, as ONNX requires.
     """
     t, shape = known(types)
     starts, ends = sizes(attrs["starts"], "starts"), sizes(attrs["ends"], "ends")

@@ -1,4 +1,4 @@
-"""Decision trees: a walk of as many steps as the deepest one has."""
+"""Decision trees: a traversal with as many steps as the deepest tree has."""
 
 from __future__ import annotations
 

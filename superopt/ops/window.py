@@ -1,4 +1,4 @@
-"""Sliding windows along an axis: sizes, pads in one form, which element a window sees where."""
+"""Sliding windows along an axis: counts, canonical pads, element indices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`count` windows of `size` elements `dilation` apart, `stride` apart, on an axis of `extent`.
+    """`count` windows of `size` elements on an axis of `extent`; `dilation` is the distance of
+    elements, `stride` that of windows.
 
-    begin, end: elements of padding; hangs: may the last window see elements past the axis, in the
-    padding or even past that?
+    begin, end: padding. hangs: the last window may cover elements past the axis, in the padding or
+    beyond it.
     """
 
     extent: Dim
@@ -33,22 +34,23 @@ class Window:
 
 
 def span(size: Dim, dilation: Dim) -> Dim:
-    """The elements from the first to the last that a window sees."""
+    """Return the distance from the first to the last element of a window, plus one."""
     return ix.dim((ix.as_index(size) - 1) * dilation + 1)
 
 
 def place(w: Window, position: Expr, k: Expr) -> Expr:
-    """The element that window `position` sees as its `k`-th; outside the axis it is padding."""
+    """Return the index of the `k`-th element of window `position`; outside the axis it is
+    padding."""
     return ix.as_index(position * w.stride + k * w.dilation - w.begin)
 
 
 def padded(w: Window) -> bool:
-    """May a window see an element outside the axis?"""
+    """True if a window may cover an element outside the axis."""
     return w.begin != 0 or w.hangs
 
 
 def seen(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> Expr | bool:
-    """Is the element that the windows see at `ks` inside?"""
+    """Return the guard that the elements at `ks` of the windows are inside."""
     return both(
         *(
             inside(place(w, o, k), w.extent)
@@ -59,7 +61,7 @@ def seen(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) ->
 
 
 def places(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> list[Expr]:
-    """`place` along each axis."""
+    """Return `element_index` along each axis."""
     return [place(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
 
 
@@ -71,7 +73,7 @@ def _per_axis(what: str, value: Attr, rank: int, key: str, least: int) -> tuple[
 
 
 def _same(extent: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
-    """The padding with which there is a window for each stride."""
+    """Return the total padding of SAME modes, with which there is a window for each stride."""
     last = ix.dim((ix.as_index(ceil_div(extent, stride)) - 1) * stride)
     return larger(minus(ix.dim(ix.as_index(last) + span(size, dilation)), extent), 0)
 
@@ -163,7 +165,7 @@ def windows(
 
 
 def kernel_checked(what: str, attrs: dict[str, Attr], kernel: Sequence[Dim]) -> dict[str, Attr]:
-    """`kernel_shape`, which the weights' shape says already, checked and dropped."""
+    """Check `kernel_shape` against the weights' shape, and drop it."""
     given = attrs["kernel_shape"]
     if given is not None and tuple(sizes(given, "kernel_shape")) != tuple(kernel):
         raise InferError(f"{what}: kernel_shape {given} != {tuple(kernel)} of w")

@@ -1,1 +1,1 @@
-"""Partially equivalent programs: where they are equal, and what corrects them."""
+"""Partially equivalent programs: where they are equal, and how to correct them."""

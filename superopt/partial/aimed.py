@@ -1,8 +1,8 @@
-"""Inputs for which what is compared in a program is equal, or nearly: conditions that hold for few
-inputs are met by these, on both sides.
+"""Targeted inputs: inputs for which the sides of a comparison are equal or nearly equal, on both
+sides of it. They cover conditions that few random inputs meet.
 
-Of each condition the gap between both sides is taken at some places, and one of the elements that
-it hangs on is moved until the gap is what is wanted: a step of the secant, and another.
+For each condition the gap between its sides is evaluated at some places, and one input element is
+moved by secant steps until the gap has the target value.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Sides = tuple[Expr, Expr | None, bool]  # of a condition, and whether it matters
 
 @dataclass(slots=True)
 class Aimed(Doubles):
-    """moved: of inputs which elements are not what is drawn, in order, and what they are. far: the
-    largest number of a program, about."""
+    """Points with moved elements. moved: for each input the sorted positions and values of moved
+    elements. far: about the largest number in the program."""
 
     far: float = 0.0
     moved: dict[Tensor, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
@@ -56,18 +56,19 @@ class Aimed(Doubles):
         return np.where(keys[found] == at, values[found].astype(x.dtype), x)
 
     def scale(self, turn: np.ndarray) -> np.ndarray:
-        """In every other round large, and beyond all numbers of a program."""
+        """Alternate rounds of draws use numbers beyond all numbers of the program."""
         return np.where(turn % SCALES == 1, max(LARGE, self.far), 1.0)
 
     def move(self, t: Tensor, at: np.ndarray, to: np.ndarray) -> None:
-        """Where several are to be the same element the last is; others stay where they are."""
+        """Move elements. If several moves hit one element the last wins; others stay."""
         keys, values = self.moved.get(t, (np.zeros(0, np.int64), np.zeros(0)))
         keys, last = np.unique(np.concatenate((at, keys)), return_index=True)
         self.moved[t] = keys, np.concatenate((to, values))[last]
 
 
 def conditions(bodies: Sequence[Expr]) -> list[Sides]:
-    """What is compared with what; or is rounded, whose halves are its steps."""
+    """Return the pairs of compared expressions, and rounded expressions, whose ties are halves of a
+    step."""
     found = dict.fromkeys(x for b in once(bodies) for e in parts(b) for x in _compared(e))
     return [x for x in found if terms(x[0]) <= LONGEST][:MOST]
 
@@ -93,9 +94,10 @@ def aimed(
     bodies: Sequence[Expr],
     places: np.ndarray,
 ) -> list[int]:
-    """Moves elements of inputs, for conditions that are not met by other inputs, and says of which
-    draws: of numbers above 0, or below, of which one that is moved is the least, or the largest.
-    In some of them each condition is met on a side of its own, since some hold only together."""
+    """Move input elements to meet conditions that untargeted inputs do not cover. Return the draws
+    that do. Only draws of one sign are used, in which a moved element becomes the minimum or
+    maximum. Joint draws meet each condition on an independent side, since some hold only together.
+    """
     draws = [d for d in range(DRAWS) if d % len(SIGNED) in ONE_SIGN]
     count, rare = 0, False
     gaps = np.tile(np.repeat(GAPS, EACH // len(GAPS)), len(places))
@@ -121,7 +123,8 @@ def aimed(
 
 @dataclass(slots=True)
 class _Condition:
-    """axes, at: places of a condition, with those of sums, and the draws, which are `count`."""
+    """A condition at sampled places. axes, at: the places, including those of sums; `count` draws
+    each."""
 
     points: Doubles
     sides: Sides
@@ -146,7 +149,7 @@ class _Condition:
         return _Condition(points, sides, (*axes, *over, DRAW), at, len(draws))
 
     def met(self) -> bool:
-        """At each place, on both sides; and exactly, where that makes a difference."""
+        """True if each place has draws on both sides, and ties where these matter."""
         _, other, ties = self.sides
         if other is None:
             return False
@@ -155,13 +158,14 @@ class _Condition:
         return bool(np.all(seen))
 
     def turns(self) -> bool:
-        """Is it met on two sides anywhere? Many never are: what is clipped at 0 is not below it."""
+        """True if any place meets two sides. Many conditions never do: a value clipped at 0 is not
+        below it."""
         gap = self.gap()
         seen = [(gap > 0).any(), (gap < 0).any(), (gap == 0).any() and self.sides[2]]
         return self.sides[1] is None or sum(map(bool, seen)) > 1
 
     def wanted(self, gaps: np.ndarray) -> np.ndarray:
-        """Such gaps, as its sides may have."""
+        """Return the target gaps rounded to gaps that the sides can have."""
         if self.sides[1] is None:
             return np.asarray(gaps + np.rint(2 * self.gap()) / 2)
         if self.sides[0].dtype.is_float:
@@ -176,7 +180,7 @@ class _Condition:
         return np.asarray(a - b)
 
     def loads(self) -> list[Load]:
-        """Elements of inputs that are numbers, in both sides in turns."""
+        """Return numeric input elements read by the sides, alternating between both."""
         found = [
             [e for e in parts(x) if isinstance(e, Load) and e.tensor.body is None]
             for x in self.sides[:2]
@@ -186,7 +190,7 @@ class _Condition:
         return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:LOADS]
 
     def meet(self, points: Aimed, gaps: np.ndarray) -> None:
-        """Moves elements so that these, one for each place and draw, are between its sides."""
+        """Move elements so that the sides have these gaps, one for each place and draw."""
         wanted = self.wanted(gaps)
         for load in self.loads():
             keys = self.where(load) * self.points.draws + self.at[:, -1]
@@ -214,7 +218,7 @@ class _Condition:
         return np.asarray(x[0] if t.dtype.is_float else x, np.float64)
 
     def where(self, load: Load) -> np.ndarray:
-        """The places in an input that are read there, those of sums within at 0."""
+        """Return the positions read in an input; axes of inner sums are at 0."""
         inner = frozenset[Axis]().union(*map(free_axes, load.index)) - set(self.axes)
         axes = (*self.axes[:-1], *inner, DRAW)
         none = np.zeros((len(self.at), len(inner)), np.int64)

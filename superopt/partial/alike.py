@@ -1,11 +1,12 @@
-"""At which places two programs are equal: told by random inputs, over a prime field and the reals.
+"""Decide at which places two programs are equal, by random inputs over a prime field and the reals.
 
-Of sums, products and quotients the field says it, and is right but for a chance that is known. Of
-maxima the sets of terms are compared (`extremes.py`). What neither decides is tried on many numbers
-(`doubles.py`): where some tell a difference there is one. Where none does, programs of maxima and
-conditions are equal, so far as there are few terms, each of which is the largest in some inputs;
-what is the same functions of the same things is, whatever these are (`free.py`); others are if they
-are over the field, too, whose functions know few laws. Else it is not known.
+For sums, products and quotients the field decides, up to a known chance of error. Maxima are
+compared as sets of terms (`term_sets.py`). What neither decides is tested on floats
+(`float_points.py`), where one difference proves inequality. If there is none, programs of maxima
+and conditions are taken as equal if they have few terms, each of which is the maximum in some
+input. The same functions of the same arguments are equal for any functions (`uninterpreted.py`).
+Others are equal if they are equal over the field with uninterpreted functions, which satisfy few
+laws. Otherwise the result is unknown.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Programs that are compared: as they are; with sums over few places (`fewer.py`); and these
-    with sums in sums as tensors (`shared.py`). known: are they rational functions and maxima?
-    bounded: rational functions only? sets: may maxima be sets of their terms? free: may functions
-    be any (`free.py`), since no element says which one is read? fragile: does a number that is
-    rounded decide, so that one input is not enough to tell a difference? orders: does the order of
-    numbers, or a bool, decide? See `plain` and `_peaks`. kinds: axes whose places are all alike
-    (`fewer.columns`)."""
+    """Two programs in several forms: as given, with shortened sums (`shortened_sums.py`), and with
+    nested sums as tensors (`nested_sums.py`).
+
+    known: only rational functions and maxima. bounded: only rational functions. sets: maxima may be
+    compared as term sets. free: functions may be uninterpreted, since no value is used as an index.
+    fragile: a rounded number decides, so one input does not prove a difference. orders: the order
+    of numbers, or a bool, matters. plain: see `is_piecewise_rational`. peaks: terms of the longest
+    maximum. kinds: axes whose places are interchangeable (`interchangeable_columns`).
+    """
 
     axes: Sequence[Axis]
     bodies: list[Expr]
@@ -90,8 +93,8 @@ class Alike:
         )  # fmt: skip
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """At which places they are equal, and at which of the others it is not known that they are
-        not."""
+        """Return at which places the programs are equal, and at which of the others this is
+        unknown."""
         if not self.kinds:
             return self._at(places)
         some, which = np.unique(renamed(places, self.kinds), axis=0, return_inverse=True)
@@ -126,12 +129,12 @@ class Alike:
 
     @property
     def over_numbers(self) -> list[Expr]:
-        """With sums over few places, as far as numbers allow it."""
+        """The programs with shortened sums, as far as that is valid over the reals."""
         return shortened(self.whole, self.axes, zeros=True)
 
     @property
     def alike(self) -> np.ndarray:
-        """Which axes have places that are all alike, whatever the others are at."""
+        """Return which axes have interchangeable places for any places of the other axes."""
         alone = {some[0] for some, _ in self.kinds if len(some) == 1}
         return np.array([n in alone for n in range(len(self.axes))], bool)
 
@@ -140,7 +143,7 @@ class Alike:
         return min(max(ORDERED, PEAKS * self.peaks), MOST_ORDERED)
 
     def of_same_terms(self, places: np.ndarray) -> np.ndarray:
-        """At which places they are of the same maxima, whatever the order of numbers."""
+        """Return the places with the same term sets, for any order of numbers."""
         numbers, caps = numbers_of(self.bodies), alone(self.bodies)
         if self.known:  # a second input is for chance, of which there is little
             count = INPUTS if len(places) * self.peaks <= MUCH else 1
@@ -150,14 +153,13 @@ class Alike:
         return of_same_terms(self.axes, self.own, places, numbers, caps)
 
     def of_same_functions(self, places: np.ndarray) -> np.ndarray:
-        """At which places they are the same sums and products of the same functions."""
+        """Return the places with the same sums and products of the same uninterpreted functions."""
         a, b = self.drawn(self.own, places, range(INPUTS), Free(0, draws=INPUTS))
         return np.asarray((a == b).all(1))
 
     def over_field(self, places: np.ndarray) -> np.ndarray:
-        """At which places no input tells a difference. Sums over the ends of windows are compared
-        first, where there is much to compute: where these differ, as they do at most places of
-        boxes that differ, no more is asked."""
+        """Return the places at which no input over the field shows a difference. If much has to be
+        computed, sums over window ends are compared first: most places that differ differ there."""
         left = np.arange(len(places))  # where it is not known yet
         components = 1 if all(map(ring, self.bodies)) else 2
         ends = thinned(self.bodies) if len(places) * terms(self.bodies[0]) > MUCH else []
@@ -174,16 +176,16 @@ class Alike:
     def drawn(
         self, bodies: Sequence[Expr], places: np.ndarray, draws: Sequence[int], points: Points
     ) -> list[np.ndarray]:
-        """Their elements, (places, draws), of several inputs."""
+        """Evaluate the bodies at places for several inputs: (places, draws) each."""
         drawn = np.tile(draws, len(places))
         at = np.column_stack((places.repeat(len(draws), 0), drawn))
         some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
         return [x.reshape(len(places), len(draws)) for x in some]
 
     def over_keyed(self, places: np.ndarray) -> np.ndarray:
-        """At which places no input over a field tells a difference, whatever functions are. Where
-        maxima are taken, numbers of any order, and some that are all below 0, all above it, or
-        nearly all below: what a border of zeros does is told by these."""
+        """Return the places at which no input over a field with uninterpreted functions shows a
+        difference. If maxima occur, numbers of any order are tried, and all negative, all positive
+        and nearly all negative ones, which reveal the effect of zero padding."""
         left = np.arange(len(places))
         for seed, above in enumerate(ABOVE if self.orders else ABOVE[:1]):
             points = Points(seed, above=above, draws=INPUTS)
@@ -194,8 +196,8 @@ class Alike:
         return same
 
     def of_any(self, places: np.ndarray) -> np.ndarray:
-        """At which places no numbers tell a difference, whatever functions are of these: all laws
-        of the order of numbers hold there, none of functions."""
+        """Return the places equal over floats for any functions: all laws of order hold there, but
+        none of functions."""
         points = Doubles(0, centres=self.centres, wide=True, free=True)
         real = shared(self.over_numbers)
         with np.errstate(all="ignore"):
@@ -204,13 +206,13 @@ class Alike:
 
     @property
     def centres(self) -> tuple[float, ...]:
-        """Numbers beside which a program may do something else."""
+        """Numbers near which a program may change its behaviour."""
         numbers = [float(n) for n in numbers_of(self.bodies)]
         return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
 
     def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """At which places all inputs say that they are equal, at which some that they are not, and
-        at which they are the same functions, for which few inputs are tried."""
+        """Return three masks: places that are equal for all inputs, places that differ for some
+        input, and places with the same uninterpreted functions, for which few inputs are tried."""
         points = Doubles(0, centres=self.centres, wide=self.plain)
         real = shared(self.over_numbers)
         near = np.ones(len(places), bool)
@@ -237,8 +239,8 @@ class Alike:
     def aim(
         self, places: np.ndarray, left: np.ndarray, near: np.ndarray, apart: np.ndarray
     ) -> None:
-        """Inputs that meet conditions, at some of many places that are left. Where numbers are
-        rounded conditions may be met by one program and not by the other."""
+        """Compare on targeted inputs at a sample of the undecided places. If numbers are rounded,
+        one program may meet a condition that the other does not."""
         left = left[:: 1 + len(left) // AIMED]
         if not len(left):
             return
@@ -263,7 +265,7 @@ def of_same_terms(
     numbers: tuple[Number, ...],
     caps: str = "max",
 ) -> np.ndarray:
-    """At which places they are of the same maxima. caps: see `extremes.alone`."""
+    """Return the places with the same term sets. caps: see `lone_cap_kind`."""
     same = np.ones(len(places), bool)
     for seed in range(INPUTS):
         there = np.flatnonzero(same)
@@ -279,15 +281,15 @@ def _equal(
 
 
 def _ordered(e: Expr) -> bool:
-    """Is anything compared, or the largest of something taken?"""
+    """True for a comparison or a maximum."""
     if isinstance(e, Reduce):
         return e.fn in OTHER
     return isinstance(e, Apply) and e.args[0].dtype.is_float and function(e.fn).field == "order"
 
 
 def _tossed(e: Expr) -> bool:
-    """Is a bool or an integer read, of which two are equal by chance, or is it asked whether
-    numbers are equal, which two are by chance only?"""
+    """True if a bool or an integer is read, of which two may be equal by chance, or for an equality
+    test of floats, which holds only by chance."""
     match e:
         case Load(t):
             return not t.dtype.is_float
@@ -299,7 +301,7 @@ def _tossed(e: Expr) -> bool:
 
 
 def _rational(e: Expr) -> bool:
-    """Does the field know all laws of it?"""
+    """True if the field satisfies all laws of this expression."""
     match e:
         case Const(value, dtype) if dtype.is_float:
             return value == value
@@ -315,7 +317,7 @@ def _rational(e: Expr) -> bool:
 
 
 def _counts_infinities(e: Expr) -> bool:
-    """Is an infinity added to what is, or multiplied, whose laws are its own?"""
+    """True if an infinity is an operand of arithmetic, which has laws of its own."""
     match e:
         case Reduce(fn, _, body):
             return fn not in OTHER and _infinite(body)
@@ -334,7 +336,7 @@ def _infinite(e: Expr) -> bool:
 
 
 def _peaks(e: Expr) -> int:
-    """Terms of the longest maximum in a maximum."""
+    """Return the number of terms of the longest maximum."""
     match e:
         case Reduce(fn, axes, body):
             return prod(a.size for a in axes if fn in ("max", "min")) * _peaks(body)

@@ -1,7 +1,7 @@
-"""Maxima as sets of their terms, of which each is a bit, where these are few.
+"""Bit-set form of small term sets: each term is a bit.
 
-Windows over windows over windows have sets of hundreds of terms, of which most are in those of a
-neighbour, too: to unite such is far faster bit by bit than to sort them.
+Nested windows have sets of hundreds of terms, most of which neighbours share. A union of bit sets
+is far faster than sorting.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WORDS = 16  # of 64 bits
 
 
 class NoBits(Exception):
-    """There are too many terms, or numbers among them."""
+    """There are too many terms, or constants among them."""
 
 
 def bare(e: Expr) -> bool:
-    """Is it of maxima of computed maxima of what is read, and of no numbers?"""
+    """True for maxima of computed maxima of loads, without constants."""
     return isinstance(e, Reduce) and _deep(e.body) and _bare(e, e.fn)
 
 
@@ -46,12 +46,12 @@ def _deep(e: Expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bits(Sets):
-    """Arrays (..., words). found: terms, and the bits that stand for them."""
+    """Term sets as arrays (..., words). found: the bit of each term."""
 
     found: dict[int, int] = field(default_factory=dict)
 
     def term(self, x: np.ndarray, e: Expr) -> np.ndarray:
-        """Raises NoBits."""
+        """Return singleton sets. Raises TooManyTerms."""
         some, which = np.unique(super(Bits, self).term(x, e)[..., 0], return_inverse=True)
         out = np.zeros((len(some), WORDS), np.uint64)
         for n, term in enumerate(some.tolist()):

@@ -1,4 +1,4 @@
-"""Parts of a tensor: boxes of every step-th element along each axis."""
+"""Boxes: strided sub-ranges of a tensor along each axis."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Span:
         return range(self.begin, self.end, self.step)
 
     def at(self, k: int) -> int:
-        """The k-th index."""
+        """Return the k-th index."""
         return self.begin + k * self.step
 
     def part(self, begin: int, end: int, step: int = 1) -> Span:
-        """Of its indices those from the begin-th on, below the end-th, every step-th."""
+        """Return the sub-span of positions begin, begin + step, ... below end."""
         last = begin + (len(range(begin, end, step)) - 1) * step
         return Span(self.at(begin), self.at(last) + 1, self.step * step)
 
@@ -50,13 +50,13 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 def volume(box: Box) -> int:
-    """Elements of a box."""
+    """Return the number of elements of a box."""
     return prod(s.count for s in box)
 
 
 def parted(box: Box, there: np.ndarray) -> tuple[list[Box], list[Box]]:
-    """What is there of a box and what is not, as boxes along its last axis. there: of each of its
-    elements, the last axis the fastest."""
+    """Split a box into the boxes inside and outside a mask, along its last axis. inside: one flag
+    for each element, in row-major order."""
     *before, last = box or (Span(0, 1),)
     rows = there.reshape(-1, last.count)
     begin = np.ones_like(rows)
@@ -80,12 +80,12 @@ def show(box: Box) -> str:
 
 
 def where(box: Box) -> tuple[slice, ...]:
-    """The box, for numpy."""
+    """Return the box as numpy slices."""
     return tuple(slice(s.begin, s.end, s.step) for s in box)
 
 
 def mask(boxes: Iterable[Box], shape: Sequence[int]) -> np.ndarray:
-    """Which elements lie in one of the boxes."""
+    """Return which elements are in one of the boxes."""
     out = np.zeros(tuple(shape), bool)
     for b in boxes:
         out[where(b)] = True
@@ -93,8 +93,8 @@ def mask(boxes: Iterable[Box], shape: Sequence[int]) -> np.ndarray:
 
 
 def joined(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
-    """The same elements as fewer boxes. Boxes that are alike along all axes but one become one,
-    axis after axis, from the last on. They must not overlap."""
+    """Merge disjoint boxes into fewer ones. Boxes that differ in one axis only are merged, axis by
+    axis, from the last one."""
     some = list(boxes)
     before = 0
     while len(some) != before:
@@ -116,7 +116,7 @@ def _joined_along(axis: int, boxes: Iterable[Box], size: int) -> list[Box]:
 
 
 def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
-    """The same indices, of which all are below `size`, as few spans: runs, or every n-th."""
+    """Return the same indices, all below `size`, as few spans: contiguous or strided runs."""
     if len(spans) == 1:
         return list(spans)
     there = np.zeros(size, bool)
@@ -132,7 +132,7 @@ def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
 
 
 def _runs(there: np.ndarray, step: int, most: int) -> list[Span]:
-    """What is there as runs of every step-th; none where these are not fewer than `most`."""
+    """Return the strided runs of a mask, or an empty list if there are `limit` or more."""
     size = len(there)
     wide = np.zeros(size + 2 * step, bool)
     wide[step : size + step] = there

@@ -1,10 +1,10 @@
-"""Where programs may begin or cease to be equal: the break points of their index maps.
+"""Cells: boxes between the break points of index maps, where equality may change.
 
-Along an axis of the output these are the places where a condition on indices turns (the edges of
-padding, the seams of what was joined), for any place in a sum; and where a quotient or a rest does
-(what was folded). What is folded by little (every other row) is not cut there but taken apart, into
-every n-th element. Within such a cell no condition changes and all index maps are affine, so that
-few elements tell of all (Wang et al., PET, OSDI 2021, section 5).
+Along an output axis a break point is where a condition on indices changes (edges of padding, seams
+of a Concat), for any place in a sum, and where a quotient or remainder changes (folded axes). An
+axis that is folded by a small factor is not cut but split into its residue classes. Within a cell
+no condition changes and all index maps are affine, so a few elements decide for all (Wang et al.,
+PET, OSDI 2021, section 5).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CELLS = 1 << 16
 
 
 class TooMany(ValueError):
-    """More cells than are worth looking at."""
+    """There are more cells than are worth comparing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A box, and the programs' elements in it, by axes that count from 0 there."""
+    """A box, and the bodies of the programs in it over axes that start at 0."""
 
     box: Box
     axes: tuple[Axis, ...]
@@ -45,7 +45,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """base + sum of coefficient * axis + other, which is no such sum."""
+    """base + sum of coefficient * axis + other, where `other` is not affine."""
 
     base: int
     terms: tuple[tuple[Axis, int], ...]
@@ -55,7 +55,7 @@ class _Form:
         return next((c for a, c in self.terms if a == axis), 0)
 
     def hangs_on(self, axes: Sequence[Axis]) -> bool:
-        """Does what is no sum of axes hang on these, or on what is given?"""
+        """True if the part that is not affine depends on these axes or on data."""
         given = any(isinstance(e, Index) for e in parts(self.other))
         return given or not affine.free_axes(self.other).isdisjoint(axes)
 
@@ -72,8 +72,8 @@ def _form(e: Expr) -> _Form:
 
 
 def cells(axes: Sequence[Axis], bodies: Sequence[Expr]) -> list[Box]:
-    """The cells of programs that have these axes, which must have numbers for extents. Raises
-    TooMany."""
+    """Return the cells of programs over these axes, which must have static extents. Raises
+    TooManyCells."""
     shape = [_extent(a) for a in axes]
     out: list[Box] = []
     if 0 in shape:
@@ -98,16 +98,15 @@ def _parts(own: Span, spans: Sequence[Span] | None) -> list[Span]:
 
 @dataclass(slots=True)
 class _Cutter:
-    """Cuts cells; remembers what it made of an expression, since cells that are alike along an axis
-    share most of theirs. done: by axis, and what is put for it. asked, gaps: by the ids of
-    expressions, which are held."""
+    """Cuts cells, with caches, since cells that are alike along an axis share most expressions.
+    done: by axis and its substitute. asked, gaps: by ids of expressions, which are kept alive."""
 
     done: dict[tuple[Axis, Expr], affine.Done] = field(default_factory=dict)
     asked: dict[int, tuple[Expr, tuple[Apply, ...]]] = field(default_factory=dict)
     gaps: dict[int, tuple[Apply, Expr, _Form]] = field(default_factory=dict)
 
     def part(self, cell: _Cell, k: int, own: Span) -> _Cell:
-        """The part of a cell at some places along its k-th axis."""
+        """Return the part of a cell in a sub-span of its k-th axis."""
         old = cell.axes[k]
         box = list(cell.box)
         box[k] = box[k].part(own.begin, own.end, own.step)
@@ -118,8 +117,8 @@ class _Cutter:
         return _Cell(tuple(box), (*cell.axes[:k], new, *cell.axes[k + 1 :]), bodies)
 
     def next(self, cell: _Cell) -> tuple[dict[int, list[Span]], bool]:
-        """Axes, and the spans into which they are to be cut, and whether nothing breaks then: one
-        axis after another where it may, all at once where each condition hangs on one only."""
+        """Return the axes to cut with their spans, and whether no break point remains then. Axes
+        are cut one at a time, or all at once if each condition depends on one axis only."""
         forms: list[tuple[Expr, _Form]] = []
         last = True
         for e in dict.fromkeys(e for b in cell.bodies for e in self.asked_in(b)):
@@ -155,13 +154,13 @@ class _Cutter:
         return dict([next(iter(cuts.items()))]), False
 
     def nests(self, form: _Form, axes: Sequence[Axis]) -> bool:
-        """Does it hang on the lesser or greater of indices that break, too? Cut there first: what
-        is clipped at both ends of an image is one thing between them."""
+        """True if the form depends on a min or max of indices that has break points, too. These are
+        cut first: an index clipped at both ends of an image is affine between them."""
         inner = (e for e in self.asked_in(form.other) if e.fn in ("min", "max"))
         return any(not affine.free_axes(e).isdisjoint(axes) for e in inner)
 
     def gap(self, e: Apply) -> tuple[Expr, _Form]:
-        """The difference of what is compared, and its form."""
+        """Return the difference of the compared indices, and its form."""
         found = self.gaps.get(id(e))
         if found is None:
             gap = ix.as_index(e.args[0] - e.args[1])
@@ -169,7 +168,7 @@ class _Cutter:
         return found[1:]
 
     def asked_in(self, e: Expr) -> tuple[Apply, ...]:
-        """Conditions on indices, quotients, rests, and the lesser and greater of indices."""
+        """Return index conditions, quotients, remainders, minima and maxima."""
         found = self.asked.get(id(e))
         if found is None:
             inner = dict.fromkeys(x for part in operands(e) for x in self.asked_in(part))
@@ -183,8 +182,8 @@ _BREAKS = frozenset(("lt", "le", "eq", "ne", "floordiv", "mod", "min", "max"))
 
 
 def _folded(cell: _Cell, e: Apply) -> tuple[int, list[Span]] | None:
-    """How to cut for a quotient or rest: taken apart by little, or cut where it turns. None where
-    that is decided, or hangs on what is cut first."""
+    """Return how to cut for a quotient or remainder: into residue classes for a small period, else
+    where it changes. None if it is decided, or depends on something that is cut first."""
     x, by = e.args
     if not affine.free_axes(x) & set(cell.axes):
         return None
@@ -216,7 +215,7 @@ def _between(points: set[int], size: int) -> list[Span]:
 
 
 def _apart(cell: _Cell, e: Expr) -> tuple[int, list[Span]] | None:
-    """Each index by itself along the shortest axis that `e` hangs on."""
+    """Cut into single indices along the shortest axis that `e` depends on."""
     own = [k for k, a in enumerate(cell.axes) if a in affine.free_axes(e) and _extent(a) > 1]
     if not own:
         return None
@@ -225,21 +224,21 @@ def _apart(cell: _Cell, e: Expr) -> tuple[int, list[Span]] | None:
 
 
 def _around(x: int, c: int) -> set[int]:
-    """The first places from which on c p reaches x, and passes it."""
+    """Return the first places at which c p reaches x, and exceeds it."""
     if c < 0:
         x, c = -x, -c
     return {-(-x // c), x // c + 1}
 
 
 def _rests(form: _Form, but: Sequence[Axis]) -> set[int]:
-    """What a form may be without these axes, at all places of sums."""
+    """Return the values of a form without the excluded axes, over all places of sums."""
     over = tuple((a, c) for a, c in form.terms if a not in but)
     return {form.base + x for x in _sums(over, form.other)}
 
 
 @lru_cache(maxsize=1 << 12)
 def _sums(over: tuple[tuple[Axis, int], ...], other: Expr) -> tuple[int, ...]:
-    """What a sum of coefficient * axis, and more, may be."""
+    """Return the values of a sum of coefficient * axis plus `other`."""
     axes = list(dict.fromkeys((*(a for a, _ in over), *affine.free_axes(other))))
     if prod(map(_extent, axes)) > PLACES:
         raise TooMany(f"more than {PLACES} places of a sum")

@@ -1,4 +1,4 @@
-"""What is said of a program, its mutant and their parts, as rules; and their proofs."""
+"""Claims about a program, its mutant and their parts, as rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from superopt.rules.term import App, Formula, Lit, Seq, Term
 
 
 def cut(t: Term, part: Part) -> Term:
-    """The part of what a term computes."""
+    """Return a Slice of a term."""
     axes = [(d, r) for d, r in enumerate(part) if not r.whole]
     if not axes:
         return t
@@ -27,7 +27,7 @@ def cut(t: Term, part: Part) -> Term:
 
 
 def conditions(parts: Parts) -> tuple[Formula, ...]:
-    """That the boxes are there: each begins within the whole, and before it ends."""
+    """Return the conditions under which the boxes exist: 0 <= begin <= end."""
     out: dict[Formula, None] = {}
     for part in (*parts.equal, *parts.different):
         for r in part:
@@ -39,7 +39,7 @@ def conditions(parts: Parts) -> tuple[Formula, ...]:
 
 
 def claims(pair: Rule, parts: Parts, some: Sequence[Part] | None = None) -> list[Rule]:
-    """For each box that is said to be equal, or some of these: that it is."""
+    """Return for each box (or each selected one) the claim that both sides are equal there."""
     (left,), (right,) = pair.lhs, pair.rhs
     where = (*pair.where, *conditions(parts))
     out = []

@@ -1,8 +1,8 @@
-"""Corrections: what makes a mutant the program.
+"""Corrections that turn a mutant into the program.
 
-Recomputed: the boxes that are wrong come from the program, of what they need; the others from the
-mutant, and all are joined. Widened: between what was laid side by side there are so many zeros that
-nothing reaches across, and these are left out again.
+Recomputed: wrong boxes come from the program, restricted to what they need, the others from the
+mutant, and all are concatenated. Widened: zeros are inserted between concatenated parts so that no
+window crosses a seam, and are removed again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Told = tuple[Box, bool]
 
 
 class NoCorrection(ValueError):
-    """A mutant is right nowhere, or its boxes cannot be joined along axes."""
+    """A mutant is equal nowhere, or its boxes cannot be concatenated."""
 
 
 def recomputed(program: g.Value, mutant: g.Value, r: Regions) -> g.Value:
-    """The mutant where it is right and the program where it is not. Raises NoCorrection."""
+    """Return the mutant where it is equal, and the program elsewhere. Raises NoCorrection."""
     return assembled(r, lambda box, right: part(program, mutant, box, right))
 
 
@@ -35,8 +35,7 @@ def part(program: g.Value, mutant: g.Value, box: Box, right: bool) -> g.Value:
 
 
 def assembled(r: Regions, make: Callable[[Box, bool], g.Value]) -> g.Value:
-    """What is made for each of some boxes, joined; make: told the box, and whether the mutant is
-    right there. Raises NoCorrection."""
+    """Concatenate what `make_part(box, is_equal)` returns for each box. Raises NoCorrection."""
     if not r.equal:
         raise NoCorrection("the mutant is right nowhere")
     told = [(b, True) for b in r.equal] + [(b, False) for b in r.different]
@@ -44,7 +43,7 @@ def assembled(r: Regions, make: Callable[[Box, bool], g.Value]) -> g.Value:
 
 
 def _joined(within: Box, told: Sequence[Told], make: Callable[[Box, bool], g.Value]) -> g.Value:
-    """The part of the result in a box, of which those told are the parts."""
+    """Return the result in a box that is partitioned by labelled boxes."""
     if len({right for _, right in told}) == 1:
         return make(within, told[0][1])
     for axis in _by_share(within, told):
@@ -62,7 +61,7 @@ def _joined(within: Box, told: Sequence[Told], make: Callable[[Box, bool], g.Val
 
 
 def _flat(some: Sequence[g.Value], axis: int) -> list[g.Value]:
-    """What is joined along the axis of parts that are joined along it is joined at once."""
+    """Flatten nested Concats along the axis."""
     out: list[g.Value] = []
     for v in some:
         n = g.producer(v)
@@ -74,12 +73,12 @@ def _flat(some: Sequence[g.Value], axis: int) -> list[g.Value]:
 
 
 def _by_share(within: Box, told: Sequence[Told]) -> list[int]:
-    """Axes, those first along which there are the fewest pieces."""
+    """Return the axes, those with the fewest cuts first."""
     return sorted(range(len(within)), key=lambda a: len(_cuts(within[a], a, told)))
 
 
 def _cuts(own: Span, axis: int, told: Sequence[Told]) -> list[int]:
-    """Places between the ends of `own` at which boxes begin or end, and across which none goes."""
+    """Return the places inside `own` at which boxes begin or end and which no box crosses."""
     if any(b[axis].step > 1 for b, _ in told):
         return []
     points = {p for b, _ in told for p in (b[axis].begin, b[axis].end)}
@@ -96,8 +95,8 @@ def _cut(b: Box, axis: int, low: int, high: int) -> Box:
 
 
 def widened(program: g.Value, mutant: g.Value) -> g.Value:
-    """The mutant, where it is a window over what was joined along an axis of the picture, with
-    zeros in between. Raises NoCorrection."""
+    """Return the mutant with zeros between the concatenated inputs of its window. Raises
+    NoCorrection."""
     n = g.producer(mutant)
     x = n.inputs[0] if n is not None and n.op.name in ("Conv", "AveragePool") else None
     joined = None if x is None else g.producer(x)

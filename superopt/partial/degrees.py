@@ -1,7 +1,7 @@
-"""Degrees of an element as a quotient of polynomials in what is given.
+"""Degrees of an element as a quotient of polynomials in the inputs.
 
-A function that is no sum, product or quotient is one more thing given; but it may be compared with
-another one, and is that of as many things as what it is of.
+A function that is not a sum, product or quotient counts as one more input. It may be compared with
+another one, with the degree of its arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NONE = frozenset[Axis]()
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """Of what is above the line and of what is below it, and the axes that the latter hangs on."""
+    """Degrees of numerator and denominator, and the axes on which the denominator depends."""
 
     above: int = 0
     below: int = 0
@@ -27,15 +27,16 @@ class Degree:
 
 
 def chance_degree(a: Expr, b: Expr) -> int:
-    """Of the polynomial that is 0 where two elements are equal, or where one divides by 0."""
+    """Return the degree of the polynomial that is 0 where two elements are equal, or where one
+    divides by 0."""
     of = _Degrees(1, _NONE)
     x, y = of.of(a), of.of(b)
     return max(x.above + y.below, y.above + x.below) + x.below + y.below
 
 
 def sums_degree(bodies: Sequence[Expr], over: Collection[Axis]) -> int:
-    """At how many places of sums over these axes a term may read, where two expressions, or what
-    functions in them are of, are compared."""
+    """Return at how many places of sums over these axes one term may read, in comparisons of two
+    expressions or of function arguments."""
     of = _Degrees(0, frozenset(over))
     found = [*map(of.of, bodies), *of.compared]
     return max(d.above for d in found) + max(d.below for d in found)
@@ -43,8 +44,8 @@ def sums_degree(bodies: Sequence[Expr], over: Collection[Axis]) -> int:
 
 @dataclass(slots=True)
 class _Degrees:
-    """load: what an element that is read counts. over: axes, of which each sum counts 1. compared:
-    what functions are of. done: by the ids of expressions, which are held."""
+    """load: degree of a loaded element. over: axes of which each sum counts 1. compared: degrees of
+    function arguments. done: by ids of expressions, which are kept alive."""
 
     load: int
     over: frozenset[Axis]

@@ -1,9 +1,8 @@
-"""Elements of a program at some places, over float64 and random inputs, of many draws at once.
+"""Evaluate a program at some places over float64, for many random inputs at once.
 
-A prime field knows neither that twice the larger is the larger of what is twice as large, nor that
-floor is a function of numbers that have an order: what it tells apart may be equal, and the other
-way round. Where programs differ over the numbers they do. Numbers are multiples of 1/256, so that
-sums and products of few of them are exact.
+A prime field has no order: 2 max(x, y) = max(2 x, 2 y) and the laws of floor do not hold there.
+What the field distinguishes may be equal, and the reverse. A difference over floats is real. Inputs
+are multiples of 1/256, so that sums and products of few of them are exact.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SMALL = 1 / 16  # times as large, in one of four rounds of draws of one sign: x
 
 @dataclass(frozen=True, slots=True)
 class _Doubles(PrimeField):
-    """Elements are float64, with an axis of length 1 in front."""
+    """Elements are float64, with a leading axis of length 1."""
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         x = _REALS.const(value, dtype)
@@ -58,8 +57,8 @@ class _Doubles(PrimeField):
 
 @dataclass(frozen=True, slots=True)
 class _Any(_Doubles):
-    """Functions that are no sums, products, maxima or conditions are any of what they are given,
-    which have the numbers that these have."""
+    """Functions other than sums, products, maxima and conditions are uninterpreted: random
+    functions of their arguments."""
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -73,15 +72,16 @@ class _Any(_Doubles):
 
 
 def _drawn(state: np.ndarray) -> np.ndarray:
-    """Multiples of 1/256 from -4 to 4."""
+    """Return multiples of 1/256 from -4 to 4."""
     size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
     return np.where(state >> np.uint64(63) == 1, -size, size)
 
 
 @dataclass(slots=True)
 class Doubles(Points):
-    """centres: numbers beside which some inputs lie, for what a program does there. wide: are there
-    numbers up to 128? Functions of such overflow. free: are functions any, see `_Any`?"""
+    """Float inputs. centres: numbers near which some inputs lie. wide: include numbers up to 128,
+    for which functions may overflow. free: functions are uninterpreted, see `_UninterpretedFloats`.
+    """
 
     centres: tuple[float, ...] = (0.0,)
     wide: bool = False
@@ -107,17 +107,17 @@ class Doubles(Points):
         return x[None]
 
     def signed(self, x: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """Integers, those of draws of one sign as numbers are."""
+        """Return integers with the sign of the draw."""
         above, below = (draw % len(SIGNED) == way for way in ONE_SIGN)
         x = np.where(above | below, np.abs(x) + 1, x)
         return np.where(below, -x, x)
 
     def scale(self, turn: np.ndarray) -> np.ndarray:
-        """By which numbers of one sign are multiplied, in each round of draws."""
+        """Return the factor of numbers of one sign in each round of draws."""
         return np.where(turn % 4 == 3, _SMALL, 1.0)
 
     def number(self, state: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """Multiples of 1/256 up to 4, of the sign that the draw likes, and what else it does."""
+        """Return multiples of 1/256 up to 4, with the signs and other properties of the draw."""
         way = draw % len(SIGNED)
         size = (state % np.uint64(1 << 10)).astype(np.float64) * (1 / _STEPS)
         more = state >> np.uint64(10)
@@ -138,8 +138,9 @@ class Doubles(Points):
 
 
 def plain(e: Expr) -> bool:
-    """Is it a sum, product, maximum or condition, which many numbers tell from others? Not so of
-    what is nearly something else (a sigmoid far from 0 is 1), or of numbers that are nearly 0."""
+    """True for a sum, product, maximum or condition, which many inputs distinguish from others.
+    False for functions that saturate (a sigmoid is 1 far from 0), and for numbers that are nearly
+    0."""
     match e:
         case Const(value, dtype) if dtype.is_float:
             size = abs(float(value))
@@ -150,7 +151,7 @@ def plain(e: Expr) -> bool:
 
 
 def exact(e: Expr) -> bool:
-    """Does nothing round in it, of inputs that are multiples of 1/256?"""
+    """True if inputs that are multiples of 1/256 cause no rounding."""
     match e:
         case Const(value, dtype) if dtype.is_float:
             return not abs(float(value)) < float("inf") or float(value) * _STEPS % 1 == 0
@@ -160,7 +161,7 @@ def exact(e: Expr) -> bool:
 
 
 def steps(e: Expr) -> bool:
-    """May it be quite another number for one that is nearly the same?"""
+    """True if a small change of an argument may change the value much."""
     match e:
         case Apply("cast", (x,)):
             return x.dtype.is_float and not e.dtype.is_float
@@ -173,8 +174,8 @@ _PLAIN = frozenset(("ring", "quotient", "order", "equal", "whole", "never"))
 
 
 def compared(a: np.ndarray, b: np.ndarray, sure: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where elements are equal but for rounding, and where they differ by more than that. What is
-    none on either side says nothing, nor does an infinity on one side, unless `sure`."""
+    """Return where elements are equal up to rounding, and where they differ by more. NaN on a side
+    decides nothing, nor does an infinity on one side, unless `count_infinities`."""
     if a.dtype.kind != "f":
         return a == b, a != b
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""What is drawn for inputs that are no floats."""
+"""Random values of inputs that are not floats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPANS = (3, 7, 97)  # how many integers there are, by the draw, or in every othe
 
 
 def whole(state: np.ndarray, dtype: DType, draw: np.ndarray | int) -> np.ndarray:
-    """Bools, or integers, those with signs around 0, of hashes and of which draw it is."""
+    """Return bools, or integers (signed ones around 0), from hashes and the draw."""
     if dtype == BOOL:
         return np.asarray(state % np.uint64(2) == 1)
     own = (state >> np.uint64(60)).astype(np.int64)

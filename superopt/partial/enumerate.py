@@ -1,9 +1,10 @@
-"""Programs of a few operators that compute what a program does, or part of it.
+"""Enumerate small programs that compute all or part of what a program computes.
 
-Bottom up, where everything is small: each tensor that operators make of the program's inputs is
-computed over a prime field; of equal ones the first is kept, or one of fewer products, and more is
-made of it (observational equivalence). What has the program's shape is compared with it, each
-element. Those that agree on enough are *hits*, terms that can be made again at any sizes.
+Bottom-up enumeration at small sizes: each tensor that operators make of the program's inputs is
+evaluated over a prime field. Of equal tensors the first, or the one with fewer products, is kept
+and extended (observational equivalence). Tensors of the program's shape are compared with it
+element by element. Those that agree on enough are *hits*: terms that can be instantiated at any
+sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ AT_ONCE = 1 << 20  # elements
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An input by its name; or an operator by its number, under a name, of terms."""
+    """An input, by name; or an operator, by number and name, applied to terms."""
 
     name: str
     operator: int = -1
@@ -47,7 +48,7 @@ class Term:
 
     @property
     def product(self) -> int:
-        """The outermost operator that sums up, by its number; -1 where there is none."""
+        """The number of the outermost product operator, or -1."""
         if self.operator >= 0 and OPERATORS[self.operator].product:
             return self.operator
         return max((t.product for t in self.operands), default=-1)
@@ -61,7 +62,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """share: of the elements of the small program that the term has."""
+    """share: of the elements of the small program that are equal."""
 
     term: Term
     share: float
@@ -69,9 +70,9 @@ class Hit:
 
 @dataclass(slots=True)
 class _Held:
-    """Tensors of one shape, and kind, that take as many operators: terms, values (2, count, 1,
-    *shape), and counts: how often each input is read, the products, and what moves elements of
-    pictures before a product, and after."""
+    """Tensors of one shape and kind, made by the same number of operators: terms, values (2, count,
+    1, *shape), and counts: uses of each input, products, and permutations before and after a
+    product."""
 
     terms: list[Term]
     values: np.ndarray
@@ -97,8 +98,8 @@ class _Bank:
 def hits(
     p: Program, most: int, seed: int = 0, stop: Callable[[], bool] = lambda: False
 ) -> list[Hit]:
-    """Terms of up to `most` operators that have the shape of a program of small sizes, and agree
-    with it on enough. Raises InferError where its results cannot be joined."""
+    """Return terms of up to `max_operators` operators that agree with a program of small sizes on
+    enough elements. Raises InferError if its results cannot be concatenated."""
     wanted = scene(p)
     limits = np.array([*(n for _, n in wanted.uses), wanted.products, most])
     largest = LARGER * max(prod(shape_of(v)) for v in (*p.inputs, p.whole))
@@ -128,8 +129,8 @@ def hits(
 
 
 def _passes(t: Term, known: Collection[str]) -> bool:
-    """Is any picture part of it that went through no product, as all of a program's do? What it
-    gives so is wrong, and half of a program that is copied looks as if it cost half as much."""
+    """True if an activation reaches the term without a product, unlike in any program. Its part of
+    the result is wrong, and copying half of a program would seem to halve its cost."""
     if t.operator < 0:
         return t.name not in known
     return not OPERATORS[t.operator].product and any(_passes(o, known) for o in t.operands)
@@ -138,8 +139,7 @@ def _passes(t: Term, known: Collection[str]) -> bool:
 def _grown(
     bank: _Bank, level: int, most: int, stop: Callable[[], bool]
 ) -> Iterator[tuple[list[Term], np.ndarray, np.ndarray, _Place]]:
-    """What one more operator makes, as far as it is asked for: of the last level what has the shape
-    that is wanted."""
+    """Yield what one more operator makes; at the last level only tensors of the wanted shape."""
     last = level == most
     for number, op in enumerate(OPERATORS):
         if not op.when(bank.scene) or (last and op.known):
@@ -176,7 +176,7 @@ def _grown(
 
 
 def _useful(bank: _Bank, place: _Place) -> bool:
-    """Does one operator more, of this and of inputs, give what is wanted?"""
+    """True if one more operator on tensors of this shape and on inputs gives the wanted shape."""
     known = place[:2]
     if known not in bank.useful:
         given = [q for q in bank.held if q[2] == 0]
@@ -200,7 +200,7 @@ def _useful(bank: _Bank, place: _Place) -> bool:
 def _ways(
     bank: _Bank, number: int, op: Operator, chosen: Sequence[_Place]
 ) -> list[tuple[str, g.Value, list[g.Input]]]:
-    """An operator of any operands of these shapes."""
+    """Return the applications of an operator to any operands of these shapes."""
     key = (number, *(q[0] for q in chosen))
     if key not in bank.made:
         given = [
@@ -212,14 +212,14 @@ def _ways(
 
 
 def named(s: Scene, op: Operator, operands: Sequence[g.Value]) -> Iterator[tuple[str, g.Value]]:
-    """What an operator makes of operands; nothing where they do not fit."""
+    """Yield the applications of an operator to operands; nothing if they do not fit."""
     for name, make in op.made(s, *operands):
         with suppress(InferError):
             yield name, make()
 
 
 def _choices(bank: _Bank, op: Operator, some: Sequence[_Held]) -> tuple[np.ndarray, np.ndarray]:
-    """The choices of operands that are worth it, and their counts."""
+    """Return the operand choices within the limits, and their counts."""
     grid = np.meshgrid(*(np.arange(len(h.terms)) for h in some), indexing="ij")
     rows = np.stack(grid, -1).reshape(-1, len(some))
     for a, b in combinations(range(len(some)), 2):
@@ -237,7 +237,7 @@ def _choices(bank: _Bank, op: Operator, some: Sequence[_Held]) -> tuple[np.ndarr
 
 
 def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.ndarray:
-    """Values of a value, (2, count, 1, *shape), of those of its inputs."""
+    """Evaluate a value, (2, count, 1, *shape), from the values of its inputs."""
     known = dict(known)
     for n in g.nodes([v]):
         types = [None if x is None else x.type for x in n.inputs]
@@ -252,7 +252,8 @@ def _computed(v: g.Value, known: dict[g.Value, np.ndarray], seed: int) -> np.nda
 def _hold(
     bank: _Bank, place: _Place, terms: Sequence[Term], values: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Keep what is new, is made of fewer products, or, of a program of one, by another operator."""
+    """Keep tensors that are new, have fewer products, or, for a program of one product, use another
+    product operator."""
     fresh = []
     for n in range(len(terms)):
         by = terms[n].product if bank.scene.products == 1 else 0
@@ -275,7 +276,7 @@ def _hold(
 
 
 def made_again(t: Term, p: Program, s: Scene | None = None) -> g.Value | None:
-    """A term at the sizes of a program; None where an operator does not fit there."""
+    """Instantiate a term at the sizes of a program; None if an operator does not fit."""
     s = s or scene(p)
     if t.operator < 0:
         return next(i for i in p.inputs if i.name == t.name)

@@ -1,12 +1,12 @@
-"""Maxima and minima as sets of their terms, whatever the order of these.
+"""Maxima and minima as sets of terms, independent of the order of the terms.
 
-What has the same sets is equal for any numbers. A term may be capped: the least of it and a number,
-since the least of a maximum and a number is the maximum of what its terms are so. Of a term that
-is there twice the larger cap counts, of numbers the largest, and none that is capped by it. The
-same for minima, with the order of numbers turned.
+Equal sets are equal for all inputs. A term may be capped: the minimum of it and a constant, since
+the minimum of a maximum and a constant is the maximum of the capped terms. For a term that occurs
+twice the larger cap counts; of constants only the largest remains, and it removes terms capped by
+it. Minima are the same with the order reversed.
 
-Other sets are other functions where `decided` says so, as for windows over what is given, or over
-sums of that: numbers of as many orders as there are terms need not be asked then.
+Different sets are different functions where `sets_decide` says so, as for windows over inputs or
+over sums of inputs. Then inputs of many orders need not be tried.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NUMBER = P  # stands for the term of a number, which is its cap
 
 
 def extreme(e: Expr) -> str | None:
-    """Of what the largest or the least is taken: which of the two."""
+    """Return "max" or "min" for a maximum or minimum of floats, else None."""
     if isinstance(e, Apply | Reduce) and e.fn in OTHER and e.dtype.is_float:
         return e.fn
     return None
 
 
 def capped(e: Expr) -> tuple[Expr, Number] | None:
-    """Of what, and of which number, the largest or the least is taken."""
+    """Return the operand and the constant of a maximum or minimum with a constant, else None."""
     match e:
         case Apply(_, (x, Const(n))) | Apply(_, (Const(n), x)) if extreme(e):
             return x, n
@@ -47,8 +47,8 @@ def capped(e: Expr) -> tuple[Expr, Number] | None:
 
 
 def kind(e: Expr, alone: str = "max") -> str:
-    """Whether what is taken of several things is the largest or the least. alone: as what caps of
-    one thing, which may be either, are taken: those beside the least of things are such, too."""
+    """Return "max" or "min": the kind of sets that `e` is evaluated in. lone_cap_kind: the kind for
+    caps of a single value, which may be either."""
     of = capped(e)
     if of is not None:
         inner = of[0]
@@ -61,7 +61,7 @@ def kind(e: Expr, alone: str = "max") -> str:
 
 
 def numbers_of(bodies: Iterable[Expr]) -> tuple[Number, ...]:
-    """The numbers of floats, and what functions are of these where it is known, in order."""
+    """Return the sorted float constants, and known function values of them."""
     some = (e for b in bodies for e in parts(b) if isinstance(e, Const))
     found = {e.value for e in some if e.dtype.is_float}
     return tuple(sorted({v for v in found if v == v} | {0, 1, Fraction(1, 2)}))
@@ -69,8 +69,8 @@ def numbers_of(bodies: Iterable[Expr]) -> tuple[Number, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Arrays (..., terms) of numbers above 0: a term, and its cap; 0 is none. numbers: that may be
-    caps, in order."""
+    """Sets as arrays (..., terms) of positive codes of a term and its cap; 0 is no term. numbers:
+    the sorted constants that may be caps."""
 
     fn: str
     numbers: tuple[Number, ...]
@@ -84,8 +84,8 @@ class Sets:
         return self.numbers[cap if self.fn == "max" else len(self.numbers) - 1 - cap]
 
     def term(self, x: np.ndarray, e: Expr) -> np.ndarray:
-        """Elements (2, ...) as sets of one; of what changes no maximum none. What is a number may
-        be of elements, too: a sum of zeros around an image."""
+        """Return elements (2, ...) as singletons; neutral elements are the empty set. An element
+        may equal a constant, such as a sum of padding zeros."""
         nothing = unit(self.fn, e.dtype)
         out = np.asarray((x[0] << BITS | FREE) + 1)
         for n in (*self.numbers, nothing):
@@ -94,12 +94,12 @@ class Sets:
         return np.asarray(out[..., None])
 
     def least(self, x: np.ndarray, n: Number) -> np.ndarray:
-        """Those of which none is above a number."""
+        """Cap all terms by a constant."""
         cap = np.minimum(x - 1 & FREE, self.cap(n))
         return self.united(np.where(x == 0, 0, ((x - 1 >> BITS) << BITS | cap) + 1))
 
     def united(self, x: np.ndarray) -> np.ndarray:
-        """Sets in which terms may be twice, without these, of as many as the largest has."""
+        """Remove duplicate and absorbed terms, and trim to the size of the largest set."""
         if not x.shape[-1]:
             return np.zeros((*x.shape[:-1], 1), np.int64)
         x = np.sort(x, axis=-1)
@@ -116,18 +116,19 @@ class Sets:
         return x[..., x.shape[-1] - full :]
 
     def value(self, x: np.ndarray, e: Expr) -> np.ndarray:
-        """The elements (2, ...) that stand for sets: the term where it is the only one, the number
-        where it is, or a hash."""
+        """Return the elements (2, ...) of sets: the term of a singleton, the constant, or a
+        hash."""
         count, only = np.count_nonzero(x, axis=-1), x[..., -1] - 1
         total = np.add.reduce(np.where(x == 0, np.uint64(0), self.state(x)), axis=-1)
         return self.valued(count, only, total, e)
 
     def state(self, x: np.ndarray) -> np.ndarray:
-        """Hashes of terms."""
+        """Return hashes of terms."""
         return mix((x - 1).astype(np.uint64) ^ np.uint64(key(self.domain.seed, f"of {self.fn}")))
 
     def valued(self, count: np.ndarray, only: np.ndarray, total: np.ndarray, e: Expr) -> np.ndarray:
-        """Of sets of so many terms; the only one, where it is; and the sum of their hashes."""
+        """Return the elements of sets with `count` terms, from the only term or the sum of the
+        hashes."""
         alone = (count == 1) & (only & FREE == FREE)
         first = np.where(alone, (only >> BITS).astype(np.uint64), mix(total) % np.uint64(P))
         second = mix(first) % np.uint64(Q)
@@ -141,7 +142,7 @@ class Sets:
 
 
 def by_terms(bodies: Iterable[Expr]) -> bool:
-    """Is nothing else asked of the order of elements?"""
+    """True if the order of elements matters in maxima and minima only."""
     return all(
         e.fn in OTHER or function(e.fn).field != "order"
         for body in bodies
@@ -151,13 +152,13 @@ def by_terms(bodies: Iterable[Expr]) -> bool:
 
 
 def kinds(bodies: Sequence[Expr]) -> set[str]:
-    """What is taken of several things: the largest, or the least, or both."""
+    """Return which of "max" and "min" are taken of several terms."""
     return {e.fn for b in bodies for e in parts(b)
             if isinstance(e, Apply | Reduce) and extreme(e) and capped(e) is None}  # fmt: skip
 
 
 def alone(bodies: Sequence[Expr]) -> str:
-    """As what caps of one thing are taken; see `kind`."""
+    """Return the kind of caps of a single value; see `set_kind`."""
     return "min" if kinds(bodies) == {"min"} else "max"
 
 
@@ -189,7 +190,7 @@ def decided(bodies: Sequence[Expr]) -> bool:
 
 
 def _once(e: Expr) -> bool:
-    """Is it a sum of products, of which none is there twice?"""
+    """True for a sum of products without repeated products."""
     match e:
         case Load():
             return True
@@ -214,7 +215,7 @@ def _tree(e: Expr) -> bool:
 
 
 def _leaves(e: Expr, of: str) -> Iterator[Expr]:
-    """The terms of a maximum, those of maxima among them; no numbers."""
+    """Yield the terms of a maximum, nested ones included, without constants."""
     match e:
         case Const():
             pass
@@ -232,7 +233,7 @@ def _leaves(e: Expr, of: str) -> Iterator[Expr]:
 
 @dataclass(slots=True)
 class _Inside:
-    """Is any maximum in an expression? told: by ids, of what is held."""
+    """Whether an expression contains a maximum, cached by id."""
 
     told: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
 
@@ -243,7 +244,7 @@ class _Inside:
 
 
 def _linear(e: Apply | Reduce, inside: _Inside) -> bool:
-    """Is it so in the maxima of which it is made?"""
+    """True if the expression is linear in the maxima that it contains."""
     match e:
         case Reduce(fn, _, body):
             return fn in ("sum", *OTHER) or not inside.of(body)

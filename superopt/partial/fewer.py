@@ -1,8 +1,7 @@
-"""Sums over fewer places, which tell as much of whether two programs are equal, or that they are
-not.
+"""Shorten sums while preserving equality and inequality of two programs.
 
-A tensor of which a place of a sum reads its own elements, and no other ones, is taken to be 0 at
-most of these places.
+A tensor of which each place of a sum reads its own elements only is taken as 0 at most of these
+places.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False)
 
 
 def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
-    """The numbers of those of `axes` whose places are all alike, and how many places stand for all
-    of these, which `shortened` leaves; those of one kind together: they, and axes of sums and
-    maxima, are indices of the same dims, and nothing else."""
+    """Return groups of positions in `axes` whose places are interchangeable, and how many places
+    represent all of them after `shorten_sums`. Axes of a group, and axes of sums and maxima, index
+    the same dims and nothing else."""
     found = _kinds(bodies, lambda r, a: r.fn in _OF_SETS and _only_read(r.body, a), axes)
     short = {a: n for kind, n in _short(bodies, axes, False) for a in kind}
     kinds = ([n for n, a in enumerate(axes) if a in kind] for kind in found)
@@ -50,8 +49,8 @@ def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int
 
 
 def renamed(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.ndarray:
-    """Places (count, axes) that are alike, among the few: axes of one kind that are at the same
-    place are so there, and others are not."""
+    """Map places (count, axes) to representatives: axes of a group at equal places stay equal,
+    others stay distinct."""
     out = places.copy()
     for some, count in kinds:
         for n, a in enumerate(some):
@@ -69,7 +68,7 @@ def renamed(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.nd
 def _short(
     bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool
 ) -> list[tuple[frozenset[Axis], int]]:
-    """Kinds of axes with sums among them, and how many places tell of all of each."""
+    """Return the groups of axes that contain summed axes, and how many places represent each."""
 
     def fine(r: Reduce, a: Axis) -> bool:
         return r.fn == "sum" and _only_read(r.body, a) and _nothing_but(r.body, a, zeros)
@@ -83,9 +82,9 @@ def _short(
 
 
 def thinned(bodies: Sequence[Expr]) -> list[Expr]:
-    """Sums over windows as sums over their ends: where these differ the whole does, since a kernel
-    may be 0 elsewhere; where they do not it may, too. Of sums and products only: of what a function
-    gives there is no place that is 0."""
+    """Shorten sums over windows to their ends. A difference there is a difference of the whole,
+    since a kernel may be 0 elsewhere; equality there decides nothing. Only for sums and products.
+    """
     if not all(map(ring, bodies)):
         return list(bodies)
     found = _kinds(bodies, lambda r, a: r.fn == "sum" and _nothing_but(r.body, a))
@@ -96,9 +95,8 @@ def thinned(bodies: Sequence[Expr]) -> list[Expr]:
 def _kinds(
     bodies: Sequence[Expr], fine: Callable[[Reduce, Axis], bool], outer: Sequence[Axis] = ()
 ) -> list[frozenset[Axis]]:
-    """The axes of sums that are fine, with all others that are an index of the same dim of the same
-    tensor, of which each must be such an axis, or one of `outer` that is only read by, and of as
-    many places."""
+    """Return groups of accepted axes: all axes that index the same dim of the same tensor, each of
+    which must be accepted, or be one of `outer` used only as an index, with the same extent."""
     told = {a: all(_only_read(b, a) for b in bodies) for a in outer}
     for r in (r for body in bodies for r in reductions(body)):
         told |= {a: told.get(a, True) and fine(r, a) for a in r.axes}
@@ -119,7 +117,7 @@ def _kinds(
 
 
 def _only_read(e: Expr, a: Axis) -> bool:
-    """Does `a` occur only as an index of what is read?"""
+    """True if `a` occurs only as an index of a load."""
     match e:
         case Axis():
             return e != a
@@ -135,8 +133,8 @@ def _only_read(e: Expr, a: Axis) -> bool:
 
 
 def _nothing_but(e: Expr, a: Axis, zeros: bool = False) -> bool:
-    """Is `e` 0 where all that is read at a place of `a` is? What a function has of it counts as one
-    more thing that is read there, unless `zeros`."""
+    """True if `e` is 0 where all loads at a place of `a` are 0. The value of a function counts as a
+    load, unless `zeros`."""
     match e:
         case Const(value):
             return value == 0
@@ -163,7 +161,7 @@ _UNBOUNDED = frozenset(("max", "min", "abs", "tan"))  # 0 of 0; of others few ar
 
 
 def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:
-    """Instead of each of these sums one over so many places, every step-th."""
+    """Replace each of these sums by one over `count` places, every step-th."""
     if not change:
         return list(bodies)
     over = {a: Axis(a.name, count) for a, (count, _) in change.items()}
@@ -173,7 +171,7 @@ def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> lis
 
 
 def _over(axes: Mapping[Axis, Axis], e: Expr, done: Done) -> Expr:
-    """With sums over other axes."""
+    """Replace the axes of reductions."""
     if e.dtype == INDEX and not isinstance(e, Index):
         return e
     if id(e) not in done:

@@ -1,8 +1,8 @@
-"""A field in which functions are any of what they are given, and so are maxima and conditions.
+"""A field with uninterpreted functions, in which maxima and conditions are uninterpreted, too.
 
-What is equal there is the same sums, products and quotients of the same functions of the same
-things. It is equal whatever these functions are, so that no more inputs are asked, and the chance
-that it is not is one of two in 2^31. What differs there may be equal by the laws of a function.
+Programs that are equal there are the same sums, products and quotients of the same functions of the
+same arguments, hence equal for any functions. The chance of error is 2 in 2^31. Programs that
+differ there may be equal by laws of a function.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from superopt.te.keyed import key, mix
 
 @dataclass(frozen=True, slots=True)
 class _Free(PrimeField):
-    """Elements of floats are pairs of residues. What is a bool or an integer is one residue, but
-    for conditions on indices, which are bools."""
+    """Floats are pairs of residues. Bools and integers are one residue, except conditions on
+    indices, which are bools."""
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -61,7 +61,7 @@ class _Free(PrimeField):
 
 @dataclass(slots=True)
 class Free(Points):
-    """Inputs are residues, of whatever type they are."""
+    """Inputs are residues, whatever their type."""
 
     def __post_init__(self) -> None:
         self.domain = _Free(self.seed)

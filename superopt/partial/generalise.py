@@ -1,4 +1,4 @@
-"""Programs at several sizes as one term, whose attributes are formulas of the sizes."""
+"""Generalize programs at several sizes to one term whose attributes are formulas of the sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from superopt.rules.term import Absent, App, Formula, Lit, Number, Pick, Seq, Te
 
 
 def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
-    """The term that each of the values is, at its sizes. Raises NoFormula."""
+    """Return the term that equals each of the values at its sizes. Raises NoFormula."""
     return _General(sizes).term(tuple(values))
 
 
@@ -79,7 +79,7 @@ class _General:
 
 
 def _number(some: Sequence[g.Value]) -> int | float:
-    """The number that all of these are. Raises NoFormula."""
+    """Return the number that all of these constants are. Raises NoFormula."""
     found = {v.load().item() for v in some if isinstance(v, g.Constant) and v.type.shape == ()}
     if len(found) != 1 or any(not isinstance(v, g.Constant) or v.type.shape for v in some):
         raise NoFormula("a constant that is not one number")
@@ -88,7 +88,7 @@ def _number(some: Sequence[g.Value]) -> int | float:
 
 
 def pair_of(name: str, some: Sequence[Sized], where: tuple[Formula, ...] = ()) -> Rule:
-    """The pair `program => mutant` that is these two at these sizes. Raises NoFormula."""
+    """Return the rule `program => mutant` that these pairs instantiate. Raises NoFormula."""
     sides = [((s.left,), (s.right,)) for s in some]
     return rule_of(name, [s.sizes for s in some], sides, where)
 
@@ -99,8 +99,8 @@ def rule_of(
     some: Sequence[tuple[Side, Side]],
     where: tuple[Formula, ...] = (),
 ) -> Rule:
-    """The rule whose sides are these values, of one result or several, at these sizes. Raises
-    NoFormula."""
+    """Return the rule whose sides are these values at these sizes, of one or several results.
+    Raises NoFormula."""
     lhs, rhs = (
         tuple(generalised(column, at) for column in zip(*(s[k] for s in some), strict=True))
         for k in (0, 1)
@@ -115,7 +115,7 @@ def rule_of(
 
 
 def inputs(*values: g.Value) -> list[g.Input]:
-    """The inputs that some values are computed from, by name."""
+    """Return the inputs that these values depend on, by name."""
     read = [v for n in g.nodes(values) for v in n.inputs]
     found = {v.name: v for v in (*values, *read) if isinstance(v, g.Input)}
     return [found[n] for n in sorted(found)]

@@ -1,4 +1,4 @@
-"""Functions of indices, of arrays of numbers."""
+"""Evaluate index functions on numpy arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from superopt.te.node import Apply, Axis, Const, Expr
 
 
 def computed(fn: str, some: Sequence[np.ndarray]) -> np.ndarray:
-    """A function of indices."""
+    """Apply an index function."""
     if fn == "select":
         return np.where(some[0], some[1], some[2])
     out = some[0]
@@ -20,7 +20,7 @@ def computed(fn: str, some: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def number(e: Expr, at: Mapping[Axis, np.ndarray]) -> np.ndarray:
-    """An index, of axes alone."""
+    """Evaluate an index expression of axes."""
     match e:
         case Const(value):
             return np.asarray(value)

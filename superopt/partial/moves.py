@@ -1,11 +1,10 @@
-"""Mutants of a window over pictures: what moves from one of their axes to another before, and back
-after.
+"""Mutants of a window operator: move parts of one axis to another before it, and back after it.
 
-A part of an axis, f blocks of neighbours or every f-th element, becomes part of another axis: rows
-become a batch (as space-to-batch has it), a batch becomes one wide picture, a tall picture a wide
-one. The window may then have another dilation and padding. One or two such moves are made;
-what they do at the seams is what `regions` finds. Of an axis that has no such parts it moves as
-much as has, and what is left over is 0 (`split.py`).
+A part of an axis, f contiguous blocks or f residue classes, becomes part of another axis: rows
+become a batch (space-to-batch), a batch becomes one wide image, a tall image a wide one. The window
+may get another dilation and padding. One or two such moves are made; `find_regions` determines what
+happens at the seams. If an axis is not divisible, the divisible part is moved and the remainder is
+0 (`split.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ FIRST = 2  # axes before the sides of a picture: images and channels
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """f parts of an axis, which go to another one, before what is there. phases: every f-th element
-    is a part; else f blocks."""
+    """Move f parts of an axis in front of another axis. phases: the parts are residue classes; else
+    blocks."""
 
     axis: int
     to: int
@@ -40,8 +39,8 @@ class Move:
 
 
 def mutants(program: g.Value, still: Collection[int] = ()) -> Iterator[tuple[str, g.Value]]:
-    """Of a window over something, of sizes that are numbers: names and mutants of the same shape,
-    each once; nothing for other programs. still: axes of which nothing moves."""
+    """Yield names and distinct mutants of the same shape for a window of static sizes; nothing for
+    other programs. fixed_axes: axes that are not moved."""
     n = g.producer(program)
     if n is None or n.op.name not in WINDOWS or n.op.domain or n.inputs[0] is None:
         return
@@ -65,13 +64,13 @@ def mutants(program: g.Value, still: Collection[int] = ()) -> Iterator[tuple[str
 
 
 def _taken(shape: tuple[int, ...], moves: tuple[Move, ...]) -> Box:
-    """As much of each axis as has so many equal parts."""
+    """Return the divisible part of each axis."""
     parts = {m.axis: m.f for m in moves}
     return tuple(Span(0, n - n % parts.get(d, 1)) for d, n in enumerate(shape))
 
 
 def _widened(made: g.Value, shape: tuple[int, ...]) -> g.Value | None:
-    """With zeros at the ends up to a shape; None where it is larger."""
+    """Pad with zeros at the end to a shape; None if the value is larger."""
     gaps = [a - b for a, b in zip(shape, shape_of(made), strict=True)]
     if min(gaps) < 0:
         return None
@@ -83,7 +82,7 @@ def _name(m: Move) -> str:
 
 
 def _moves(shape: tuple[int, ...]) -> Iterator[tuple[Move, ...]]:
-    """One, or two of the same kind, of both sides to the batch."""
+    """Yield single moves, and pairs of equal moves of both sides to the batch."""
     sides = range(FIRST, len(shape))
     for axis, to, phases in product((0, *sides), (0, *sides), (False, True)):
         for f in sorted({*FACTORS, shape[axis] if axis == 0 else 2}):
@@ -95,12 +94,12 @@ def _moves(shape: tuple[int, ...]) -> Iterator[tuple[Move, ...]]:
 
 
 def _parted(size: int, f: int) -> bool:
-    """Has it so many parts, or little more than it has of them?"""
+    """True if the size is divisible by f, or nearly so."""
     return size % f == 0 or size >= LEFT * (size % f) * f
 
 
 def _windows(n: g.Node, moves: tuple[Move, ...]) -> Iterator[dict[str, Any]]:
-    """Attributes of the window: its own, and a dilation and padding that are f times less."""
+    """Yield attributes of the window: its own, and dilation and padding divided by f."""
     own: dict[str, Any] = {k: n.attr(k) for k in ("dilations", "pads", "strides")}
     yield own
     less = {k: list(v) for k, v in own.items()}
@@ -117,7 +116,7 @@ def _windows(n: g.Node, moves: tuple[Move, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _moved(n: g.Node, x: g.Value, moves: tuple[Move, ...], how: dict[str, Any]) -> g.Value | None:
-    """The window between the moves; None where what it gives cannot be moved back."""
+    """Return the window between the moves; None if its result cannot be moved back."""
     for m in moves:
         x = there(x, m)
     made: g.Value = g.node(n.op, (x, *n.inputs[1:]), **{**dict(n.attrs), **how})
@@ -129,8 +128,8 @@ def _moved(n: g.Node, x: g.Value, moves: tuple[Move, ...], how: dict[str, Any]) 
 
 
 def there(x: g.Value, m: Move, back: bool = False) -> g.Value:
-    """The move; back: undo one of phases, whose axes are given the other way round. (One of blocks
-    is undone by the move that goes the other way.)"""
+    """Apply a move. back: undo a phase move, with exchanged axes. (A block move is undone by the
+    opposite move.)"""
     shape = list(shape_of(x))
     phases = m.phases and not back
     split = (shape[m.axis] // m.f, m.f) if phases else (m.f, shape[m.axis] // m.f)

@@ -1,4 +1,4 @@
-"""Each sum with axes of names of its own, so that what is said of an axis is said of one sum."""
+"""Give the axes of each reduction unique names, so that an axis identifies one reduction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from superopt.te.walk import operands, rebuilt
 
 
 def named(bodies: Sequence[Expr]) -> list[Expr]:
-    """The same expressions; of what was one object the sum stays one. Operators call their axes as
-    they like, so that the channels that a product sums over had the name of those that a Softmax
-    behind it does, and were taken for them."""
+    """Return the same expressions with unique axes; shared reductions stay shared. Operators choose
+    axis names freely: without this the channels that a product sums over were confused with those
+    of a following Softmax."""
     done: Done = {}
     count = 0
 

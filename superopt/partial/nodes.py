@@ -1,4 +1,4 @@
-"""Nodes that mutants are made of."""
+"""Node constructors for mutants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from superopt.partial.program import Shape
 
 
 def both(x: g.Value, a: Move, b: Move, back: bool = False) -> g.Value:
-    """One move after another."""
+    """Apply one move after another."""
     return there(there(x, a, back), b, back)
 
 
@@ -25,7 +25,7 @@ def padded(v: g.Value, pads: Shape) -> g.Value:
 
 
 def behind(v: g.Value, axis: int, count: int) -> g.Value:
-    """With so many zeros at the end of an axis."""
+    """Pad with zeros at the end of an axis."""
     rank = len(v.type.shape or ())
     return padded(v, tuple(count * (d == rank + axis) for d in range(2 * rank)))
 
@@ -39,6 +39,6 @@ def joined_along(some: list[g.Value], axis: int) -> g.Value:
 
 
 def exchanged(x: g.Value) -> g.Value:
-    """A matrix, or a batch of them, transposed."""
+    """Transpose a matrix, or a batch of matrices."""
     *batch, a, b = range(len(x.type.shape or ()))
     return g.node(OPS["Transpose"], [x], perm=(*batch, b, a))

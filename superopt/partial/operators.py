@@ -1,10 +1,9 @@
-"""What mutants of a program are made of: operators that hardware likes, with the attributes that
-the program's own sizes and windows suggest.
+"""The operators that mutants consist of, with attributes suggested by the program's sizes and
+windows.
 
-Each is a function of a program's *scene* and of operands. It yields names, and what makes a value,
-which raises InferError where operands do not fit; the same name is the same operator at other
-sizes, where it has other numbers. Weights are known before a model
-runs, so what is done to them alone costs nothing there.
+Each is a function of a program's hints and of operands. It yields names and constructors of values,
+which raise InferError if the operands do not fit. One name denotes the same operator at all sizes,
+with other numbers. Weights are constants at run time, so operators on weights alone cost nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from superopt.partial.weights import (
 
 
 def moved(s: Scene, x: g.Value) -> Named:
-    """A part of an axis of a picture becomes part of another one, or goes back."""
+    """Move a part of one axis of an activation to another axis, or back."""
     shape = shape_of(x)
     if len(shape) < 3:
         return
@@ -55,7 +54,7 @@ def moved(s: Scene, x: g.Value) -> Named:
 
 
 def moved_twice(s: Scene, x: g.Value) -> Named:
-    """Both sides of a picture at once: space to batch, and to channels, and back."""
+    """Move both sides of an image at once: space to batch or to channels, and back."""
     shape = shape_of(x)
     if len(shape) != 4:
         return
@@ -69,7 +68,7 @@ def moved_twice(s: Scene, x: g.Value) -> Named:
 
 
 def cut(s: Scene, x: g.Value) -> Named:
-    """A part of an axis that falls into such parts, or as much as is wanted."""
+    """Slice a part of an axis that the program splits, or a prefix of the wanted size."""
     shape = shape_of(x)
     for axis, sizes in s.parts:
         if axis < len(shape) and shape[axis] == sum(sizes):
@@ -83,7 +82,7 @@ def cut(s: Scene, x: g.Value) -> Named:
 
 
 def joined(s: Scene, *some: g.Value) -> Named:
-    """Side by side along an axis. Kernels of several sizes: each in the middle of the largest."""
+    """Concatenate along an axis. Smaller kernels are centred in the largest."""
     shapes = [shape_of(v) for v in some]
     if len({len(x) for x in shapes}) > 1 or len(set(some)) < len(some):
         return
@@ -102,7 +101,7 @@ def joined(s: Scene, *some: g.Value) -> Named:
 
 
 def _batched(v: g.Value) -> bool:
-    """Is it a picture? Of what it is made of one is."""
+    """True if a leaf of the value is an activation."""
     leaves = [v] if isinstance(v, g.Input) else [
         x for n in g.nodes([v]) for x in n.inputs if isinstance(x, g.Input)
     ]  # fmt: skip
@@ -110,12 +109,12 @@ def _batched(v: g.Value) -> bool:
 
 
 def picture(name: str) -> bool:
-    """Is an input of this name something that a model is given, or computes of that?"""
+    """True if an input of this name is an activation: a model input or computed from one."""
     return name[0] in "xyz"
 
 
 def _enlarged(v: g.Value, sides: Sequence[int]) -> g.Value:
-    """With zeros around; the middle stays the middle."""
+    """Pad with zeros on all sides, keeping the centre."""
     own = shape_of(v)[2:]
     front = [n // 2 - k // 2 for k, n in zip(own, sides, strict=True)]
     behind = [n - k - f for k, n, f in zip(own, sides, front, strict=True)]
@@ -125,7 +124,7 @@ def _enlarged(v: g.Value, sides: Sequence[int]) -> g.Value:
 
 
 def turned(s: Scene, x: g.Value) -> Named:
-    """Matrices, and heads of them, with two axes exchanged."""
+    """Transpose matrices, and heads of them."""
     rank = len(shape_of(x))
     for a, b in ((rank - 2, rank - 1), (rank - 3, rank - 2)):
         if a >= 0 and rank < 5:
@@ -135,7 +134,8 @@ def turned(s: Scene, x: g.Value) -> Named:
 
 
 def shaped(s: Scene, x: g.Value) -> Named:
-    """As a matrix: kernels of one place, pictures by place, batches of rows; and as is wanted."""
+    """Reshape to a matrix (1x1 kernels, images by pixel, batches of rows), and to the wanted
+    shape."""
     shape = shape_of(x)
     if len(shape) > 2 and prod(shape[2:]) == 1:
         yield "without sides", partial(shaped_as, x, shape[:2])
@@ -150,7 +150,7 @@ def shaped(s: Scene, x: g.Value) -> Named:
 
 
 def stacked(s: Scene, *some: g.Value) -> Named:
-    """Matrices as a batch, those with fewer rows with zeros below."""
+    """Stack matrices as a batch, padding rows with zeros."""
     shapes = [shape_of(v) for v in some]
     if {len(x) for x in shapes} != {2} or len({x[1] for x in shapes}) > 1:
         return
@@ -164,7 +164,7 @@ def stacked(s: Scene, *some: g.Value) -> Named:
 
 
 def apart(s: Scene, x: g.Value) -> Named:
-    """A batch of matrices one above the other, without the rows that some do not have."""
+    """Concatenate the matrices of a batch by rows, without padding rows."""
     shape = shape_of(x)
     for axis, sizes in s.parts:
         if axis == 0 and len(shape) == 3 and (shape[0], shape[1]) == (len(sizes), max(sizes)):
@@ -176,8 +176,8 @@ def apart(s: Scene, x: g.Value) -> Named:
 
 
 def convolved(s: Scene, x: g.Value, w: g.Value) -> Named:
-    """By the strides, dilations and pads of the program's windows, by such as keep sides, and none.
-    Groups are as many as the channels tell."""
+    """Convolve with the strides, dilations and pads of the program's windows, with same padding,
+    and without padding. Channels determine the groups."""
     image, kernel = shape_of(x), shape_of(w)
     if len(image) != len(kernel) or len(image) < 3 or image[1] % kernel[1]:
         return
@@ -217,7 +217,7 @@ def added(s: Scene, a: g.Value, b: g.Value) -> Named:
 
 
 def shifted(s: Scene, x: g.Value, b: g.Value) -> Named:
-    """By a number for each channel of a picture, or column of a matrix."""
+    """Add a bias for each channel of an image, or column of a matrix."""
     shape, n = shape_of(x), length(b)
     axis = 1 if s.windows else len(shape) - 1
     if axis < len(shape) and shape[axis] == n:
@@ -226,7 +226,7 @@ def shifted(s: Scene, x: g.Value, b: g.Value) -> Named:
 
 
 def spaced(s: Scene, x: g.Value, y: g.Value) -> Named:
-    """Two pictures with so many zeros in between that no window reaches across."""
+    """Concatenate two images with so many zeros between that no window crosses."""
     shape = shape_of(x)
     for axis, gap in s.gaps:
         if shape == shape_of(y) and len(shape) == len(s.out):
@@ -234,7 +234,7 @@ def spaced(s: Scene, x: g.Value, y: g.Value) -> Named:
 
 
 def unspaced(s: Scene, x: g.Value) -> Named:
-    """Without what is in between; as images of a batch."""
+    """Drop the gap between two images; return them as a batch."""
     shape = shape_of(x)
     for axis, gap in s.gaps:
         if len(shape) == len(s.out) and shape[axis] > gap and (shape[axis] - gap) % 2 == 0:
@@ -245,9 +245,9 @@ def unspaced(s: Scene, x: g.Value) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """kinds of operands (True: a weight), and whether their order says anything. when: is there
-    anything in a program for which it is of use? product: does it sum up what it is given? moves:
-    does it give the elements that it is given?"""
+    """weight_operands: which operands are weights. ordered: the operand order matters.
+    is_applicable: whether a program can use it. is_product: it sums over an operand axis.
+    is_permutation: it returns the elements of its operand."""
 
     name: str
     kinds: tuple[bool, ...]

@@ -1,4 +1,5 @@
-"""Partial rules: a program, its mutant, where that is right, what corrects it; all proved."""
+"""Partial rules: a program, its mutant, the boxes where they are equal, and the corrections; all
+proved."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ HOW = ("recomputed", "widened")
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The program as its mutant and a correction: an ordinary rule. how: one of HOW; equal, where
-    nothing is wrong; or split, at sizes that the mutant does not take. parts: where the prover does
-    not prove it whole, what it follows from: that parts of a tensor that are joined are the tensor,
-    and that each part of the program is what the rule has there."""
+    """The program as its mutant and a correction: an ordinary rule. how: one of CORRECTION_KINDS;
+    "equal" if nothing is wrong; or "split", for sizes that the mutant does not accept. parts:
+    lemmas that imply the rule if the prover cannot prove it at once: the concatenated parts of a
+    tensor are the tensor, and each part of the program is the rule's part."""
 
     how: str
     rule: Rule
@@ -55,9 +56,9 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class PartialRule:
-    """pair: `program => mutant`. claims: for each box of `parts.equal`, that it is equal, and what
-    the prover says of that. corrected: rules, those first that are proved; of a mutant that is
-    equal everywhere, the pair itself."""
+    """pair: `program => mutant`. claims: for each box of `parts.equal` the claim that it is equal,
+    with its verdict. corrections: rules, proved ones first; for a mutant that is equal everywhere,
+    the pair itself."""
 
     pair: Rule
     parts: Parts
@@ -66,7 +67,7 @@ class PartialRule:
 
     @property
     def proved(self) -> bool:
-        """Are all boxes that are said to be equal proved so?"""
+        """True if the claims of all equal boxes are proved."""
         return all(isinstance(v, Proved) for _, v in self.claims)
 
     @property
@@ -76,7 +77,7 @@ class PartialRule:
 
 @lru_cache(maxsize=1)
 def load_pairs() -> tuple[Rule, ...]:
-    """The pairs that come with superopt."""
+    """Return the pairs that superopt ships."""
     out: list[Rule] = []
     for path in sorted(FOLDER.glob("*.pairs")):
         out += parse_rules(path.read_text(encoding="utf-8"), path.name)
@@ -84,9 +85,9 @@ def load_pairs() -> tuple[Rule, ...]:
 
 
 def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> PartialRule:
-    """Regions at some sizes, their formulas, the proofs, and the corrections. Raises NoFormula,
-    InferError, TooMany (see `regions`), and ValueError for pairs of tensors of any rank, of several
-    results, and of sides that do not fit together."""
+    """Compute the regions at some sizes, their formulas, the proofs, and the corrections. Raises
+    NoFormula, InferError, TooManyCells (see `find_regions`), and ValueError for pairs of any rank,
+    of several results, or with sides that do not fit together."""
     if len(pair.lhs) > 1:
         raise ValueError(f"{pair.name} has {len(pair.lhs)} results, and boxes are of one")
     some = sizes.some(pair, seed)
@@ -96,8 +97,8 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
 
 
 def proved_parts(pair: Rule, limits: Limits | None = None) -> Parts | None:
-    """Where the pair is equal, as formulas of the sizes of which each is proved; None where one is
-    not, or there are none."""
+    """Return where the pair is equal as proved formulas of the sizes; None if a claim is not proved
+    or there are none."""
     try:
         found, told = _claimed(pair, parts(sizes.some(pair)), limits or Limits())
     except (NoFormula, TooMany, InferError, ValueError):
@@ -106,7 +107,7 @@ def proved_parts(pair: Rule, limits: Limits | None = None) -> Parts | None:
 
 
 def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:
-    """The same, of the pair at these sizes."""
+    """As `partial_rule`, for the pair at these sizes."""
     found, told = _claimed(pair, parts(some), limits or Limits())
     verdict = told[0][1] if len(told) == 1 else None
     made = [*_alone(pair, found, some, limits, verdict), *_splits(pair, limits)]
@@ -121,8 +122,8 @@ def _alone(
     limits: Limits | None,
     verdict: Verdict | None = None,
 ) -> list[Corrected]:
-    """The corrections at the sizes that the mutant takes. verdict: on one that is right everywhere,
-    if it is known."""
+    """Return the corrections at sizes that the mutant accepts. verdict: on a mutant that is equal
+    everywhere, if known."""
     if not found.different:
         own = replace(pair, float_class="E2")
         return [Corrected("equal", own, verdict or prove(own, limits))]
@@ -130,7 +131,7 @@ def _alone(
 
 
 def _splits(pair: Rule, limits: Limits | None) -> list[Corrected]:
-    """The corrections at the sizes that it does not take (`split.py`)."""
+    """Return the corrections at sizes that the mutant does not accept (`split.py`)."""
     out = []
     for s in split(pair):
         some = sizes.some(s)
@@ -146,8 +147,8 @@ def _splits(pair: Rule, limits: Limits | None) -> list[Corrected]:
 def _claimed(
     pair: Rule, found: Parts, limits: Limits
 ) -> tuple[Parts, tuple[tuple[Rule, Verdict], ...]]:
-    """What the prover says of each box that is equal. One that it does not prove soon is taken
-    apart along an axis of few elements (a batch of two), if it proves all of these."""
+    """Prove the claim of each equal box. A box that is not proved soon is split along an axis of
+    few elements (a batch of two), if all parts are proved."""
     soon = replace(limits, work=min(limits.work, WHOLE))
     equal: list[Part] = []
     told: list[tuple[Rule, Verdict]] = []
@@ -178,7 +179,7 @@ def _apart(part: Part) -> list[Part]:
 def _corrected(
     how: str, pair: Rule, found: Parts, some: Sequence[Sized], limits: Limits | None
 ) -> list[Corrected]:
-    """The pair with such a correction, where it has one."""
+    """Return the pair with this kind of correction, if it has one."""
     rule = corrected(how, pair, found, some)
     if rule is None:
         return []
@@ -194,7 +195,7 @@ def _corrected(
 
 
 def corrected(how: str, pair: Rule, found: Parts, some: Sequence[Sized]) -> Rule | None:
-    """The program as its mutant with such a correction, as formulas of the sizes; None where there
+    """Return the program as its mutant with a correction, as formulas of the sizes; None if there
     is none."""
     try:
         values = [correction(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
@@ -206,7 +207,7 @@ def corrected(how: str, pair: Rule, found: Parts, some: Sequence[Sized]) -> Rule
 
 
 def correction(how: str, s: Sized, r: Regions) -> g.Value:
-    """The program at these sizes as its mutant and a correction. Raises NoCorrection."""
+    """Return the program at these sizes as its mutant and a correction. Raises NoCorrection."""
     if how == "recomputed":
         return correct.recomputed(s.left, s.right, r)
     return correct.widened(s.left, s.right)
@@ -215,7 +216,7 @@ def correction(how: str, s: Sized, r: Regions) -> g.Value:
 def _lemmas(
     pair: Rule, found: Parts, some: Sequence[Sized], where: tuple[Formula, ...]
 ) -> list[Rule]:
-    """What a recomputed correction follows from: see `Corrected`. Raises NoFormula."""
+    """Return the lemmas of a recomputed correction, see `Correction`. Raises NoFormula."""
     told = [_leaves(r) for _, r in found.seen]
     if len({tuple(right for _, right in t) for t in told}) > 1:
         raise NoFormula("other parts at other sizes")
@@ -246,7 +247,7 @@ def _lemmas(
 
 
 def _leaves(r: Regions) -> list[Told]:
-    """The boxes of a correction, in order."""
+    """Return the labelled boxes of a correction, in order."""
     out: list[Told] = []
 
     def note(box: Box, right: bool) -> g.Value:

@@ -1,7 +1,7 @@
-"""Elements of a program at some places only, over a prime field and random inputs.
+"""Evaluate a program at some places over a prime field, for random inputs.
 
-Inputs are not drawn whole: an element of one is a keyed hash of its place. Only component 0 of an
-element is asked for; where nothing but sums and products is taken, the other one is not computed.
+Inputs are not materialized: an element is a keyed hash of its position. Only component 0 of an
+element is needed; if only sums and products occur, the other is not computed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MODULUS = residues.P
 
 @dataclass(slots=True)
 class Points:
-    """The values of expressions. above: see `PrimeField`. components: of an element, that are
-    computed: 1 where `ring` says so. drawn: inputs that are read more often than they have
-    elements. numbers: where maxima are sets of their terms (`extremes.py`), which there are; alone:
-    see `extremes.kind`. draws: inputs that are tried at once, of the same functions: places then
-    have DRAW for their last axis. works: by the ids of expressions, which are held."""
+    """Values of expressions. above: see `PrimeField`. components: number of computed components; 1
+    where `is_ring_expression` allows it. drawn: inputs that are read more often than they have
+    elements. numbers: the constants, if maxima are term sets (`term_sets.py`); alone: see
+    `set_kind`. draws: inputs evaluated at once; places then have DRAW_AXIS as the last axis. works:
+    by ids of expressions, which are kept alive."""
 
     seed: int
     above: int | None = None
@@ -56,12 +56,12 @@ class Points:
         self.domain = PrimeField(self.seed, above=self.above)
 
     def values(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
-        """Component 0 of `e` at places (count, axes)."""
+        """Return component 0 of `e` at places (count, axes)."""
         x = self.elements(e, axes, places)
         return np.asarray(x[0] if e.dtype.is_float else x)
 
     def elements(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
-        """`e` at places (count, axes), of floats all components."""
+        """Return `e` at places (count, axes), for floats all components."""
         count = max(1, AT_ONCE // terms(e))
         lead = (self.components,) if e.dtype.is_float else ()
         out = [np.zeros((*lead, 0), np.int64)] if not len(places) else []
@@ -72,7 +72,7 @@ class Points:
         return out[0] if len(out) == 1 else np.concatenate(out, -1)
 
     def sets(self, of: Sets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
-        """The terms of a maximum at places, (count, terms)."""
+        """Return the terms of a maximum at places, (count, terms)."""
         count = max(1, AT_ONCE // terms(e))
         out = [np.zeros((0, 1), np.int64)]
         for k in range(0, len(places), count):
@@ -82,7 +82,7 @@ class Points:
         return joined(out, 0)
 
     def work(self, e: Expr) -> float:
-        """Loads for an element of it, about."""
+        """Return about how many loads an element needs."""
         if id(e) not in self.works:
             self.works[id(e)] = (e, self._work(e))
         return self.works[id(e)][1]
@@ -98,7 +98,7 @@ class Points:
         return 0.0
 
     def read(self, t: Tensor, where: np.ndarray, draw: np.ndarray | None) -> np.ndarray:
-        """The elements of an input there; draw: of several inputs which ones, where there are."""
+        """Return elements of an input; draw: of which input, if there are several."""
         where = where if draw is None else where * self.draws + draw
         size = self.draws * prod(d for d in t.shape if isinstance(d, int))
         if t not in self.drawn and 0 < size <= where.size:  # 0: of a condition in a sum of nothing
@@ -108,7 +108,7 @@ class Points:
         return self.drawing(t, where)
 
     def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
-        """The elements of an input there, which hang on no more than that."""
+        """Draw elements of an input; they depend on nothing but the position."""
         state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
         if not t.dtype.is_float:
             return whole(state, t.dtype, self.seed).astype(self.domain.store(t.dtype))
@@ -120,8 +120,8 @@ class Points:
 
 @dataclass(slots=True)
 class _Run:
-    """Arrays have an axis for the places, and one for each sum that is open; floats a pair of
-    residues before these."""
+    """Evaluation at places. Arrays have an axis for the places and one for each open sum; floats
+    have a leading axis of components."""
 
     points: Points
     at: dict[Axis, np.ndarray]
@@ -172,7 +172,7 @@ class _Run:
         raise TypeError(f"{type(e).__name__} {e}")
 
     def some(self, x: np.ndarray, dtype: DType) -> np.ndarray:
-        """Of an element those components that are computed."""
+        """Return the components that are computed."""
         return x[: self.points.components] if dtype.is_float else x
 
     def total(self, fn: str, axes: Sequence[Axis], body: Expr) -> np.ndarray:
@@ -186,11 +186,11 @@ class _Run:
 
     @property
     def depth(self) -> tuple[int, ...]:
-        """Of length 1 as often as places have axes."""
+        """A shape of ones with the rank of the places."""
         return (1,) * max((x.ndim for x in self.at.values()), default=1)
 
     def within(self, axes: Sequence[Axis]) -> _Run:
-        """At all places of a sum, each axis of which is one of the last of arrays."""
+        """Open a sum: each of its axes becomes one of the last array axes."""
         count, depth = len(axes), len(self.depth)
         at = {a: x[(..., *(None,) * count)] for a, x in self.at.items()}
         for n, a in enumerate(axes):
@@ -201,8 +201,8 @@ class _Run:
     def places(
         self, t: Tensor, index: Sequence[Expr]
     ) -> tuple[np.ndarray, tuple[Axis, ...], np.ndarray]:
-        """Which of its elements are read, each once, (count, axes), the axes of these, and where
-        they are in them."""
+        """Return the indices into the unique elements that are read, their axes, and the elements'
+        places (count, axes)."""
         draw = (DRAW,) * (DRAW in self.at)
         axes = (*t.axes, *draw)
         shape = [a.size for a in axes]
@@ -222,7 +222,7 @@ class _Run:
         return which, axes, np.stack(places, -1) if shape else none
 
     def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
-        """Only what is wanted is computed, where that saves much."""
+        """Select; only the wanted branch is computed where that saves much."""
         told = self.value(guard)
         if told.dtype != np.bool_:  # a condition that may be any (`free.py`)
             kinds = [guard.dtype, yes.dtype, no.dtype]
@@ -243,8 +243,8 @@ class _Run:
         return np.where(some[0], some[1], some[2])
 
     def apart(self, told: np.ndarray, along: Sequence[int], yes: Expr, no: Expr) -> np.ndarray:
-        """Each of both where it is wanted: of all places of what is one axis of arrays, or of all
-        of their elements."""
+        """Compute each branch where it is wanted: along the one array axis that matters, or at
+        single elements."""
         shape = np.broadcast_shapes(told.shape, *(x.shape for x in self.at.values()))
         lead = (self.points.components,) if yes.dtype.is_float else ()
         out: np.ndarray | None = None
@@ -275,7 +275,7 @@ class _Run:
         raise AssertionError
 
     def sets(self, of: Sets, e: Expr) -> np.ndarray:
-        """The terms of a maximum, (..., terms)."""
+        """Return the terms of a maximum, (..., terms)."""
         match e:
             case Reduce(fn, axes, body) if fn == of.fn:
                 x = self.within(axes).sets(of, body)
@@ -303,7 +303,8 @@ class _Run:
 def spread(
     x: np.ndarray, lead: tuple[int, ...], shape: tuple[int, ...], last: int | None = None
 ) -> np.ndarray:
-    """With all axes of `shape` behind `lead`, of which the last ones (all) have these sizes."""
+    """Broadcast behind `lead` to the rank of `shape`; the last axes (default: all) get its
+    sizes."""
     own = x.shape[len(lead) :]
     own = (*(1,) * (len(shape) - len(own)), *own)
     last = len(shape) if last is None else last
@@ -315,13 +316,13 @@ def spread(
 
 
 def filled(x: np.ndarray, size: int) -> np.ndarray:
-    """Sets (..., n) as such of a size, with zeros before."""
+    """Pad sets (..., n) with leading zeros to a size."""
     more = size - x.shape[-1]
     return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((more, 0),)) if more else x
 
 
 def joined(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """Sets of several sizes, one behind the other: each by itself, or together, along the last."""
+    """Concatenate sets of several sizes: along axis 0, or as unions along the last axis."""
     if axis:
         shape = np.broadcast_shapes(*(x.shape[:-1] for x in some))
         return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in some], axis)
@@ -330,7 +331,7 @@ def joined(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
 
 
 def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:
-    """Arrays with axes for the same sums, behind the residues of floats."""
+    """Give arrays the same rank behind the components of floats."""
     leads = [int(getattr(k, "is_float", False)) for k in kinds]
     most = max(x.ndim - n for x, n in zip(some, leads, strict=True))
     return [
@@ -340,7 +341,7 @@ def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray
 
 
 def ring(e: Expr) -> bool:
-    """Is it made of sums and products only, for which component 0 of an element is enough?"""
+    """True if an expression has only sums and products, for which component 0 suffices."""
     return all(map(_plain, parts(e)))
 
 
@@ -360,7 +361,7 @@ def _plain(e: Expr) -> bool:
 
 
 def terms(e: Expr) -> int:
-    """Terms of the longest sum, or maximum, in a sum; 1 of none."""
+    """Return the number of terms of the longest nested sum or maximum, at least 1."""
     match e:
         case Reduce(_, axes, body):
             return max(1, prod(a.size for a in axes)) * terms(body)

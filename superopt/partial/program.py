@@ -1,8 +1,8 @@
-"""A part of a model that is linear in each thing it is given, and the same part at other sizes.
+"""A part of a model that is linear in each of its inputs, and the same part at other sizes.
 
-Mutants of it are enumerated where its sides and channels are small, and are then made again at the
-model's own sides. Both are the same operators with other numbers; which of these are sizes, and
-which hang on each other (the parts of a Split, the heads of a Reshape), is read off the shapes.
+Mutants are enumerated at small sides and channels and instantiated at the model's sides. Both are
+the same operators with other numbers. Which numbers are sizes, and how they depend on each other
+(parts of a Split, heads of a Reshape), is derived from the shapes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ COPRIME = ((2, 3, 5), (3, 7, 4), (5, 4, 7), (7, 5, 3), (4, 9, 11), (9, 2, 8))  #
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """outs: what is computed, of inputs; known: names of those that are weights. axis: along which
-    several results are taken for one. bias: is one added to each channel of each result? It is left
-    out, since it is equal wherever the rest is."""
+    """outs: results, computed from inputs. known: names of weights. axis: along which several
+    results are concatenated. bias: a bias is added to each channel of each result; it is omitted,
+    since it is equal wherever the rest is."""
 
     outs: tuple[g.Value, ...]
     known: frozenset[str]
@@ -41,7 +41,7 @@ class Program:
 
     @property
     def whole(self) -> g.Value:
-        """What is computed, as one tensor. Raises InferError where it cannot be joined."""
+        """The results as one tensor. Raises InferError if they cannot be concatenated."""
         if len(self.outs) == 1:
             return self.outs[0]
         return g.node(OPS["Concat"], self.outs, axis=self.axis)
@@ -52,7 +52,7 @@ class Program:
 
     @property
     def key(self) -> str:
-        """Of programs that have the same mutants."""
+        """A key that programs with the same mutants share."""
         given = ", ".join(f"{i.name}{shape_of(i)}" for i in self.inputs)
         terms = tuple(generalised([v], [{}]) for v in self.outs)
         bias = " and a bias" if self.bias else ""
@@ -60,8 +60,8 @@ class Program:
 
 
 def resized(p: Program, shapes: Mapping[str, Shape], numbers: Mapping[int, int]) -> Program:
-    """The program of inputs of these shapes, `numbers` put for sizes among its attributes. Raises
-    InferError where that does not fit."""
+    """Return the program with inputs of these shapes, and `numbers` substituted for sizes in
+    attributes. Raises InferError if that does not fit."""
     made: dict[g.Value, g.Value] = {
         i: g.Input(i.name, TensorType(F32, shapes[i.name])) for i in p.inputs
     }
@@ -81,24 +81,24 @@ def _put(op: str, name: str, value: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def _named(n: g.Node) -> tuple[int, ...]:
-    """The sizes that its attributes name."""
+    """Return the sizes in the attributes of a node."""
     return _ints(n, SIZES[n.op.name]) if n.op.name in SIZES else ()
 
 
 def windows(p: Program) -> list[g.Node]:
-    """Its convolutions."""
+    """Return the convolutions of the program."""
     return [n for n in g.nodes(p.outs) if n.op.name == "Conv"]
 
 
 def computed(p: Program, n: g.Node) -> bool:
-    """Does a node multiply what is computed by what is, too?"""
+    """True if a node multiplies two computed values."""
     return n.op.name == "MatMul" and not any(
         isinstance(v, g.Input) and v.name in p.known for v in n.inputs
     )
 
 
 def numbered(p: Program) -> bool:
-    """Do attributes name its sizes, or hang rows on columns, so that these are what they are?"""
+    """True if attributes name sizes, or relate rows and columns, so that the sizes are fixed."""
     return any(
         n.op.name in ("Reshape", "Split")
         or (n.op.name == "Conv" and n.attr("group") != 1)
@@ -108,12 +108,12 @@ def numbered(p: Program) -> bool:
 
 
 def _sides(p: Program, i: g.Input) -> range:
-    """The axes of an input along which a window moves, or its kernel has its size."""
+    """Return the spatial axes of an image or kernel."""
     return range(2, len(shape_of(i))) if len(shape_of(i)) > 2 and windows(p) else range(0)
 
 
 def _axes(p: Program, i: g.Input) -> Iterator[tuple[int, int, bool]]:
-    """Of each axis of an input: which one, its size, and whether it is a side."""
+    """Yield (axis, size, is_spatial) for each axis of an input."""
     sides = _sides(p, i)
     scale = i.name in p.known and all(n == 1 for n in shape_of(i)[1:])
     for d, n in enumerate(shape_of(i)):
@@ -121,8 +121,8 @@ def _axes(p: Program, i: g.Input) -> Iterator[tuple[int, int, bool]]:
 
 
 def channels(p: Program) -> dict[int, str]:
-    """The sizes that may be any, and names for them: channels, and what matrices are summed over.
-    None of a program whose attributes name them."""
+    """Return names for the sizes that may vary: channels, and contracted axes of matrices. Empty if
+    attributes name sizes."""
     if numbered(p):
         return {}
     found: dict[int, str] = {}
@@ -135,7 +135,7 @@ def channels(p: Program) -> dict[int, str]:
 
 
 def at_channels(p: Program) -> list[tuple[dict[str, int], Program]]:
-    """The program at three choices of its channels, no one a formula of others; or as it is."""
+    """Return the program at three independent choices of its channels, or as it is."""
     named = channels(p)
     out = []
     for column in range(3 if named else 1):
@@ -153,7 +153,7 @@ def at_channels(p: Program) -> list[tuple[dict[str, int], Program]]:
 
 
 def factors(p: Program) -> tuple[int, ...]:
-    """By how much its axes may be folded: two, and what its windows skip."""
+    """Return the factors by which axes may be folded: two, and the strides and dilations."""
     found = {2}
     for n in windows(p):
         found |= {k for name in ("dilations", "strides") for k in _ints(n, name) if 1 < k <= 4}
@@ -166,8 +166,8 @@ def _ints(n: g.Node, name: str) -> tuple[int, ...]:
 
 
 def small(p: Program) -> Program:
-    """The program of few channels and small pictures, whose sides leave the same rest when they are
-    folded. Raises InferError where there is none."""
+    """Return the program with few channels and small images, whose sides have the same remainders.
+    Raises InferError if there is none."""
     groups = {k for n in windows(p) for k in _ints(n, "group")} - {1}
     wanted: dict[int, None] = {}
     sides: dict[tuple[int, int], int] = {}
@@ -201,7 +201,8 @@ def _side(n: int, by: tuple[int, ...], axis: int) -> int:
 
 
 def _few(wanted: tuple[int, ...], groups: set[int], splits: bool) -> dict[int, int]:
-    """Small numbers for sizes: products of others stay that, and sums, where something is split."""
+    """Return small numbers for sizes. Products of sizes stay products, and sums stay sums if the
+    program has a Split."""
     fixed = {k: k for k in groups - {*wanted}}
     out = {n: n for n in wanted if n <= KEPT}
     made: dict[int, tuple[str, int, int]] = {}

@@ -1,8 +1,8 @@
-"""On which elements two programs are equal: boxes, found by few elements in each.
+"""Find the boxes on which two programs are equal, from few elements of each.
 
-Programs are compared cell by cell (`cells.py`), at m + 1 elements of each of m axes and some more,
-on random inputs over a prime field (PET, section 5.2). What is found so is a claim about the cells,
-which `claims.py` says and the verifier proves.
+Programs are compared cell by cell (`cells.py`), at m + 1 elements along m axes and some more, on
+random inputs over a prime field (PET, section 5.2). The result is a claim about the cells, which
+`claims.py` states and the verifier proves.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ MORE = 3  # elements of a cell beside its first and those next to it
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """equal, different: boxes that do not overlap, and all of the shape. elements: how many were
-    compared. chance: that one of them is equal by chance, at most (Schwartz and Zippel): the degree
-    by the modulus, for each of the inputs; None of what is more than sums, products and quotients,
-    of which less is known.
+    """equal, different: boxes that partition the shape. elements: how many were compared. chance:
+    upper bound (Schwartz-Zippel) that one of them is equal by chance: the degree over the modulus,
+    for each input; None for programs beyond sums, products and quotients.
 
-    exact: no element of `different` is equal. Index maps may meet on less than a box (a transpose
-    leaves the diagonal as it is), which is found by comparing each element, of a result that is not
-    too large for that; and of functions not all laws are known (`alike.py`). Else `different` may
-    hold elements that are equal, and that are recomputed with the others; `equal` holds none that
-    differs."""
+    exact: no element of `different` is equal. Index maps may coincide on less than a box (a
+    transpose keeps the diagonal), which an exhaustive comparison finds if the result is small
+    enough; and not all laws of functions are known (`equality.py`). Otherwise `different` may
+    contain equal elements, which are recomputed; `equal` never contains one that differs.
+    """
 
     shape: tuple[int, ...]
     equal: tuple[Box, ...]
@@ -57,7 +56,7 @@ class Regions:
 
     @property
     def share(self) -> float:
-        """Of the elements that are equal."""
+        """The share of equal elements."""
         total = sum(map(volume, self.equal)) + sum(map(volume, self.different))
         return sum(map(volume, self.equal)) / total if total else 1.0
 
@@ -66,16 +65,16 @@ class Regions:
 
 
 def regions(a: g.Value, b: g.Value, every: int = EVERY) -> Regions:
-    """Where a == b, whatever both are given. They must have the same type, of sizes that are
-    numbers; constants may be anything. every: elements of a result of which each is compared.
-    Raises ValueError for other types, InferError where an operator has no tensor expression,
-    TooMany where the index maps break too often."""
+    """Return where a == b for all inputs. They must have the same static type; constants may be
+    anything. max_exhaustive: up to how many result elements are all compared. Raises ValueError for
+    different types, InferError for an operator without a tensor expression, TooManyCells if the
+    index maps have too many break points."""
     both = Composed()
     return of_tensors(both.tensor(a), both.tensor(b), every)
 
 
 def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
-    """As above, of tensors that read inputs only."""
+    """As `find_regions`, for tensors that read inputs only."""
     if a.type != b.type:
         raise ValueError(f"{a.type} and {b.type}")
     shape = tuple(d for d in a.shape if isinstance(d, int))
@@ -97,7 +96,7 @@ def of_tensors(a: Tensor, b: Tensor, every: int = EVERY) -> Regions:
 
 
 def _joined(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
-    """Of programs that join the same parts, each part by itself."""
+    """Compare programs that concatenate the same parts part by part."""
     apart = seams(axes, bodies)
     if apart is None:
         return _of(axes, bodies, every)
@@ -115,7 +114,7 @@ def _joined(axes: Sequence[Axis], bodies: Sequence[Expr], every: int) -> _Told:
 
 
 class _Told(NamedTuple):
-    """As `Regions`, of boxes as they are found."""
+    """As `Regions`, with unmerged boxes."""
 
     equal: list[Box]
     different: list[Box]
@@ -145,8 +144,8 @@ def _computed(t: Tensor) -> Tensor:
 def _compared(
     programs: Alike, found: Sequence[Box], most: int
 ) -> tuple[list[Box], list[Box], int, bool]:
-    """The boxes that are equal, those that are not, how many elements were compared, and whether
-    none of what is not equal is: see `Regions.exact`."""
+    """Return the equal boxes, the different boxes, how many elements were compared, and whether the
+    result is exact; see `Regions.exact`."""
     if not found:
         return [], [], 0, True
     axes, rank = programs.axes, len(programs.axes)
@@ -197,25 +196,24 @@ def _compared(
 
 
 def _first(cell: Box, along: Sequence[bool]) -> Box:
-    """The cell at the first place of these axes, along which all elements are as that one."""
+    """Collapse the cell along axes on which all of its elements are equivalent."""
     return tuple(Span(s.begin, s.begin + 1) if a else s for s, a in zip(cell, along, strict=True))
 
 
 def _along(part: Box, cell: Box, core: Box) -> Box:
-    """A part of a cell's core, with all elements of the cell that are as its own."""
+    """Expand a part of a cell's core along the collapsed axes."""
     return tuple(p if s == c else s for p, s, c in zip(part, cell, core, strict=True))
 
 
 def _spans(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where boxes begin, their steps and their counts: (boxes, axes) each."""
+    """Return begins, steps and counts of boxes: (boxes, axes) each."""
     told = np.array([(s.begin, s.step, s.count) for b in boxes for s in b], np.int64)
     begins, steps, counts = told.reshape(len(boxes) * rank, 3).T.reshape(3, len(boxes), rank)
     return begins, steps, counts
 
 
 def _all(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Their elements, (count, axes), of each the last axis the fastest; and where those of each box
-    begin."""
+    """Return all elements, (count, axes), in row-major order, and where those of each box begin."""
     begins, steps, counts = _spans(boxes, rank)
     sizes = counts.prod(1)
     first = np.cumsum(sizes) - sizes
@@ -233,8 +231,9 @@ def _translated(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Bo
 
 
 def _elements(boxes: Sequence[Box], rank: int, few: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Likewise the first element of each box, its neighbours along each axis, the last one, and
-    some at random, each once; or the first, and the last where boxes are few."""
+    """Return sampled elements without duplicates: of each box the first, its neighbours along each
+    axis, the last, and some random ones; ends_only: the first, and the last if there are few boxes.
+    """
     begins, steps, counts = _spans(boxes, rank)
     number = len(boxes)
     most = counts[:, None, :] - 1

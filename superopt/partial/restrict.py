@@ -1,4 +1,5 @@
-"""A part of a program's result, computed from the parts of what it is given that it needs."""
+"""Restrict a program to a part of its result, computed from the parts of its inputs that it
+needs."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ MANY = 1 << 16  # elements of constants that are looked at
 
 
 class Everything(Exception):
-    """A part needs no less of an operator than the whole."""
+    """A part needs the whole operator."""
 
 
 def sliced(v: g.Value, box: Box) -> g.Value:
-    """The part of a value; the value, where that is all of it."""
+    """Slice a value to a box; return the value itself for the full box."""
     shape = shape_of(v)
     axes = [d for d, (s, n) in enumerate(zip(box, shape, strict=True)) if s != Span(0, n)]
     if not axes:
@@ -31,7 +32,8 @@ def sliced(v: g.Value, box: Box) -> g.Value:
 
 
 def restricted(v: g.Value, box: Box) -> g.Value:
-    """v[box], by what it is computed of; a cut of the result where nothing is saved so."""
+    """Return v[box] computed from restricted operands; a Slice of the result if that saves
+    nothing."""
     if box == whole(shape_of(v)):
         return v
     n = g.producer(v)
@@ -47,7 +49,7 @@ def restricted(v: g.Value, box: Box) -> g.Value:
 
 
 def _conv(n: g.Node, box: Box) -> g.Value:
-    """A window's results need what is under these windows; images and kernels stay apart."""
+    """Restrict to the inputs under these windows, by image and by kernel."""
     x, w = n.inputs[0], n.inputs[1]
     assert x is not None
     assert w is not None
@@ -89,7 +91,7 @@ def _pool(n: g.Node, box: Box) -> g.Value:
 def _windows(
     n: g.Node, box: Box, sizes: Sequence[int], kernel: Sequence[int]
 ) -> tuple[list[Span], dict[str, Any]]:
-    """What of the picture these results see, and their strides and pads within it."""
+    """Return the input spans that these results read, and the strides and pads within them."""
     pads, strides = _attr(n, "pads"), _attr(n, "strides")
     seen, steps, begins, ends = [], [], [], []
     for d, (own, size, k) in enumerate(zip(box, sizes, kernel, strict=True)):
@@ -156,7 +158,7 @@ def _elementwise(n: g.Node, box: Box) -> g.Value:
 
 
 def _same(x: g.Value | None) -> g.Constant | None:
-    """The number that a constant is everywhere, as rules have it."""
+    """Return the scalar that a constant has everywhere, in the form that rules use, or None."""
     if not isinstance(x, g.Constant) or not x.type.shape or prod(shape_of(x)) not in range(1, MANY):
         return None
     numbers = x.load()
@@ -165,7 +167,7 @@ def _same(x: g.Value | None) -> g.Constant | None:
 
 
 def _broadcast(x: g.Value, box: Box) -> list[Span]:
-    """What a part of a result needs of an operand that may be broadcast."""
+    """Return the box of a possibly broadcast operand for a part of the result."""
     shape = shape_of(x)
     own = box[len(box) - len(shape) :]
     return [Span(0, 1) if n == 1 else s for s, n in zip(own, shape, strict=True)]

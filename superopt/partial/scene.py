@@ -1,4 +1,4 @@
-"""What a program's own sizes and windows suggest for its mutants."""
+"""Hints that a program's sizes and windows give for its mutants."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from superopt.partial.restrict import shape_of
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """out: the shape that is wanted. windows: strides, dilations and pads of the program's.
-    factors: what axes are folded by, and a name. parts: into which an axis falls. uses: how often
-    each input may be read. products: windows and products; deep: as many as follow each other.
-    turns: Reshapes and Transposes. groups: are there any but one? weights: how many. computed: is
-    what is multiplied by computed, too? transposed: is it given so? biased: is anything added
-    between products? gaps: axes, and how many zeros between pictures keep windows apart."""
+    """out: wanted shape. windows: strides, dilations and pads. factors: named fold factors. parts:
+    sizes into which an axis is split. uses: how often each input may be read. products: number of
+    products; deep: longest chain of them. turns: number of Reshapes and Transposes. groups: has
+    grouped convolutions. weights: number of weights. computed: multiplies two computed values.
+    transposed: has a transposed weight. biased: has a bias between products. gaps: axes, and how
+    many zeros separate images."""
 
     out: Shape
     windows: tuple[tuple[Shape, Shape, Shape], ...]
@@ -43,7 +43,7 @@ PRODUCTS = ("Conv", "MatMul", "Gemm")
 
 
 def scene(p: Program) -> Scene:
-    """Raises InferError where the results cannot be joined."""
+    """Return the hints of a program. Raises InferError if the results cannot be concatenated."""
     out = shape_of(p.whole)
     found: dict[Any, None] = {
         tuple(n.attr(k) for k in ("strides", "dilations", "pads")): None for n in windows(p)
@@ -77,13 +77,13 @@ def scene(p: Program) -> Scene:
 
 
 def _adds(p: Program, n: g.Node) -> bool:
-    """Does it add what is known?"""
+    """True if the node adds a weight."""
     added = n.inputs if n.op.name == "Add" else n.inputs[2:] if n.op.name in PRODUCTS else ()
     return any(isinstance(v, g.Input) and v.name in p.known for v in added)
 
 
 def _gaps(p: Program) -> tuple[tuple[int, int], ...]:
-    """Of windows that go step by step over pictures, and have one kernel."""
+    """Return the gaps for windows of stride 1 that share one kernel."""
     some = windows(p)
     if len({n.inputs[1] for n in some}) != 1 or any(max(_steps(n)) > 1 for n in some):
         return ()

@@ -1,7 +1,8 @@
-"""Where both programs join the same parts along an axis, which are compared one by one.
+"""Find seams at which both programs concatenate along an axis, so that the parts are compared
+separately.
 
-What is read by one part (a pool's own channel) is not what is read by another (a convolution's all
-channels), so that less is alike of all of them than of each.
+One part may read its own channel (a pool) and another all channels (a convolution), so fewer
+elements are interchangeable in all parts than in each.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MOST = 8  # parts, each of which takes some time
 
 
 class Part(NamedTuple):
-    """From where on along the axis, and the programs there, by axes that count from 0."""
+    """The start along the axis, and the programs there over axes that start at 0."""
 
     begin: int
     axes: tuple[Axis, ...]
@@ -27,8 +28,8 @@ class Part(NamedTuple):
 
 
 def seams(axes: Sequence[Axis], bodies: Sequence[Expr]) -> tuple[int, list[Part]] | None:
-    """The number of an axis, and the parts along it; None where not both programs have the same
-    seams along an axis."""
+    """Return an axis and the parts along it, or None if no axis has the same seams in both
+    programs."""
     for k, axis in enumerate(axes):
         found = [set(_joined(b, axis)) for b in bodies]
         points = found[0]
@@ -40,7 +41,7 @@ def seams(axes: Sequence[Axis], bodies: Sequence[Expr]) -> tuple[int, list[Part]
 
 
 def _joined(e: Expr, axis: Axis) -> Iterator[int]:
-    """The first places of parts behind others."""
+    """Yield the first places of parts after the first."""
     while isinstance(e, Apply) and e.fn == "select":
         guard, yes, e = e.args
         match guard:

@@ -26,7 +26,7 @@ Done = dict[int, tuple[Expr, Expr]]  # by ids, of what is held
 
 
 def shared(bodies: Sequence[Expr]) -> list[Expr]:
-    """The same expressions, in which sums that are in sums are tensors."""
+    """Return the same expressions with nested sums as tensors."""
     made = _Made()
     return [made.outer(b, {}, False) for b in bodies]
 
@@ -38,7 +38,7 @@ class _Made:
     count: int = 0
 
     def outer(self, e: Expr, done: Done, within: bool) -> Expr:
-        """within: a sum?"""
+        """Rewrite `e`; in_sum: whether it is inside a sum."""
         if e.dtype == INDEX and not isinstance(e, Index):
             return e
         if id(e) not in done:
@@ -64,7 +64,7 @@ class _Made:
         return e
 
     def tensor(self, r: Reduce) -> Expr:
-        """An element of a tensor that is `r`; `r` where it is not known how large that would be."""
+        """Return an element of a tensor for `r`; `r` itself if the tensor's size is unknown."""
         handles = _Handles(f"shared{self.count}")
         body = handles.named(r, frozenset())
         bounds = [affine.interval(h) for h in handles.given]
@@ -87,7 +87,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Handles:
-    """given: what an expression hangs on, and axes for it, of which the extents say nothing."""
+    """given: the index expressions of the enclosing sums, each with an axis that stands for it."""
 
     name: str
     given: dict[Expr, Axis] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _Handles:
         return self.given.setdefault(e, Axis(f"{self.name}.{len(self.given)}", 1))
 
     def named(self, e: Expr, own: frozenset[Axis]) -> Expr:
-        """`e` with axes for all that hangs on none of its own."""
+        """Replace index expressions that do not depend on own axes by handles."""
         if isinstance(e, Const):
             return e
         if id(e) not in self.done:
@@ -143,7 +143,7 @@ class _Handles:
 
 
 def _put(e: Expr, at: dict[Axis, Expr], done: Done) -> Expr:
-    """`e` with indices for axes, as it is: what it means at such places is not asked."""
+    """Substitute indices for axes without simplification."""
     if isinstance(e, Axis):
         return at.get(e, e)
     if id(e) not in done:

@@ -1,4 +1,4 @@
-"""A pair of programs at some sizes."""
+"""A pair of programs at sample sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Sized:
 
 
 def names_of(pair: Rule) -> list[str]:
-    """The names of its sizes, in order. Raises ValueError for operands of any rank."""
+    """Return the names of the pair's sizes, in order. Raises ValueError for operands of any
+    rank."""
     out: list[str] = []
     for p in pair.params:
         if not isinstance(p, Param) or p.run or p.shape is None:
@@ -46,7 +47,7 @@ def names_of(pair: Rule) -> list[str]:
 
 
 def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
-    """The pair at these sizes; None where they do not fit, or there are several results."""
+    """Return the pair at these sizes; None if they do not fit, or there are several results."""
     made = sides(pair, sizes)
     if made is None or len(made[0]) > 1:
         return None
@@ -56,7 +57,7 @@ def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
 def sides(
     pair: Rule, sizes: Mapping[str, int]
 ) -> tuple[tuple[g.Value, ...], tuple[g.Value, ...]] | None:
-    """The results of both sides at these sizes; None where they do not fit."""
+    """Return the results of both sides at these sizes; None if they do not fit."""
     operands = {}
     for p in pair.params:
         assert isinstance(p, Param)
@@ -68,7 +69,7 @@ def sides(
 
 
 def _dtype(kind: str) -> DType:
-    """An element type of parameters of this kind: a float, where there is one."""
+    """Return an element type of parameters of this kind, preferably a float."""
     some = element_types(kind)
     return next((d for d in (F32, I64) if d in some), min(some, key=str))
 
@@ -83,8 +84,8 @@ def _number(d: Formula, sizes: Mapping[str, int]) -> int:
 
 
 def some(pair: Rule, seed: int = 0, count: int = COUNT) -> list[Sized]:
-    """The pair at several sizes, all of them different and no two of a kind equal, as far as there
-    are such that fit."""
+    """Return the pair at several sizes, with distinct sizes in each and no repeated value of a
+    size, as far as such sizes fit."""
     rng, names = Random(seed), names_of(pair)
     out: list[Sized] = []
     used: dict[str, set[int]] = {n: set() for n in names}

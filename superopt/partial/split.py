@@ -1,8 +1,8 @@
-"""Mutants that need a divisible size, where it is not: of as much as they take, the rest split off.
+"""Extend mutants that need divisible sizes: split off the remainder.
 
-Rows as a batch need an even number of them. Of an odd number the mutant takes all but the last one,
-and gives zeros where it has nothing. These are wrong there, as its own wrong boxes are, and what is
-wrong is computed by the program: so an odd remainder is a box like others.
+Rows as a batch need an even number of rows. For an odd number the mutant takes all but the last
+row, and its result is padded with zeros. These are wrong, like other wrong boxes, and come from the
+program: a remainder is one more box.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SPLIT = "split"
 
 
 def split(pair: Rule) -> list[Rule]:
-    """Pairs of the same program, for sizes that leave the rests that `pair` does not take; none
-    where it takes all."""
+    """Return pairs of the same program for the remainders that `pair` does not accept; none if it
+    accepts all sizes."""
     divided = dict(filter(None, map(_divided, pair.where)))
     out = []
     for rests in product(*(range(f) for f in divided.values())):
@@ -49,7 +49,7 @@ def split(pair: Rule) -> list[Rule]:
 
 
 def _divided(condition: Formula) -> tuple[str, int] | None:
-    """(h, 2) of h % 2 == 0."""
+    """Return (h, 2) for h % 2 == 0, else None."""
     match condition:
         case Compare(Binary("%", Name(n), Lit(int() as f)), (("==", Lit(0)),)) if f > 1:
             return n, f
@@ -57,7 +57,7 @@ def _divided(condition: Formula) -> tuple[str, int] | None:
 
 
 def _split(pair: Rule, rests: Mapping[str, int]) -> Rule | None:
-    """The pair where sizes leave these rests."""
+    """Return the pair for sizes with these remainders."""
     (program,), (mutant,) = pair.lhs, pair.rhs
     gaps = _gaps(pair, rests)
     if gaps is None:
@@ -84,7 +84,7 @@ def _split(pair: Rule, rests: Mapping[str, int]) -> Rule | None:
 
 
 def _even(p: Param, less: Mapping[str, Formula]) -> Term:
-    """Of an operand as much as divides its sizes."""
+    """Return the divisible part of an operand."""
     axes = [(d, less[n.id]) for d, n in enumerate(p.shape or ()) if _named(n, less)]  # type: ignore[union-attr]
     if not axes:
         return Var(p.name)
@@ -109,8 +109,8 @@ def _leaving(condition: Formula, rests: Mapping[str, int]) -> Formula:
 
 
 def _gaps(pair: Rule, rests: Mapping[str, int]) -> tuple[str, ...] | None:
-    """How much less of each axis the mutant of the even part gives, as formulas; None where it does
-    not fit, or gives more."""
+    """Return how much smaller each axis of the mutant of the divisible part is, as formulas; None
+    if it does not fit, or is larger."""
     other = App(OPS["Neg"], pair.lhs)  # sides that are one are no rule
     program = replace(pair, rhs=(other,), where=())
     found = list(_both(program, some(pair), rests))

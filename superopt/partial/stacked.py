@@ -28,8 +28,8 @@ class _Unlike(Exception):
 
 
 def stacked(bodies: Sequence[Expr]) -> list[Expr]:
-    """The same expressions, of fewer branches, and of stacks of the inputs that these differ in; as
-    they are where none are alike."""
+    """Return the expressions with merged branches, which read stacks of inputs; unchanged if no
+    branches are alike."""
     some = [e for b in bodies for e in parts(b)]
     if sum(map(_told, some)) < FEWEST - 1:
         return list(bodies)
@@ -48,14 +48,15 @@ def stacked(bodies: Sequence[Expr]) -> list[Expr]:
 
 @dataclass(slots=True)
 class _Stacks:
-    """given: inputs of a type, and which of these each is. of: those that are read as elements of
-    stacks. A stack is as long as there are inputs of its type."""
+    """given: for each type its inputs with their numbers. of: the stack of each input that is read
+    from one. A stack has one element for each input of its type."""
 
     given: dict[TensorType, dict[Tensor, int]] = field(default_factory=dict)
     of: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def stack(self, some: Sequence[Tensor]) -> Tensor:
-        """The one of all of these. Raises _Unlike where several are."""
+        """Return the stack of these inputs. Raises _DifferentBranches if they are in several
+        stacks."""
         first = some[0]
         own = self.given.get(first.type, {})
         found = {self.of[t] for t in some if t in self.of}
@@ -70,7 +71,7 @@ class _Stacks:
         return self.given[t.type][t]
 
     def read(self, e: Expr, done: Done) -> Expr:
-        """`e` with all that is in a stack read there."""
+        """Replace loads of stacked inputs by loads of the stack."""
         if _index(e):
             return e
         if id(e) not in done:
@@ -84,7 +85,7 @@ class _Stacks:
 
 @dataclass(slots=True)
 class _Made:
-    """fewer: are there any branches that are alike? done: what was made; keys: see `key`."""
+    """Merges branches. fewer: whether any were merged. done: memo. keys: see `structure_hash`."""
 
     stacks: _Stacks
     fewer: bool = False
@@ -100,7 +101,7 @@ class _Made:
         return self.done[id(e)][1]
 
     def tree(self, e: Expr) -> Expr:
-        """A condition, of whose branches each may be one, too."""
+        """Merge the branches of a select tree."""
         leaves = list(map(self.of, _leaves(e)))
         alike: dict[int, list[int]] = {}
         for n, x in enumerate(leaves):
@@ -113,7 +114,7 @@ class _Made:
         return _tree(e, iter(leaves))
 
     def joined(self, e: Expr, leaves: Sequence[Expr], alike: Sequence[Sequence[int]]) -> Expr:
-        """Of some leaves that are alike one each, and which of these it is."""
+        """Merge each group of similar leaves, and select the group."""
         one = _Joined(self.stacks, e, len(leaves))
         made = [one.of(tuple(leaves[n] for n in some), some) for some in alike]
         groups = {n: k for k, some in enumerate(alike) for n in some}
@@ -126,7 +127,7 @@ class _Made:
         return out
 
     def key(self, e: Expr) -> int:
-        """A hash of an expression but for numbers in indices, and for which input of a type is
+        """Return a structural hash that ignores constants in indices, and which input of a type is
         read."""
         if id(e) not in self.keys:
             inner = _moving(e) if _index(e) else (_head(e), *map(self.key, operands(e)))
@@ -136,8 +137,8 @@ class _Made:
 
 @dataclass(slots=True)
 class _Joined:
-    """Of the leaves of a tree. place: which of them it is. done: by which leaves are alike, and the
-    ids of what is in them."""
+    """Merges leaves of a tree. place: the leaf's number as an expression. done: memo by leaves and
+    ids."""
 
     stacks: _Stacks
     tree: Expr
@@ -149,7 +150,7 @@ class _Joined:
         self.place = _tree(self.tree, (Const(n, INDEX) for n in range(self.count)))
 
     def of(self, some: tuple[Expr, ...], which: Sequence[int]) -> Expr:
-        """One for all of `some`, which are of the leaves `which`. Raises _Unlike."""
+        """Merge `some`, which belong to the leaves `which`. Raises _DifferentBranches."""
         first = some[0]
         if all(e is first for e in some):
             return first
@@ -176,7 +177,7 @@ class _Joined:
         return rebuilt(first, each)
 
     def number(self, some: Sequence[int], which: Sequence[int]) -> Expr:
-        """The number that it is at each of these leaves; at others any."""
+        """Return an index expression with these values at these leaves, and any value at others."""
         step = (some[-1] - some[0]) // max(1, which[-1] - which[0])
         base = some[0] - step * which[0]
         if all(v == base + step * n for v, n in zip(some, which, strict=True)):
@@ -188,7 +189,7 @@ class _Joined:
 
 
 def _told(e: Expr) -> bool:
-    """Do indices alone say which of two it is, of which none is a number?"""
+    """True for a select by indices alone whose branches are not constants."""
     if not isinstance(e, Apply) or e.fn != "select" or e.dtype == INDEX:
         return False
     if any(isinstance(x, Const) for x in e.args):
@@ -206,7 +207,7 @@ def _leaves(e: Expr) -> Iterator[Expr]:
 
 
 def _tree(e: Expr, leaves: Iterator[Expr]) -> Expr:
-    """A tree with others for its leaves."""
+    """Rebuild a tree with other leaves."""
     if not _told(e):
         return next(leaves)
     guard, *some = operands(e)
@@ -221,10 +222,10 @@ def _index(e: Expr) -> bool:
 
 
 def _moving(e: Expr) -> frozenset[tuple[ix.Monomial, int]]:
-    """An index without the number in it."""
+    """Return an index without its constant."""
     return frozenset((atoms, c) for atoms, c in ix.polynomial(e).items() if atoms)
 
 
 def _head(e: Expr) -> object:
-    """What an expression is beside its operands, and beside which input of a type it reads."""
+    """Return the head of an expression, ignoring which input of a type it reads."""
     return e.tensor.type if isinstance(e, Load) and e.tensor.body is None else head(e)

@@ -1,8 +1,7 @@
-"""Where a program and its mutant are equal, for all sizes.
+"""Find where a program and its mutant are equal for all sizes.
 
-Regions at a few sizes tell where boxes begin and end; what these places have in common, as a
-formula of the sizes, is a claim, and one that the verifier proves: the part of the program is the
-part of the mutant (`claims.py`).
+Regions at a few sizes give box bounds; formulas of the sizes that fit these bounds are claims,
+which the verifier proves: the part of the program equals the part of the mutant (`claims.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From begin, below end, every step-th index of an axis; whole: all of it."""
+    """The indices begin, begin + step, ... below end of an axis; whole: the full axis."""
 
     begin: Text
     end: Text
@@ -41,7 +40,7 @@ Part = tuple[Range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """equal, different: together the whole. seen: regions at sizes, which they are read off."""
+    """equal, different: boxes that partition the shape. seen: the sampled regions."""
 
     shape: tuple[Text, ...]
     equal: tuple[Part, ...]
@@ -50,7 +49,7 @@ class Parts:
 
 
 class NoFormula(ValueError):
-    """Boxes at several sizes have nothing in common."""
+    """Boxes at several sizes fit no common formula."""
 
 
 def show(part: Part) -> str:
@@ -58,8 +57,8 @@ def show(part: Part) -> str:
 
 
 def parts(some: Sequence[Sized], every: int = EVERY) -> Parts:
-    """every: see `regions`. Raises NoFormula where regions at these sizes are of unlike kinds, or
-    there are too few."""
+    """Return symbolic regions. max_exhaustive: see `find_regions`. Raises NoFormula if the regions
+    have different structures, or there are too few sizes."""
     if len(some) < 2:
         raise NoFormula(f"the sizes fit at {len(some)} places only")
     found = [(s.sizes, regions(s.left, s.right, every)) for s in some]
@@ -81,7 +80,7 @@ def _parts(
 
 
 def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Text]) -> Part:
-    """The boxes at several sizes as one of formulas."""
+    """Return the boxes at several sizes as one symbolic box."""
     out = []
     for d, spans in enumerate(zip(*boxes, strict=True)):
         steps = {s.step for s in spans if s.count > 1}
@@ -95,7 +94,8 @@ def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Text]) -
 
 
 def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Text:
-    """The simplest of some formulas that has these values. Raises NoFormula where none has."""
+    """Return the simplest candidate formula with these values. Raises NoFormula if there is
+    none."""
     if len(set(values)) == 1:
         return str(values[0])
     for text, value in _terms(sizes[0]):
@@ -109,7 +109,7 @@ def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Text:
 
 
 def _terms(names: Sizes) -> Iterator[tuple[Text, Callable[[Sizes], int]]]:
-    """Formulas and their values, the simpler ones first."""
+    """Yield candidate formulas and their evaluators, simplest first."""
     for n in names:
         yield n, partial(_product, (n,))
     for n in names:

@@ -1,4 +1,4 @@
-"""Terms of rules, made of text."""
+"""Parse formulas of rules."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from superopt.rules.term import Formula
 
 
 def parsed(text: str) -> Formula:
-    """A formula of sizes."""
+    """Parse a formula of sizes."""
     return syntax.formula(expression(text), OPS)

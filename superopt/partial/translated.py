@@ -1,7 +1,7 @@
-"""Cells of which each element is what one of them is, of other elements of what is given.
+"""Find axes of cells along which all elements are equivalent up to renaming of inputs.
 
-Where all that is read of an input moves by as much along an axis of the result, in both programs,
-an element is the one before it with other names for what is read. So both are equal for all
+If every index into an input advances by the same amount along a result axis, in both programs, then
+each element is its predecessor with renamed input elements. So the programs are equal for all
 elements along that axis, or for none.
 """
 
@@ -25,8 +25,8 @@ PLACES = 1 << 18  # that an index has in all cells, and sums
 def translated(
     axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Along which axes of which cells it is so, (cells, axes). begins, steps: each cell's first
-    element, and how far the one behind it is along each axis; 0 where there is none."""
+    """Return along which axes of which cells this holds, (cells, axes). begins, steps: first
+    element of each cell, and the distance to the next along each axis; 0 if there is none."""
     out = np.ones_like(begins, bool)
     some = [e for body in bodies for e in parts(body)]
     if any(isinstance(e, Index) for e in some):
@@ -49,7 +49,7 @@ def translated(
 
 
 def _indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
-    """What is read by which, and indices that are computed with."""
+    """Yield the indices of loads, and indices used as values."""
     for e in some:
         match e:
             case Load(t, index):
@@ -61,8 +61,8 @@ def _indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, 
 def _moves(
     axes: Sequence[Axis], e: Expr, begins: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """By how much an index moves along each axis, at least and at most at the places of sums,
-    (axes, cells) each; None where these are too many."""
+    """Return the least and greatest advance of an index along each axis over the places of sums,
+    (axes, cells) each; None if there are too many places."""
     free = affine.free_axes(e)
     over = [a for a in free if a not in axes]
     sizes = [a.extent for a in over if isinstance(a.extent, int)]

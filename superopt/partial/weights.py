@@ -1,6 +1,5 @@
-"""What is done to weights alone, which costs nothing when a model runs: the operators of
-`operators.py` that read nothing else.
-"""
+"""Operators of mutants that read weights only. They are evaluated before run time and cost nothing
+there."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Named = Iterator[tuple[str, Callable[[], g.Value]]]
 
 
 def enlarged(s: Scene, w: g.Value) -> Named:
-    """A kernel with zeros in front or behind, so that its sides are multiples of a stride."""
+    """Pad a kernel with zeros so that its sides are multiples of a stride."""
     sides = shape_of(w)[2:]
     for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
         more = [-n % f for n in sides]
@@ -31,7 +30,7 @@ def enlarged(s: Scene, w: g.Value) -> Named:
 
 
 def folded(s: Scene, w: g.Value) -> Named:
-    """Every f-th place of a kernel's sides becomes a channel."""
+    """Move every f-th place of a kernel's sides to channels."""
     shape = shape_of(w)
     for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
         if len(shape) == 4 and all(n % f == 0 for n in shape[2:]):
@@ -40,7 +39,7 @@ def folded(s: Scene, w: g.Value) -> Named:
 
 
 def dense(s: Scene, w: g.Value) -> Named:
-    """The kernels of groups as one, with zeros where a group does not read."""
+    """Expand grouped kernels to a dense kernel with zeros."""
     if len(shape_of(w)) < 3:
         return
     o, c = shape_of(w)[:2]
@@ -51,7 +50,7 @@ def dense(s: Scene, w: g.Value) -> Named:
 
 
 def diagonal(s: Scene, *some: g.Value) -> Named:
-    """Kernels of several pictures as one of all their channels."""
+    """Combine kernels of several images block-diagonally into one over all their channels."""
     if len({shape_of(v)[2:] for v in some}) == 1 and len(shape_of(some[0])) > 2:
         yield "", partial(_diagonal, some, [shape_of(v)[1] for v in some])
 
@@ -67,8 +66,7 @@ def _diagonal(some: Sequence[g.Value], widths: Sequence[int]) -> g.Value:
 
 
 def composed(s: Scene, after: g.Value, before: g.Value) -> Named:
-    """The kernel of two windows one after the other: what one gives, the other reads. Or the matrix
-    of two products."""
+    """Compose the kernels of two consecutive windows, or the matrices of two products."""
     w, k = shape_of(after), shape_of(before)
     if len(w) == len(k) == 2:
         yield from _multiplied(s, after, before)
@@ -93,7 +91,7 @@ def _multiplied(s: Scene, after: g.Value, before: g.Value) -> Named:
 
 
 def carried(s: Scene, w: g.Value, b: g.Value) -> Named:
-    """What a kernel, or a matrix, makes of a number for each channel that it reads."""
+    """Apply a kernel or matrix to a bias of its input channels."""
     shape = shape_of(w)
     n = length(b)
     if len(shape) > 2 and shape[1] == n:
@@ -107,13 +105,13 @@ def carried(s: Scene, w: g.Value, b: g.Value) -> Named:
 
 
 def length(b: g.Value) -> int | None:
-    """Of a vector, as which it may have axes of 1 beside its own; None of what is none."""
+    """Return the length of a vector, which may have further axes of 1; None for other tensors."""
     shape = shape_of(b)
     return max(shape, default=1) if sum(n > 1 for n in shape) == 1 else None
 
 
 def scaled(s: Scene, w: g.Value, by: g.Value) -> Named:
-    """A kernel by what scales the channels that it gives, or that it reads."""
+    """Scale the output or input channels of a kernel."""
     shape, n = shape_of(w), prod(shape_of(by))
     if len(shape) < 3 or any(d > 1 for d in shape_of(by)[1:]):
         return
