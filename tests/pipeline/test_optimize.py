@@ -10,10 +10,9 @@ import onnx
 import pytest
 
 import superopt
-from superopt import api
 from superopt.errors import ExitCode, ModelError, UsageError
 from superopt.onnx_io.source import read
-from superopt.pipeline import optimize
+from superopt.pipeline import optimize, rule_library
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Event
@@ -297,7 +296,7 @@ def test_a_small_model_is_read_however_long_the_rules_take(monkeypatch: pytest.M
         late = 60.0
         return rules()
 
-    monkeypatch.setattr(api, "load_library", load)
+    monkeypatch.setattr(rule_library, "load_library", load)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late)
     found = superopt.optimize(data(models.PLAIN), budget=1.0, cost="roofline")
     assert not found.report.changed
