@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels import contraction as co
+from superopt.kernels import contraction as kernels_contraction
 from superopt.kernels import rows
-from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.schedule import (
     ComputeAt,
     Parallel,
@@ -31,16 +31,16 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
-from superopt.te.walk import loads, stages
+from superopt.te.walk import loads, computed_tensors
 
-ROOM = 400_000  # of a block's scores and probabilities, in a core's L2 cache
-BLOCKS = (16, 32, 24, 48, 8, 4)  # candidates, best first
-PARTS, MOST = 8, 100  # further candidates: rows / n for n up to the first; at most the second
-POWER = 25  # cost of an exponential of a vector, in vector FMAs
-OTHER = 1.03  # relative time by which another block must beat the first candidate
-HEADS = 12  # with fewer heads parts stay small, so that threads share them
-TERMS = 512  # longer sums cost the same per term when tiles are ranked
-LONG = 1024  # from here on K and V come from beyond the L2 cache: 32 rows
+MAX_BLOCK_BYTES = 400_000  # of a block's scores and probabilities, in a core's L2 cache
+BLOCK_ROWS = (16, 32, 24, 48, 8, 4)  # candidates, best first
+MAX_ROW_PARTS, MAX_PART_ROWS = 8, 100  # further candidates: rows / n for n up to the first; at most the second
+EXP_VECTOR_COST = 25  # cost of an exponential of a vector, in vector FMAs
+NON_DEFAULT_BLOCK_COST = 1.03  # relative time by which another block must beat the first candidate
+MIN_HEADS_FOR_LARGE_PARTS = 12  # with fewer heads parts stay small, so that threads share them
+MAX_COSTED_TERMS = 512  # longer sums cost the same per term when tiles are ranked
+MIN_LONG_ROW_ELEMENTS = 1024  # from here on K and V come from beyond the L2 cache: 32 rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,91 +49,91 @@ class Attention:
     product `scores` (None if from memory). tiling, scores_tiling: the register tiles of both
     products."""
 
-    t: Tensor
-    c: co.Contraction
-    frame: co.Frame
-    row: Tensor
+    tensor: Tensor
+    contraction: kernels_contraction.Contraction
+    tiling: kernels_contraction.RegisterTiling
+    probabilities: Tensor
     scores: Tensor | None
-    before: co.Frame | None
+    scores_tiling: kernels_contraction.RegisterTiling | None
 
     @property
     def m(self) -> Axis:
-        assert self.frame.m is not None
-        return self.frame.m
+        assert self.tiling.m is not None
+        return self.tiling.m
 
 
-def attention(
+def match_attention(
     t: Tensor,
     constants: Collection[Tensor],
-    layouts: Mapping[Tensor, Layout | Scatter],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = co.REGISTERS,
+    registers: int = kernels_contraction.VECTOR_REGISTERS,
 ) -> Attention | None:
     """Match a product whose operand is computed by rows; None if `t` is none."""
-    c = co.contraction(t, constants)
-    if c is None or c.a.tensor.body is None or not c.of_b:
+    c = kernels_contraction.match_contraction(t, constants)
+    if c is None or c.a.tensor.body is None or not c.b_axes:
         return None
-    frame = co.frame(t, c, layouts, lanes, registers)
+    frame = kernels_contraction.register_tiling(t, c, layouts, lanes, registers)
     row = c.a.tensor
     if frame is None or frame.m is None or c.a.index[-2] != frame.m:
         return None
-    found = [s for s in stages([row]) if s is not row and co.contraction(s, constants) is not None]
+    found = [s for s in computed_tensors([row]) if s is not row and kernels_contraction.match_contraction(s, constants) is not None]
     if not found:
         return Attention(t, c, frame, row, None, None)
     scores = found[0]
-    inner = co.contraction(scores, constants)
+    inner = kernels_contraction.match_contraction(scores, constants)
     if inner is None or len(found) > 1:
         return None
     within = {**layouts, scores: row_major(scores.rank)}
-    before = co.frame(scores, inner, within, lanes, registers)
+    before = kernels_contraction.register_tiling(scores, inner, within, lanes, registers)
     if before is None or before.m != scores.axes[-2]:
         return None
     return Attention(t, c, frame, row, scores, before)
 
 
-def options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
+def block_options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (rows of a block; rows and vectors of the product's register tile; the same of the
     scores' tile), best first."""
-    height, length = a.m.size, a.row.axes[-1].size
+    height, length = a.m.size, a.probabilities.axes[-1].size
     each = (2 if a.scores is not None else 1) * length * 4
-    heads = prod(x.size for x in a.t.axes) // (height * a.frame.n.size)
-    most = MOST if heads >= HEADS else max(BLOCKS)
-    parts = [n for k in range(1, PARTS + 1) if (n := -(-height // k)) <= most]
-    fitting = [n for n in dict.fromkeys((*BLOCKS, *parts)) if n <= height and n * each <= ROOM]
-    fitting = sorted(fitting, key=lambda n: _time(a, n)) or [min(BLOCKS[-1], height)]
-    if length > LONG:
-        fitting.sort(key=lambda n: n != max(BLOCKS[:2]))
+    heads = prod(x.size for x in a.tensor.axes) // (height * a.tiling.n.size)
+    most = MAX_PART_ROWS if heads >= MIN_HEADS_FOR_LARGE_PARTS else max(BLOCK_ROWS)
+    parts = [n for k in range(1, MAX_ROW_PARTS + 1) if (n := -(-height // k)) <= most]
+    fitting = [n for n in dict.fromkeys((*BLOCK_ROWS, *parts)) if n <= height and n * each <= MAX_BLOCK_BYTES]
+    fitting = sorted(fitting, key=lambda n: _estimated_time(a, n)) or [min(BLOCK_ROWS[-1], height)]
+    if length > MIN_LONG_ROW_ELEMENTS:
+        fitting.sort(key=lambda n: n != max(BLOCK_ROWS[:2]))
     for block in fitting:
-        some = sorted(_tiles(block, a.frame))
+        some = sorted(_tiles(block, a.tiling))
         for _, high, wide in some[:2]:
-            if a.before is None:
+            if a.scores_tiling is None:
                 yield block, high, wide, 0, 0
                 continue
-            for _, r, v in sorted(_tiles(block, a.before))[:2]:
+            for _, r, v in sorted(_tiles(block, a.scores_tiling))[:2]:
                 yield block, high, wide, r, v
 
 
-def _time(a: Attention, block: int) -> float:
+def _estimated_time(a: Attention, block: int) -> float:
     """Return the estimated time of all blocks, in vector FMAs. The last block is as high as the
     others."""
-    height, length = a.m.size, a.row.axes[-1].size
-    time = min(_tiles(block, a.frame))[0] * a.frame.terms
-    if a.before is not None:
-        time += min(_tiles(block, a.before))[0] * a.before.terms
-    time += POWER * block * -(-length // a.frame.lanes)
-    return time * -(-height // block) * (1.0 if block == BLOCKS[0] else OTHER)
+    height, length = a.m.size, a.probabilities.axes[-1].size
+    time = min(_tiles(block, a.tiling))[0] * a.tiling.terms
+    if a.scores_tiling is not None:
+        time += min(_tiles(block, a.scores_tiling))[0] * a.scores_tiling.terms
+    time += EXP_VECTOR_COST * block * -(-length // a.tiling.lanes)
+    return time * -(-height // block) * (1.0 if block == BLOCK_ROWS[0] else NON_DEFAULT_BLOCK_COST)
 
 
-def _tiles(block: int, f: co.Frame) -> Iterator[tuple[float, int, int]]:
+def _tiles(block: int, f: kernels_contraction.RegisterTiling) -> Iterator[tuple[float, int, int]]:
     """Yield the register tiles of a block with their estimated times."""
-    terms = min(f.terms, TERMS)
-    return co.tiles(block, f.n.size, f.lanes, 8, f.each, f.registers, terms)
+    terms = min(f.terms, MAX_COSTED_TERMS)
+    return kernels_contraction.register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms)
 
 
-def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
+def schedule_attention(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
     """Return the schedules of one option. lanes: elements of a row at a time."""
     block, high, wide, r, v = option
-    t, m, n = a.t, a.m, a.frame.n
+    t, m, n = a.tensor, a.m, a.tiling.n
     found = reduction(t)
     assert found is not None
     rest = [x.name for x in t.axes if x not in (m, n)]
@@ -141,25 +141,25 @@ def scheduled(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tens
     tile = [f"{m.name}.i.i", f"{n.name}.o.i", f"{n.name}.i"]
     outer = [*rest, f"{m.name}.o"]
     steps: list[Primitive] = [
-        Split(n.name, a.frame.lanes), Split(f"{n.name}.o", wide),
+        Split(n.name, a.tiling.lanes), Split(f"{n.name}.o", wide),
         Split(m.name, block), Split(f"{m.name}.i", high),
         Reorder((*outer, f"{n.name}.o.o", f"{m.name}.i.o", *over, *tile)),
         *(Unroll(x) for x in tile[:-1]), Vectorize(tile[-1]), *map(Parallel, outer),
     ]  # fmt: skip
     at = ComputeAt(t.name, f"{m.name}.o")
     out: dict[Tensor, Schedule] = {t: tuple(steps)}
-    lead = a.row.rank - 1
-    of_row, some = a.row.axes[lead - 1].name, min(rows.block(a.row, lead), block)
+    lead = a.probabilities.rank - 1
+    of_row, some = a.probabilities.axes[lead - 1].name, min(rows.rows_per_block(a.probabilities, lead), block)
     split = (Split(of_row, some),) if some > 1 else ()
     where = f"{of_row}.o" if split else of_row
-    for s, how in rows.within(a.row, lead, lanes, where).items():
-        out[s] = (at, *split, *how) if s is a.row else how
-    if a.scores is not None and a.before is not None:
-        out[a.scores] = (at, *_product(a.scores, a.before, r, v))
+    for s, how in rows.schedule_row_stages(a.probabilities, lead, lanes, where).items():
+        out[s] = (at, *split, *how) if s is a.probabilities else how
+    if a.scores is not None and a.scores_tiling is not None:
+        out[a.scores] = (at, *_schedule_product(a.scores, a.scores_tiling, r, v))
     return out
 
 
-def _product(s: Tensor, frame: co.Frame, high: int, wide: int) -> Iterator[Primitive]:
+def _schedule_product(s: Tensor, frame: kernels_contraction.RegisterTiling, high: int, wide: int) -> Iterator[Primitive]:
     m, n = frame.m, frame.n
     found = reduction(s)
     assert found is not None
@@ -173,7 +173,7 @@ def _product(s: Tensor, frame: co.Frame, high: int, wide: int) -> Iterator[Primi
     yield Vectorize(tile[-1])
 
 
-def operands(a: Attention) -> list[Tensor]:
+def attention_operands(a: Attention) -> list[Tensor]:
     """Return the operands in memory: V, and those of the scores."""
-    bodies = [s.body for s in (a.t, a.scores) if s is not None and s.body is not None]
+    bodies = [s.body for s in (a.tensor, a.scores) if s is not None and s.body is not None]
     return [x.tensor for b in bodies for x in loads(b) if x.tensor.body is None]

@@ -8,11 +8,11 @@ to bfloat16, which converts each element back.
 
 from __future__ import annotations
 
-from superopt.kernels.text import Text, Value, number
+from superopt.kernels.text import TextBuilder, Value, number
 from superopt.te.dtype import BF16, BOOL, F32, I16, I32
 
 
-def bfloat16_to_float32(t: Text, x: Value) -> Value:
+def bfloat16_to_float32(t: TextBuilder, x: Value) -> Value:
     """Convert bfloat16 to float32."""
     n = x.lanes
     short = t.make(f"bitcast {x} to {Value('', I16, n).type}", I16, n)
@@ -21,7 +21,7 @@ def bfloat16_to_float32(t: Text, x: Value) -> Value:
     return t.make(f"bitcast {bits} to {Value('', F32, n).type}", F32, n)
 
 
-def float32_to_bfloat16(t: Text, x: Value) -> Value:
+def float32_to_bfloat16(t: TextBuilder, x: Value) -> Value:
     """Convert float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
     n = x.lanes
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from math import prod
 
 from superopt.kernels.tile import For, Kernel, Stmt, Store
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Const, Expr
 
-TILE = 64  # elements of one store
+TILE_ELEMENTS = 64  # elements of one store
 
 
-def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
+def clear_border_kernel(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
     """Return a kernel of one buffer of this shape that zeroes `borders[d]` elements on both sides
     of each dimension d.
 
@@ -31,14 +31,14 @@ def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
             continue
         # borders of the dimensions between are zeroed already, so only their interior is visited
         loops = [Axis(f"i{d}.{k}", shape[k] - 2 * borders[k]) for k in range(first, d)]
-        at: Expr = ix.as_index(whole * prod(shape[first:]))
+        at: Expr = index.as_index(whole * prod(shape[first:]))
         for k, axis in enumerate(loops, start=first):
-            at = ix.as_index(at + (axis + borders[k]) * prod(shape[k + 1 :]))
+            at = index.as_index(at + (axis + borders[k]) * prod(shape[k + 1 :]))
         inner = prod(shape[d + 1 :])
         run = borders[d] * inner
         stores: tuple[Stmt, ...] = (
-            *_run(buffer, at, run, f"before{d}"),
-            *_run(buffer, ix.as_index(at + (shape[d] * inner - run)), run, f"after{d}"),
+            *_zero_run(buffer, at, run, f"before{d}"),
+            *_zero_run(buffer, index.as_index(at + (shape[d] * inner - run)), run, f"after{d}"),
         )
         for axis in reversed(loops):
             stores = (For(axis, stores),)
@@ -46,21 +46,21 @@ def clear(dtype: DType, shape: Sequence[int], borders: Sequence[int]) -> Kernel:
     return Kernel("clear", (buffer,), (For(whole, tuple(body), "parallel"),))
 
 
-def written(shape: Sequence[int], borders: Sequence[int]) -> int:
+def count_border_elements(shape: Sequence[int], borders: Sequence[int]) -> int:
     """Return the number of elements of the border."""
     return prod(shape) - prod(n - 2 * b for n, b in zip(shape, borders, strict=True))
 
 
-def _run(buffer: Tensor, at: Expr, count: int, name: str) -> list[Stmt]:
+def _zero_run(buffer: Tensor, offset: Expr, count: int, name: str) -> list[Stmt]:
     """Return stores of `count` zeros from `offset` on."""
     out: list[Stmt] = []
     zero = Const(0, buffer.dtype)
-    full, rest = divmod(count, TILE)
+    full, rest = divmod(count, TILE_ELEMENTS)
     if full:
-        step, lane = Axis(f"{name}.step", full), Axis(f"{name}.lane", TILE)
-        place = ix.as_index(at + step * TILE + lane)
+        step, lane = Axis(f"{name}.step", full), Axis(f"{name}.lane", TILE_ELEMENTS)
+        place = index.as_index(offset + step * TILE_ELEMENTS + lane)
         out.append(For(step, (Store(buffer, (place,), zero, (lane,)),)))
     if rest:
         lane = Axis(f"{name}.rest", rest)
-        out.append(Store(buffer, (ix.as_index(at + (full * TILE + lane)),), zero, (lane,)))
+        out.append(Store(buffer, (index.as_index(offset + (full * TILE_ELEMENTS + lane)),), zero, (lane,)))
     return out

@@ -8,12 +8,12 @@ from dataclasses import replace
 from superopt.kernels.tile import For, Stmt
 from superopt.kernels.transform import Loop
 from superopt.te import affine
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.dtype import INDEX
 from superopt.te.node import Expr
 
 
-def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def pipeline_loop(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Return the loop whose steps are `body`, with `copies` issued `stages` - 1 steps ahead.
 
     A prologue copies the data of the first `stages` - 1 steps. Each step copies that of the step as
@@ -21,20 +21,20 @@ def ahead(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple
     """
     last, early = loop.extent - 1, loop.stages - 1
     first = [k for k in range(early) if k <= last]
-    soon = affine.rebuild("min", (ix.as_index(loop.axis + early), ix.as_index(last)), INDEX)
+    soon = affine.rebuild("min", (te_index.as_index(loop.axis + early), te_index.as_index(last)), INDEX)
     return (
-        *(s for k in first for s in moved(copies, {loop.axis: ix.as_index(k)})),
-        For(loop.axis, (*moved(copies, {loop.axis: soon}), *body)),
+        *(s for k in first for s in substitute_axes(copies, {loop.axis: te_index.as_index(k)})),
+        For(loop.axis, (*substitute_axes(copies, {loop.axis: soon}), *body)),
     )
 
 
-def moved(body: tuple[Stmt, ...], env: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
+def substitute_axes(body: tuple[Stmt, ...], env: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
     """Return the statements with axes replaced as in `env`."""
-    return tuple(_moved(s, env) for s in body)
+    return tuple(_substitute_in(s, env) for s in body)
 
 
-def _moved(s: Stmt, env: Mapping[Expr, Expr]) -> Stmt:
+def _substitute_in(s: Stmt, env: Mapping[Expr, Expr]) -> Stmt:
     if isinstance(s, For):
-        return replace(s, body=moved(s.body, env))
+        return replace(s, body=substitute_axes(s.body, env))
     index = tuple(affine.substitute(i, env) for i in s.index)
     return replace(s, index=index, value=affine.substitute(s.value, env))

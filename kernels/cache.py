@@ -15,10 +15,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-DIGEST = 32
+DIGEST_BYTES = 32
 
 
-def private(folder: Path) -> bool:
+def ensure_private(folder: Path) -> bool:
     """Create the folder. True if only its owner may write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,26 +31,26 @@ def private(folder: Path) -> bool:
     return found.st_uid == os.getuid() and not others
 
 
-def read(folder: Path | None, key: str, kind: str = "o") -> bytes | None:
+def read(folder: Path | None, key: str, suffix: str = "o") -> bytes | None:
     """Return the content stored under this key; None if it is missing or damaged. suffix: of the
     file's name."""
-    if folder is None or not private(folder):
+    if folder is None or not ensure_private(folder):
         return None
     try:
-        held = (folder / f"{key}.{kind}").read_bytes()
+        held = (folder / f"{key}.{suffix}").read_bytes()
     except OSError:
         return None
-    code = held[DIGEST:]
-    return code if held[:DIGEST] == _digest(key, code) else None
+    code = held[DIGEST_BYTES:]
+    return code if held[:DIGEST_BYTES] == _digest(key, code) else None
 
 
-def write(folder: Path | None, key: str, code: bytes, kind: str = "o") -> None:
+def write(folder: Path | None, key: str, content: bytes, suffix: str = "o") -> None:
     """Store content under this key; safe against concurrent writers."""
-    if folder is not None and private(folder):
-        put(folder / f"{key}.{kind}", _digest(key, code), code)
+    if folder is not None and ensure_private(folder):
+        write_atomically(folder / f"{key}.{suffix}", _digest(key, content), content)
 
 
-def put(path: Path, *parts: bytes | memoryview) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file atomically: it has all of these bytes or does not exist."""
 
     def write_parts(file: BinaryIO) -> None:
@@ -76,5 +76,5 @@ def put_with(path: Path, write_contents: Callable[[BinaryIO], None]) -> None:
             raise
 
 
-def _digest(key: str, code: bytes) -> bytes:
-    return blake2b(code, digest_size=DIGEST, key=blake2b(key.encode()).digest()).digest()
+def _digest(key: str, content: bytes) -> bytes:
+    return blake2b(content, digest_size=DIGEST_BYTES, key=blake2b(key.encode()).digest()).digest()

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PARAMETERS = "ptr %args, ptr %memory, ptr %constants, ptr %workspace"
-Table = Mapping[int, int]  # index in the pointer table of each constant, by its offset
+ConstantTable = Mapping[int, int]  # index in the pointer table of each constant, by its offset
 _BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
 
 
@@ -27,13 +27,13 @@ class Ref:
     "memory" or "constant", plus `offset` bytes. stride, toggle, max_offset, initial: see the
     module's formula; a `max_offset` of 0 is no bound."""
 
-    place: str
-    at: int
+    region: str
+    position: int
     offset: int = 0
     stride: int = 0
     toggle: int = 0
-    last: int = 0
-    first: Ref | None = None
+    max_offset: int = 0
+    initial: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Call:
     """A call of a kernel's function with its buffers, once for each chunk."""
 
     function: str
-    given: tuple[Ref, ...]
+    arguments: tuple[Ref, ...]
     chunks: int
 
 
@@ -72,18 +72,18 @@ def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
 def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
     """Yield all addresses that are passed to calls."""
     for c in kernel_calls(calls):
-        for r in c.given:
+        for r in c.arguments:
             yield r
-            if r.first is not None:
-                yield r.first
+            if r.initial is not None:
+                yield r.initial
 
 
-def chunk_text(name: str, call: Call | Loop, table: Table | None = None) -> Iterator[str]:
+def chunk_text(name: str, call: Call | Loop, table: ConstantTable | None = None) -> Iterator[str]:
     """Yield the LLVM text of `void name(args, memory, constants, workspace, i64 chunk)`, which runs
     one chunk of a call, or one lane of a loop."""
     if isinstance(call, Call):
         yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
-        yield from _call(call, table)
+        yield from _call_body(call, table)
         yield "  ret void\n}"
         return
     for n, lane in enumerate(call.lanes):
@@ -106,13 +106,13 @@ def chunk_text(name: str, call: Call | Loop, table: Table | None = None) -> Iter
     yield "end:\n  ret void\n}"
 
 
-def _step_functions(name: str, calls: Sequence[Call], table: Table | None) -> Iterator[str]:
+def _step_functions(name: str, calls: Sequence[Call], table: ConstantTable | None) -> Iterator[str]:
     """Yield a function for one iteration of each call of a lane."""
     for n, call in enumerate(calls):
         yield f"define private void @{name}.{n}({PARAMETERS}, i64 %step) {{\nentry:"
         yield "  %odd = and i64 %step, 1"
         yield "  %is.first = icmp eq i64 %step, 0"
-        addresses = list(_addresses(call.given, table, inside=True))
+        addresses = list(_addresses(call.arguments, table, in_loop=True))
         yield from addresses
         if call.chunks == 1:
             yield _kernel_call(call, "0")
@@ -126,48 +126,48 @@ def _step_functions(name: str, calls: Sequence[Call], table: Table | None) -> It
         yield "  ret void\n}"
 
 
-def _call(call: Call, table: Table | None) -> Iterator[str]:
-    yield from _addresses(call.given, table, inside=False)
+def _call_body(call: Call, table: ConstantTable | None) -> Iterator[str]:
+    yield from _addresses(call.arguments, table, in_loop=False)
     yield _kernel_call(call, "%chunk")
 
 
 def _kernel_call(call: Call, chunk: str) -> str:
-    given = "".join(f"ptr %at{j}, " for j in range(len(call.given)))
+    given = "".join(f"ptr %at{j}, " for j in range(len(call.arguments)))
     return f"  call void @{call.function}({given}ptr %workspace, i64 {chunk})"
 
 
-def _addresses(given: Sequence[Ref], table: Table | None, *, inside: bool) -> Iterator[str]:
+def _addresses(arguments: Sequence[Ref], table: ConstantTable | None, *, in_loop: bool) -> Iterator[str]:
     """Yield the definitions of %at0, %at1, ...; in_loop: in iteration %step of a loop."""
-    for j, r in enumerate(given):
-        if not inside:
+    for j, r in enumerate(arguments):
+        if not in_loop:
             yield from _base(f"at{j}", r, table)
             continue
-        if not (r.stride or r.toggle or r.first):
+        if not (r.stride or r.toggle or r.initial):
             yield from _base(f"at{j}", r, table)
             continue
         yield from _base(f"base{j}", r, table)
-        if r.last:
+        if r.max_offset:
             yield f"  %unbounded{j} = mul i64 %step, {r.stride}"
-            yield f"  %over{j} = icmp sgt i64 %unbounded{j}, {r.last}"
-            yield f"  %strided{j} = select i1 %over{j}, i64 {r.last}, i64 %unbounded{j}"
+            yield f"  %over{j} = icmp sgt i64 %unbounded{j}, {r.max_offset}"
+            yield f"  %strided{j} = select i1 %over{j}, i64 {r.max_offset}, i64 %unbounded{j}"
         else:
             yield f"  %strided{j} = mul i64 %step, {r.stride}"
         yield f"  %toggled{j} = mul i64 %odd, {r.toggle}"
         yield f"  %moved{j} = add i64 %strided{j}, %toggled{j}"
-        moved = f"  %{'at' if r.first is None else 'later'}{j} = getelementptr i8, ptr %base{j}"
+        moved = f"  %{'at' if r.initial is None else 'later'}{j} = getelementptr i8, ptr %base{j}"
         yield f"{moved}, i64 %moved{j}"
-        if r.first is not None:
-            yield from _base(f"first{j}", r.first, table)
+        if r.initial is not None:
+            yield from _base(f"first{j}", r.initial, table)
             yield f"  %at{j} = select i1 %is.first, ptr %first{j}, ptr %later{j}"
 
 
-def _base(name: str, r: Ref, table: Table | None) -> Iterator[str]:
-    base = _BASES[r.place]
-    number = r.at
-    if r.place == "constant" and table is not None:
-        number = table[r.at]
-    elif r.place != "argument":
-        yield f"  %{name} = getelementptr i8, ptr %{base}, i64 {r.at + r.offset}"
+def _base(name: str, r: Ref, table: ConstantTable | None) -> Iterator[str]:
+    base = _BASES[r.region]
+    number = r.position
+    if r.region == "constant" and table is not None:
+        number = table[r.position]
+    elif r.region != "argument":
+        yield f"  %{name} = getelementptr i8, ptr %{base}, i64 {r.position + r.offset}"
         return
     yield f"  %{name}.slot = getelementptr ptr, ptr %{base}, i64 {number}"
     if not r.offset:

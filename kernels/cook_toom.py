@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-CHUNK = 4096  # 2-D filters that are transformed at a time
+KERNELS_PER_CHUNK = 4096  # 2-D filters that are transformed at a time
 # Interpolation points with the smallest rounding errors, by their number besides infinity.
-POINTS = {
+INTERPOLATION_POINTS = {
     2: tuple(map(Fraction, ("0", "-1"))),
     3: tuple(map(Fraction, ("0", "1", "-1"))),
     4: tuple(map(Fraction, ("0", "-1", "2/3", "3/2"))),
@@ -21,18 +21,18 @@ POINTS = {
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 
-def known(m: int, r: int, stride: int = 1) -> bool:
+def has_points(m: int, r: int, stride: int = 1) -> bool:
     """True if there are points for m outputs of r taps at this stride."""
-    return all(1 in (m, k) or m + k - 2 in POINTS for k in taps(r, stride)) and r >= stride
+    return all(1 in (m, k) or m + k - 2 in INTERPOLATION_POINTS for k in phase_taps(r, stride)) and r >= stride
 
 
-def taps(r: int, stride: int) -> list[int]:
+def phase_taps(r: int, stride: int) -> list[int]:
     """Return how many of r taps fall in each phase: every stride-th input element."""
     return [len(range(p, r, stride)) for p in range(stride)]
 
 
 @lru_cache
-def matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
+def transform_matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
     """Return (A, G, B) of F(m, r): y = A ((G g) * (B d)), in exact fractions.
 
     At a stride each phase is a convolution of its own, and the output is their sum: stride * m + r
@@ -40,37 +40,37 @@ def matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
     """
     a: list[tuple[Fraction, ...]] = [()] * m
     g, b = [], []
-    for phase, k in enumerate(taps(r, stride)):
-        one = _matrices(m, k)
+    for phase, k in enumerate(phase_taps(r, stride)):
+        one = _unit_stride_matrices(m, k)
         a = [(*x, *y) for x, y in zip(a, one[0], strict=True)]
-        g += [_every(stride, phase, row, r) for row in one[1]]
-        b += [_every(stride, phase, row, stride * m + r - stride) for row in one[2]]
+        g += [_strided_row(stride, phase, row, r) for row in one[1]]
+        b += [_strided_row(stride, phase, row, stride * m + r - stride) for row in one[2]]
     return tuple(a), tuple(g), tuple(b)
 
 
 @lru_cache
-def distinct(m: int, r: int, stride: int = 1) -> int:
+def distinct_rows(m: int, r: int, stride: int = 1) -> int:
     """Return the number of rows of G without the equal ones at its end, which belong to a phase of
     one tap."""
-    g = matrices(m, r, stride)[1]
+    g = transform_matrices(m, r, stride)[1]
     return next(n for n in range(len(g), 0, -1) if n == 1 or g[n - 2] != g[-1])
 
 
-def work(m: int, r: int, stride: int = 1) -> tuple[int, int]:
+def transform_operations(m: int, r: int, stride: int = 1) -> tuple[int, int]:
     """Return the multiply-adds of B times an input tile, and of A times all m outputs; ones and
     zeros are free."""
-    some = [m + k - 1 for k in taps(r, stride) if k > 1]
+    some = [m + k - 1 for k in phase_taps(r, stride) if k > 1]
     return sum(n * n for n in some), m * sum(some)
 
 
-def _every(stride: int, phase: int, row: Sequence[Fraction], size: int) -> tuple[Fraction, ...]:
+def _strided_row(stride: int, phase: int, row: Sequence[Fraction], size: int) -> tuple[Fraction, ...]:
     """Return a row of this size with the elements of `row` at every stride-th place."""
     out = [Fraction(0)] * size
     out[phase::stride] = row
     return tuple(out)
 
 
-def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+def _unit_stride_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     """Return the Cook-Toom matrices of F(m, r); trivial ones if m or r is 1."""
     if 1 in (m, r):
         unit = tuple(
@@ -79,7 +79,7 @@ def _matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
         ones = ((Fraction(1),) * max(m, r),)
         columns = tuple((x,) for x in ones[0])
         return (ones, unit, unit) if m == 1 else (unit, columns, unit)
-    points = POINTS[m + r - 2]
+    points = INTERPOLATION_POINTS[m + r - 2]
     infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
     a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
     g, b = [], []
@@ -102,33 +102,33 @@ def _roots(points: Sequence[Fraction]) -> list[Fraction]:
     return out
 
 
-def array(m: Matrix) -> np.ndarray:
+def to_array(m: Matrix) -> np.ndarray:
     """Return the matrix as float64."""
     return np.array([[float(x) for x in row] for row in m])
 
 
-def amplification(m: int, r: int, stride: int = 1) -> float:
+def error_amplification(m: int, r: int, stride: int = 1) -> float:
     """Return the error amplification besides that of the sum itself: the largest norm, over
     outputs, of the products' contributions times the norms of the rows of G and B."""
-    a, g, b = (array(x) ** 2 for x in matrices(m, r, stride))
+    a, g, b = (to_array(x) ** 2 for x in transform_matrices(m, r, stride))
     return float(np.sqrt((a @ (g.sum(1) * b.sum(1))).max()))
 
 
-def transformed_kernel(forms: Sequence[tuple[int, int, int]], w: np.ndarray) -> np.ndarray:
+def transform_kernel(forms: Sequence[tuple[int, int, int]], w: np.ndarray) -> np.ndarray:
     """Return u[x, z, k, c] of w[k, c, i, j], for tiles of these (side, taps, stride), computed in
     float64 and rounded once. w[k, c, i] has one column; w[k, c, d, i, j] gives u[x, z, k, d, c]."""
     if w.ndim == 3:
-        return transformed_kernel(forms, w[..., None])
+        return transform_kernel(forms, w[..., None])
     if w.ndim == 5:
         k, c, d = w.shape[:3]
         slices = np.moveaxis(w, 2, 1).reshape(k * d, c, *w.shape[3:])
-        u = transformed_kernel(forms, slices)
+        u = transform_kernel(forms, slices)
         return u.reshape(*u.shape[:2], k, d, c)
-    g, h = (array(matrices(*form)[1][: distinct(*form)]) for form in forms)
+    g, h = (to_array(transform_matrices(*form)[1][: distinct_rows(*form)]) for form in forms)
     both = np.kron(g, h)
     k, c = w.shape[:2]
     out = np.empty((len(both), k, c), w.dtype)
-    some = max(CHUNK // c, 1)
+    some = max(KERNELS_PER_CHUNK // c, 1)
     for at in range(0, k, some):  # as much as stays in a cache
         part = w[at : at + some].reshape(-1, both.shape[1]).astype(np.float64)
         out[:, at : at + some] = (both @ part.T).reshape(len(both), -1, c)

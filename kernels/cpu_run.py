@@ -30,16 +30,16 @@ from superopt.kernels.calls import Ref as Ref
 
 # Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
 # is in one line, and the tickets come last.
-NUMBER, DONE, WAKE, SLEEPERS, STOP, BASE, ARGS, JOINED, TICKETS = range(0, 72, 8)
-LINE = 8
-PARTS = 64  # of a kernel's chunks
-STATE_BYTES = 8 * (TICKETS + LINE * PARTS)
+NUMBER_WORD, DONE_WORD, WAKE_WORD, SLEEPERS_WORD, STOP_WORD, BASE_WORD, ARGS_WORD, JOINED_WORD, TICKETS_WORD = range(0, 72, 8)
+WORDS_PER_LINE = 8
+MAX_PARTS = 64  # of a kernel's chunks
+STATE_BYTES = 8 * (TICKETS_WORD + WORDS_PER_LINE * MAX_PARTS)
 CLOCK_BYTES = 16
-SPINS = 4000  # polls for work before a thread sleeps
-YIELDS = 20000  # polls for the last chunks before the processor is yielded
+SPINS_BEFORE_SLEEP = 4000  # polls for work before a thread sleeps
+SPINS_BEFORE_YIELD = 20000  # polls for the last chunks before the processor is yielded
 
 
-def run_text(
+def program_text(
     calls: Sequence[Call | Loop],
     threads: int = 1,
     processor: str = "x86_64",
@@ -51,20 +51,20 @@ def run_text(
     table: index in the pointer table of each constant, by its offset; None if constants are one
     block of memory.
     """
-    kinds = {c.function: len(c.given) for c in kernel_calls(calls)}
+    kinds = {c.function: len(c.arguments) for c in kernel_calls(calls)}
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
     ]
     lines += [line for k, c in enumerate(calls) for line in chunk_text(f"call{k}", c, table)]
-    lines += _stamp() if timed else ()
+    lines += _clock_function() if timed else ()
     if threads == 1:
-        lines += _alone(calls, timed)
+        lines += _single_thread_run(calls, timed)
     else:
-        lines += _together(calls, processor, threads, timed)
+        lines += _multithreaded_functions(calls, processor, threads, timed)
     return "\n".join([*lines, ""])
 
 
-def _stamp() -> Iterator[str]:
+def _clock_function() -> Iterator[str]:
     """Yield a function that stores the clock as entry `n` of times."""
     yield "declare i32 @clock_gettime(i32, ptr)"
     yield "define private void @stamp(ptr %times, i64 %n) {"
@@ -76,23 +76,23 @@ def _stamp() -> Iterator[str]:
 _MONOTONIC = 6 if sys.platform == "darwin" else 1  # clock id
 
 
-def _begin(timed: bool) -> Iterator[str]:
+def _run_header(timed: bool) -> Iterator[str]:
     yield f"define void @run({PARAMETERS}, ptr %state{', ptr %times' * timed}) {{\nentry:"
-    yield from _read(0, timed)
+    yield from _clock_read(0, timed)
 
 
-def _read(n: int, timed: bool) -> Iterator[str]:
+def _clock_read(n: int, timed: bool) -> Iterator[str]:
     if timed:
         yield f"  call void @stamp(ptr %times, i64 {n})"
 
 
-def _alone(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
-    yield from _begin(timed)
+def _single_thread_run(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
+    yield from _run_header(timed)
     before = "entry"
     for k, call in enumerate(calls):
         if call.chunks == 1:
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
-            yield from _read(k + 1, timed)
+            yield from _clock_read(k + 1, timed)
             continue
         yield f"  br label %loop{k}"
         yield f"loop{k}:"
@@ -102,17 +102,17 @@ def _alone(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
         yield f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}"
         yield f"  br i1 %more{k}, label %loop{k}, label %done{k}"
         yield f"done{k}:"
-        yield from _read(k + 1, timed)
+        yield from _clock_read(k + 1, timed)
         before = f"done{k}"
     yield "  ret void\n}"
 
 
-GROUPS = 16  # few threads wait at the end, and few take tickets
+GROUPS_PER_THREAD = 16  # few threads wait at the end, and few take tickets
 
 
 def _chunk_group_function(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
     """Return the number of chunk groups of a kernel, and a function that runs one."""
-    size = max(1, call.chunks // (GROUPS * threads))
+    size = max(1, call.chunks // (GROUPS_PER_THREAD * threads))
     count = -(-call.chunks // size)
     return count, [
         f"define private void @group{k}({PARAMETERS}, i64 %group) {{\nentry:",
@@ -131,7 +131,7 @@ def _chunk_group_function(k: int, call: Call | Loop, threads: int) -> tuple[int,
     ]
 
 
-def _together(
+def _multithreaded_functions(
     calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool
 ) -> Iterator[str]:
     n = len(calls)
@@ -140,16 +140,16 @@ def _together(
         yield from lines
     yield "declare i32 @sched_yield()"
     yield "declare i64 @syscall(i64, ...)"
-    yield f"declare void {_PAUSES[_x86(processor)].replace('i32 1', 'i32')}"
+    yield f"declare void {_PAUSES[_is_x86(processor)].replace('i32 1', 'i32')}"
     yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c}' for c, _ in groups)}]"
-    yield from _chunk(calls)
-    parts = min(threads, PARTS)
-    yield from _take(n, parts)
-    yield from _run(calls, processor, parts, timed)
-    yield from _work(processor)
+    yield from _chunk_dispatch(calls)
+    parts = min(threads, MAX_PARTS)
+    yield from _drain_function(n, parts)
+    yield from _share_and_run_functions(calls, processor, parts, timed)
+    yield from _worker_function(processor)
 
 
-def _chunk(calls: Sequence[Call | Loop]) -> Iterator[str]:
+def _chunk_dispatch(calls: Sequence[Call | Loop]) -> Iterator[str]:
     """Yield the dispatcher: run chunk group `chunk` of kernel number `k`."""
     yield f"define private void @chunk(i64 %k, {PARAMETERS}, i64 %chunk) {{"
     yield "  switch i64 %k, label %none ["
@@ -163,22 +163,22 @@ def _chunk(calls: Sequence[Call | Loop]) -> Iterator[str]:
     yield "none:\n  ret void\n}"
 
 
-def _word(name: str, at: int) -> str:
-    return f"  %{name} = getelementptr i64, ptr %state, i64 {at}"
+def _word_pointer(name: str, index: int) -> str:
+    return f"  %{name} = getelementptr i64, ptr %state, i64 {index}"
 
 
 def _pause(processor: str) -> str:
-    return f"  call void {_PAUSES[_x86(processor)]}"
+    return f"  call void {_PAUSES[_is_x86(processor)]}"
 
 
-def _x86(processor: str) -> bool:
+def _is_x86(processor: str) -> bool:
     return processor.startswith(("x86", "i386", "i686", "amd64"))
 
 
 _PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
 
 
-def _take(n: int, parts: int) -> Iterator[str]:
+def _drain_function(n: int, parts: int) -> Iterator[str]:
     """Yield `drain`: take chunks of the thread's own part, then of others', until none is left."""
     yield "define private i64 @free(i64 %word, i64 %part) {"
     yield "  %number = lshr i64 %word, 32"
@@ -197,15 +197,15 @@ def _take(n: int, parts: int) -> Iterator[str]:
     yield "  %out = select i1 %some, i64 %chunk, i64 -1"
     yield "  ret i64 %out\n}"
     yield "define private void @drain(i64 %own, ptr %state, ptr %workspace) {\nentry:"
-    yield _word("done", DONE)
-    yield _word("at", ARGS)
+    yield _word_pointer("done", DONE_WORD)
+    yield _word_pointer("at", ARGS_WORD)
     yield "  br label %part"
     yield "part:"
     yield "  %n = phi i64 [0, %entry], [%n.next, %none]"
     yield "  %n.own = add i64 %own, %n"
     yield f"  %i = urem i64 %n.own, {parts}"
-    yield f"  %line = mul i64 %i, {LINE}"
-    yield f"  %place = add i64 %line, {TICKETS}"
+    yield f"  %line = mul i64 %i, {WORDS_PER_LINE}"
+    yield f"  %place = add i64 %line, {TICKETS_WORD}"
     yield "  %ticket = getelementptr i64, ptr %state, i64 %place"
     yield "  br label %look"
     yield "look:"
@@ -234,22 +234,22 @@ def _take(n: int, parts: int) -> Iterator[str]:
     yield "end:\n  ret void\n}"
 
 
-def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) -> Iterator[str]:
+def _share_and_run_functions(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) -> Iterator[str]:
     n = len(calls)
     yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
-    yield _word("number", NUMBER)
-    yield _word("done", DONE)
+    yield _word_pointer("number", NUMBER_WORD)
+    yield _word_pointer("done", DONE_WORD)
     yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
     yield "  %all = load i64, ptr %slot"
     yield "  store atomic i64 0, ptr %done monotonic, align 8"
     yield "  %new = add i64 %base, %k"
     yield "  %first = shl i64 %new, 32"
     for i in range(parts):
-        yield _word(f"ticket{i}", TICKETS + LINE * i)
+        yield _word_pointer(f"ticket{i}", TICKETS_WORD + WORDS_PER_LINE * i)
         yield f"  store atomic i64 %first, ptr %ticket{i} release, align 8"
     yield "  store atomic i64 %new, ptr %number seq_cst, align 8"
-    yield _word("sleepers", SLEEPERS)
-    yield _word("wake", WAKE)
+    yield _word_pointer("sleepers", SLEEPERS_WORD)
+    yield _word_pointer("wake", WAKE_WORD)
     yield "  %asleep = load atomic i64, ptr %sleepers seq_cst, align 8"
     yield "  %some = icmp ne i64 %asleep, 0"
     yield "  br i1 %some, label %rouse, label %left"
@@ -266,7 +266,7 @@ def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) 
     yield "  %over = icmp uge i64 %finished, %all"
     yield "  br i1 %over, label %end, label %spin.or"
     yield "spin.or:"
-    yield f"  %long = icmp ugt i64 %tries, {YIELDS}"
+    yield f"  %long = icmp ugt i64 %tries, {SPINS_BEFORE_YIELD}"
     yield "  br i1 %long, label %give, label %spin"
     yield "give:"
     yield "  %ignored = call i32 @sched_yield()"
@@ -276,12 +276,12 @@ def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) 
     yield "  %again = add i64 %tries, 1"
     yield "  br label %wait"
     yield "end:\n  ret void\n}"
-    yield from _begin(timed)
-    yield _word("at", ARGS)
+    yield from _run_header(timed)
+    yield _word_pointer("at", ARGS_WORD)
     for j, name in enumerate(("args", "memory", "constants")):
         yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
         yield f"  store ptr %{name}, ptr %at{j}"
-    yield _word("base", BASE)
+    yield _word_pointer("base", BASE_WORD)
     yield "  %old = load i64, ptr %base"
     yield f"  %next = add i64 %old, {n}"
     yield "  %large = icmp ugt i64 %next, 2147483647"
@@ -292,24 +292,24 @@ def _run(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) 
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
         else:
             yield f"  call void @share(i64 {k}, i64 %number, ptr %workspace, ptr %state)"
-        yield from _read(k + 1, timed)
+        yield from _clock_read(k + 1, timed)
     yield "  ret void\n}"
 
 
-def _futex(processor: str, rest: str) -> Iterator[str]:
+def _futex(processor: str, arguments: str) -> Iterator[str]:
     """Yield the futex call on Linux; elsewhere a yield of the processor."""
     if sys.platform != "linux":
         yield "  %none = call i32 @sched_yield()"
         return
-    number = 202 if _x86(processor) else 98
-    yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {rest}, ptr null)"
+    number = 202 if _is_x86(processor) else 98
+    yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {arguments}, ptr null)"
 
 
-def _work(processor: str) -> Iterator[str]:
+def _worker_function(processor: str) -> Iterator[str]:
     yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
-    for name, at in (("number", NUMBER), ("wake", WAKE), ("sleepers", SLEEPERS), ("stop", STOP),
-                     ("joined", JOINED)):  # fmt: skip
-        yield _word(name, at)
+    for name, at in (("number", NUMBER_WORD), ("wake", WAKE_WORD), ("sleepers", SLEEPERS_WORD), ("stop", STOP_WORD),
+                     ("joined", JOINED_WORD)):  # fmt: skip
+        yield _word_pointer(name, at)
     yield "  %before = atomicrmw add ptr %joined, i64 1 monotonic"
     yield "  %own = add i64 %before, 1"
     yield "  br label %look"
@@ -329,7 +329,7 @@ def _work(processor: str) -> Iterator[str]:
     yield "tire:"
     yield _pause(processor)
     yield "  %more = add i64 %tries, 1"
-    yield f"  %tired = icmp ugt i64 %more, {SPINS}"
+    yield f"  %tired = icmp ugt i64 %more, {SPINS_BEFORE_SLEEP}"
     yield "  br i1 %tired, label %sleep, label %spin"
     yield "spin:"
     yield "  br label %idle"

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.kernels.address import Place, address, flat_index, runs
-from superopt.kernels.cpu_values import index_value, pointer
-from superopt.kernels.cpu_writer import Writer, register
-from superopt.kernels.functions import shuffled
-from superopt.kernels.text import Text, Value, stored
+from superopt.kernels.address import TilePosition, address, flat_index, contiguous_runs
+from superopt.kernels.cpu_values import emit_index, emit_pointer
+from superopt.kernels.cpu_writer import Writer, register_slot
+from superopt.kernels.functions import shuffle_lanes
+from superopt.kernels.text import TextBuilder, Value, memory_type
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Expr
 
 
-def put(w: Writer, buffer: Tensor, index: Sequence[Expr], new: Value, p: Place) -> None:
+def emit_store(w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Value, p: TilePosition) -> None:
     """Store a vector, or a scalar if the position has no lanes."""
     t = w.t
     if buffer in w.registers:
-        slot, _ = register(w, buffer, index, p)
-        t.line(f"store {new}, ptr {slot}")
+        slot, _ = register_slot(w, buffer, index, p)
+        t.line(f"store {new_value}, ptr {slot}")
         return
-    for key in [k for k in w.known if isinstance(k, tuple) and k[0] is buffer]:
-        del w.known[key]  # loads of this buffer
+    for key in [k for k in w.known_values if isinstance(k, tuple) and k[0] is buffer]:
+        del w.known_values[key]  # loads of this buffer
     found = address(buffer, index, p)
     size = max(buffer.dtype.bits // 8, 1)
-    if found is not None and (not new.lanes or found.step == 1):
-        at = pointer(w, buffer, found.moving, found.constant)
-        t.line(f"store {_packed(t, new)}, ptr {at}, align {size}")
+    if found is not None and (not new_value.lanes or found.lane_stride == 1):
+        at = emit_pointer(w, buffer, found.loop_terms, found.constant)
+        t.line(f"store {_memory_operand(t, new_value)}, ptr {at}, align {size}")
         return
     flat = flat_index(buffer, index)
-    some = runs(flat, p)
-    apart = len(some) == new.lanes
-    places = t.splat(index_value(w, flat, p), new.lanes) if apart else new
+    some = contiguous_runs(flat, p)
+    apart = len(some) == new_value.lanes
+    places = t.splat(emit_index(w, flat, p), new_value.lanes) if apart else new_value
     for begin, place, count in some:
         if apart:
-            part = t.make(f"extractelement {new}, i64 {begin}", new.dtype, 0)
+            part = t.make(f"extractelement {new_value}, i64 {begin}", new_value.dtype, 0)
             where = t.make(f"extractelement {places}, i64 {begin}", INDEX, 0)
         else:
-            part = shuffled(t, new, new, range(begin, begin + count))
-            where = index_value(w, place, p)
+            part = shuffle_lanes(t, new_value, new_value, range(begin, begin + count))
+            where = emit_index(w, place, p)
         at = f"%{t.fresh()}"
-        t.line(f"{at} = getelementptr {stored(buffer.dtype)}, ptr {w.pointers[buffer]}, {where}")
-        t.line(f"store {_packed(t, part)}, ptr {at}, align {size}")
+        t.line(f"{at} = getelementptr {memory_type(buffer.dtype)}, ptr {w.pointers[buffer]}, {where}")
+        t.line(f"store {_memory_operand(t, part)}, ptr {at}, align {size}")
 
 
-def _packed(t: Text, v: Value) -> str:
+def _memory_operand(t: TextBuilder, v: Value) -> str:
     """Return a value as it is stored: a bool as a byte."""
     if v.dtype != BOOL:
         return str(v)

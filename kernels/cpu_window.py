@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 
-from superopt.kernels.address import Place
-from superopt.kernels.cpu_fold import places
-from superopt.kernels.cpu_store import put
-from superopt.kernels.cpu_values import get, value
+from superopt.kernels.address import TilePosition
+from superopt.kernels.cpu_fold import vector_positions
+from superopt.kernels.cpu_store import emit_store
+from superopt.kernels.cpu_values import emit_load, emit_value
 from superopt.kernels.cpu_writer import Writer
-from superopt.kernels.functions import cast, joined
+from superopt.kernels.functions import emit_cast, emit_fold
 from superopt.kernels.text import Value, number
 from superopt.kernels.tile import For, Stmt, Update
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import INDEX
-from superopt.te.fn import FOLDS, unit
+from superopt.te.fn import REDUCTION_COMBINERS, identity_element
 from superopt.te.node import Apply, Axis, Const, Expr, Load
-from superopt.te.walk import axes_of
+from superopt.te.walk import index_axes
 
-PAYS = 0.8  # remaining steps over all steps up to which sharing pays
-VECTORS = 24  # accumulators at a time
+MAX_STEP_RATIO = 0.8  # remaining steps over all steps up to which sharing pays
+MAX_HELD_VECTORS = 24  # accumulators at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _TermGroup:
     """The terms that the same positions share, each as (position that reads it first, step)."""
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     terms: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def window(s: Stmt) -> Window | None:
+def match_window(s: Stmt) -> Window | None:
     """Match loops, unrolled inside, around a max or min update of floats."""
     loops: list[For] = []
     while isinstance(s, For) and s.kind == "serial" and s.until is None and len(s.body) == 1:
@@ -62,51 +62,51 @@ def window(s: Stmt) -> Window | None:
         s = s.body[0]
     if not axes or not isinstance(s, Update) or s.fn not in ("max", "min") or s.over:
         return None
-    if any(f.axis in axes_of(i) or not f.axis.extent for f in loops for i in s.index):
+    if any(f.axis in index_axes(i) or not f.axis.extent for f in loops for i in s.index):
         return None
     return Window(tuple(loops), tuple(axes), s) if s.buffer.dtype.is_float else None
 
 
-def largest(w: Writer, found: Window) -> bool:
+def emit_window_extrema(w: Writer, window: Window) -> bool:
     """Emit the window; False if plain loops are better."""
-    s = found.update
-    made = [list(g) for _, g in groupby(_in_order(w, s), _lanes)]
-    some = [_groups(s.value, found.axes, ps) for ps in made]
-    if found.loops and not all(some):
+    s = window.update
+    made = [list(g) for _, g in groupby(_positions_by_lanes(w, s), _lane_key)]
+    some = [_term_groups(s.value, window.axes, ps) for ps in made]
+    if window.loops and not all(some):
         return False
     for ps, groups in zip(made, some, strict=True):
-        _shared(w, found, ps, groups) if groups else _each(w, found, ps)
-    w.known.clear()
+        _emit_shared_terms(w, window, ps, groups) if groups else _emit_separately(w, window, ps)
+    w.known_values.clear()
     return True
 
 
-def _in_order(w: Writer, s: Update) -> list[Place]:
+def _positions_by_lanes(w: Writer, s: Update) -> list[TilePosition]:
     """Return the positions sorted by lanes."""
-    return sorted(places(w, s.axes, s.buffer, s.value), key=_lanes)
+    return sorted(vector_positions(w, s.axes, s.buffer, s.value), key=_lane_key)
 
 
-def _lanes(p: Place) -> tuple[int, int]:
-    return 0 if p.lane is None else p.at[p.lane], p.lanes
+def _lane_key(p: TilePosition) -> tuple[int, int]:
+    return 0 if p.lane_axis is None else p.axis_values[p.lane_axis], p.lanes
 
 
-def _groups(e: Expr, axes: Sequence[Axis], ps: Sequence[Place]) -> list[_Group]:
+def _term_groups(e: Expr, axes: Sequence[Axis], ps: Sequence[TilePosition]) -> list[_TermGroup]:
     """Return the terms grouped by the positions that share them; an empty list if sharing does not
     pay."""
-    indices = _indices(e)
+    indices = _all_indices(e)
     if len(ps) < 2 or indices is None:
         return []
     forms: list[dict[Axis, int]] = []
     for i in indices:
-        terms = ix.polynomial(i)
+        terms = index.polynomial(i)
         if any(len(t) > 1 or not isinstance(a, Axis) for t in terms for a in t):
             return []
         forms.append({a: c for t, c in terms.items() for a in t if isinstance(a, Axis)})
     readers: dict[tuple[int, ...], list[int]] = {}
     steps: dict[tuple[int, ...], tuple[int, ...]] = {}
     for n, p in enumerate(ps):
-        for k in _steps(axes):
-            at = {**p.at, **dict(zip(axes, k, strict=True))}
-            fixed = {a: v for a, v in at.items() if a != p.lane}
+        for k in _window_steps(axes):
+            at = {**p.axis_values, **dict(zip(axes, k, strict=True))}
+            fixed = {a: v for a, v in at.items() if a != p.lane_axis}
             key = tuple(sum(c * fixed.get(a, 0) for a, c in f.items()) for f in forms)
             if n not in (have := readers.setdefault(key, [])):
                 have.append(n)
@@ -114,13 +114,13 @@ def _groups(e: Expr, axes: Sequence[Axis], ps: Sequence[Place]) -> list[_Group]:
     groups: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
     for key, have in readers.items():
         groups.setdefault(tuple(have), []).append((have[0], steps[key]))
-    out = [_Group(have, tuple(terms)) for have, terms in groups.items()]
-    left = sum(len(g.terms) + len(g.places) * (len(g.places) > 1) for g in out)
-    pays = left <= PAYS * len(ps) * len(_steps(axes)) and len(out) <= VECTORS
+    out = [_TermGroup(have, tuple(terms)) for have, terms in groups.items()]
+    left = sum(len(g.terms) + len(g.positions) * (len(g.positions) > 1) for g in out)
+    pays = left <= MAX_STEP_RATIO * len(ps) * len(_window_steps(axes)) and len(out) <= MAX_HELD_VECTORS
     return out if pays else []
 
 
-def _indices(e: Expr) -> list[Expr] | None:
+def _all_indices(e: Expr) -> list[Expr] | None:
     """Return all indices of loads and index values in `e`; None if it contains anything else."""
     if e.dtype == INDEX:
         return [e]
@@ -130,36 +130,36 @@ def _indices(e: Expr) -> list[Expr] | None:
         case Load(_, index):
             return list(index)
         case Apply(_, args):
-            found = [_indices(a) for a in args]
+            found = [_all_indices(a) for a in args]
             return None if None in found else [i for some in found for i in some or ()]
     return None
 
 
-def _shared(w: Writer, found: Window, ps: Sequence[Place], groups: Sequence[_Group]) -> None:
+def _emit_shared_terms(w: Writer, window: Window, ps: Sequence[TilePosition], groups: Sequence[_TermGroup]) -> None:
     """Emit each group's extremum, then each position's over its groups."""
-    s, fn = found.update, FOLDS[found.update.fn]
-    if found.loops:
-        totals = _looped(w, found, ps, groups)
+    s, fn = window.update, REDUCTION_COMBINERS[window.update.fn]
+    if window.loops:
+        totals = _emit_group_loop(w, window, ps, groups)
     else:
-        apart = [[_term(w, found, ps[n], k) for n, k in g.terms] for g in groups]
-        joint = [len(g.places) > 1 for g in groups]
+        apart = [[_emit_term(w, window, ps[n], k) for n, k in g.terms] for g in groups]
+        joint = [len(g.positions) > 1 for g in groups]
         totals = [
-            [joined(w.t, fn, x[1:], x[0])] if both else x
+            [emit_fold(w.t, fn, x[1:], x[0])] if both else x
             for x, both in zip(apart, joint, strict=True)
         ]
     for n, p in enumerate(ps):
-        own = [v for g, x in zip(groups, totals, strict=True) if n in g.places for v in x]
-        old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
-        put(w, s.buffer, s.index, joined(w.t, fn, own, old), p)
+        own = [v for g, x in zip(groups, totals, strict=True) if n in g.positions for v in x]
+        old = w.t.splat(emit_load(w, s.buffer, s.index, p), p.lanes)
+        emit_store(w, s.buffer, s.index, emit_fold(w.t, fn, own, old), p)
 
 
-def _looped(
-    w: Writer, found: Window, ps: Sequence[Place], groups: Sequence[_Group]
+def _emit_group_loop(
+    w: Writer, window: Window, ps: Sequence[TilePosition], groups: Sequence[_TermGroup]
 ) -> list[list[Value]]:
     """Emit each group's extremum over the loops around the unrolled steps."""
-    s, fn = found.update, FOLDS[found.update.fn]
+    s, fn = window.update, REDUCTION_COMBINERS[window.update.fn]
     kind, lanes = s.buffer.dtype, ps[0].lanes
-    start = number(unit(s.fn, kind), kind, lanes)
+    start = number(identity_element(s.fn, kind), kind, lanes)
     slots = [f"%{w.t.fresh('largest')}" for _ in groups]
     for slot in slots:
         w.t.entry.append(f"  {slot} = alloca {start.type}")
@@ -167,35 +167,35 @@ def _looped(
 
     def nest(loops: Sequence[For]) -> None:
         if loops:
-            with w.t.steps(loops[0].axis.size) as w.loops[loops[0].axis]:
+            with w.t.loop(loops[0].axis.size) as w.loops[loops[0].axis]:
                 nest(loops[1:])
             return
         for slot, g in zip(slots, groups, strict=True):
-            some = [_term(w, found, ps[n], k) for n, k in g.terms]
+            some = [_emit_term(w, window, ps[n], k) for n, k in g.terms]
             old = w.t.make(f"load {start.type}, ptr {slot}", kind, lanes)
-            w.t.line(f"store {joined(w.t, fn, some, old)}, ptr {slot}")
+            w.t.line(f"store {emit_fold(w.t, fn, some, old)}, ptr {slot}")
 
-    nest(found.loops)
-    w.known.clear()
+    nest(window.loops)
+    w.known_values.clear()
     return [[w.t.make(f"load {start.type}, ptr {slot}", kind, lanes)] for slot in slots]
 
 
-def _each(w: Writer, found: Window, ps: Sequence[Place]) -> None:
+def _emit_separately(w: Writer, window: Window, ps: Sequence[TilePosition]) -> None:
     """Emit each position's extremum on its own."""
-    s = found.update
+    s = window.update
     for p in ps:
-        some = [_term(w, found, p, k) for k in _steps(found.axes)]
-        old = w.t.splat(get(w, s.buffer, s.index, p), p.lanes)
-        put(w, s.buffer, s.index, joined(w.t, FOLDS[s.fn], some, old), p)
+        some = [_emit_term(w, window, p, k) for k in _window_steps(window.axes)]
+        old = w.t.splat(emit_load(w, s.buffer, s.index, p), p.lanes)
+        emit_store(w, s.buffer, s.index, emit_fold(w.t, REDUCTION_COMBINERS[s.fn], some, old), p)
 
 
-def _term(w: Writer, found: Window, p: Place, k: Sequence[int]) -> Value:
-    for axis, n in zip(found.axes, k, strict=True):
-        w.loops[axis], w.unrolled[axis] = number(n, INDEX), n
-    w.known.clear()
-    more = w.t.splat(value(w, found.update.value, p), p.lanes)
-    return cast(w.t, more, found.update.buffer.dtype)
+def _emit_term(w: Writer, window: Window, p: TilePosition, k: Sequence[int]) -> Value:
+    for axis, n in zip(window.axes, k, strict=True):
+        w.loops[axis], w.unrolled_values[axis] = number(n, INDEX), n
+    w.known_values.clear()
+    more = w.t.splat(emit_value(w, window.update.value, p), p.lanes)
+    return emit_cast(w.t, more, window.update.buffer.dtype)
 
 
-def _steps(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+def _window_steps(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     return list(product(*(range(a.size) for a in axes)))

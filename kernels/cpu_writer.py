@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.kernels.address import Place
-from superopt.kernels.prefetch import Ahead
-from superopt.kernels.text import Text, Value, element, number
-from superopt.te import index as ix
+from superopt.kernels.address import TilePosition
+from superopt.kernels.prefetch import Prefetch
+from superopt.kernels.text import TextBuilder, Value, element_type, number
+from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Const, Expr, Load
@@ -21,77 +21,77 @@ class Writer:
     """The state of code generation. width: bytes of a vector; loops: counters of the loops around;
     known_values: values computed at this point, by key."""
 
-    t: Text
+    t: TextBuilder
     width: int
     pointers: dict[Tensor, str] = field(default_factory=dict)
     registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
     loops: dict[Axis, Value] = field(default_factory=dict)
-    known: dict[object, Value] = field(default_factory=dict)
+    known_values: dict[object, Value] = field(default_factory=dict)
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
-    unrolled: dict[Axis, int] = field(default_factory=dict)
-    ahead: dict[Tensor, Ahead] = field(default_factory=dict)
-    bits: int = 8  # of the largest element that shares a tile with a register
-    tile: dict[Axis, int] = field(default_factory=dict)  # extents of the tile that is stored
+    unrolled_values: dict[Axis, int] = field(default_factory=dict)
+    prefetches: dict[Tensor, Prefetch] = field(default_factory=dict)
+    widest_bits: int = 8  # of the largest element that shares a tile with a register
+    tile_extents: dict[Axis, int] = field(default_factory=dict)  # extents of the tile that is stored
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
 
 
-def tabled(w: Writer, e: Expr, p: Place) -> float | None:
+def table_value(w: Writer, e: Expr, p: TilePosition) -> float | None:
     """Return the table element that `e` loads, if unrolled loops determine its index; else None."""
     if not isinstance(e, Load) or e.tensor not in w.tables:
         return None
-    fixed = {**w.unrolled, **p.at}
-    env: dict[Expr, Expr] = {a: ix.as_index(k) for a, k in fixed.items() if a != p.lane}
-    at = [ix.substitute(i, env) for i in e.index]
+    fixed = {**w.unrolled_values, **p.axis_values}
+    env: dict[Expr, Expr] = {a: te_index.as_index(k) for a, k in fixed.items() if a != p.lane_axis}
+    at = [te_index.substitute(i, env) for i in e.index]
     if not all(isinstance(i, Const) for i in at):
         return None
-    return float(w.tables[e.tensor][tuple(ix.evaluate(i, {}) for i in at)])
+    return float(w.tables[e.tensor][tuple(te_index.evaluate(i, {}) for i in at)])
 
 
-def even(w: Writer, some: Sequence[Value]) -> list[Value]:
+def match_lanes(w: Writer, values: Sequence[Value]) -> list[Value]:
     """Broadcast values to the same number of lanes."""
-    most = max(v.lanes for v in some)
-    return [w.t.splat(v, most) for v in some]
+    most = max(v.lanes for v in values)
+    return [w.t.splat(v, most) for v in values]
 
 
-def held(w: Writer, rest: Const, lanes: int) -> str:
+def constant_slot(w: Writer, constant: Const, lanes: int) -> str:
     """Return the stack slot of a vector of a constant."""
-    key = rest, lanes
+    key = constant, lanes
     if key not in w.constants:
         w.constants[key] = slot = f"%{w.t.fresh('rest')}"
-        held = number(rest.value, rest.dtype, lanes)
+        held = number(constant.value, constant.dtype, lanes)
         w.t.entry.append(f"  {slot} = alloca {held.type}")
         w.t.entry.append(f"  store {held}, ptr {slot}")
     return w.constants[key]
 
 
-def register(w: Writer, buffer: Tensor, index: Sequence[Expr], p: Place) -> tuple[str, int]:
+def register_slot(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> tuple[str, int]:
     """Return the stack slot of a vector of a register tile, which LLVM promotes to a register, and
     its number of lanes."""
     where, lanes = [], 0
     for i in index:
         place = 0
-        for atoms, c in ix.polynomial(i).items():
+        for atoms, c in te_index.polynomial(i).items():
             (axis,) = atoms or (None,)
             assert axis is None or isinstance(axis, Axis)
-            place += c * (1 if axis is None else p.at[axis])
-            lanes = p.lanes if axis is not None and axis == p.lane else lanes
+            place += c * (1 if axis is None else p.axis_values[axis])
+            lanes = p.lanes if axis is not None and axis == p.lane_axis else lanes
         where.append(place)
     slots = w.registers[buffer]
     key = tuple(where)
     if key not in slots:
         slots[key] = f"%{w.t.fresh('tile')}"
-        one = element(buffer.dtype)
+        one = element_type(buffer.dtype)
         w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
     return slots[key], lanes
 
 
-def suffix(kind: DType) -> str:
+def memory_suffix(kind: DType) -> str:
     """Return the intrinsic name suffix of an element type in memory."""
     return "i8" if kind == BOOL else Value("", kind).suffix
 
 
-def unpacked(t: Text, load: str, kind: DType, lanes: int) -> Value:
+def loaded_value(t: TextBuilder, load: str, kind: DType, lanes: int) -> Value:
     """Emit a load as a value; a nonzero byte is true for bool."""
     if kind != BOOL:
         return t.make(load, kind, lanes)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import gcd, lcm, prod
 
-from superopt.kernels.apply import transformed
-from superopt.kernels.layout import Layout, Part, Scatter, lying
+from superopt.kernels.apply import apply_schedule
+from superopt.kernels.layout import Layout, Part, ScatteredLayout, effective_layout
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -26,16 +26,16 @@ from superopt.kernels.transform import Scheduled
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Load
-from superopt.te.walk import axes_of, loads, parts, reductions
+from superopt.te.walk import index_axes, loads, subexpressions, reductions
 
-LANES = 64  # elements of a tile
-WHOLE = 512  # elements of a tile that is a whole row, if parts of it would be unaligned
-SHARED = 2  # outer loops that threads share
-LEAST = 4  # rows of a tile that is transposed
-GRAIN = 4096  # elements, or terms of sums, of a chunk, which is a call
+TILE_ELEMENTS = 64  # elements of a tile
+MAX_ROW_TILE_ELEMENTS = 512  # elements of a tile that is a whole row, if parts of it would be unaligned
+MAX_PARALLEL_LOOPS = 2  # outer loops that threads share
+MIN_TRANSPOSE_ROWS = 4  # rows of a tile that is transposed
+CHUNK_ELEMENTS = 4096  # elements, or terms of sums, of a chunk, which is a call
 
 
-def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
+def default_schedule(s: Scheduled, layout: Layout, tile_elements: int = TILE_ELEMENTS) -> Schedule:
     """Return the default schedule of `s`, whose loops are not split yet."""
     steps: list[Primitive] = []
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops if not x.reduced]
@@ -46,34 +46,34 @@ def default(s: Scheduled, layout: Layout, most: int = LANES) -> Schedule:
     order: list[str] = []
     last, extent = "", 0
     own = {x.axis.name.removeprefix(s.prefix): x.axis for x in s.loops}
-    for p in _longest_last(layout.parts, sizes):
+    for p in _vector_axis_last(layout.parts, sizes):
         last, extent = names[p.axis], sizes[p.axis]
-        if p.block > 1 and not p.within:
+        if p.block > 1 and not p.is_inner:
             steps.append(Split(last, p.block))
         if p.block > 1:
-            last, extent = (f"{last}.i", min(p.block, extent)) if p.within else (f"{last}.o", 0)
+            last, extent = (f"{last}.i", min(p.block, extent)) if p.is_inner else (f"{last}.o", 0)
         order.append(last)
-    period = _period(s.tensor, own[last]) if extent > most and last in own else 1
-    whole = most if period == 1 or summed else WHOLE  # reductions are in registers
-    block = max(period, most // period * period)
-    if period > 1 and extent % period == 0 and block < extent and (block <= most or extent > whole):
+    period = _index_period(s.tensor, own[last]) if extent > tile_elements and last in own else 1
+    whole = tile_elements if period == 1 or summed else MAX_ROW_TILE_ELEMENTS  # reductions are in registers
+    block = max(period, tile_elements // period * period)
+    if period > 1 and extent % period == 0 and block < extent and (block <= tile_elements or extent > whole):
         steps.append(Split(last, block))
         order[-1:] = [f"{last}.o", f"{last}.i"]
         last, extent = f"{last}.i", block
     if extent > whole:
-        steps.append(Split(last, most))
+        steps.append(Split(last, tile_elements))
         order[-1:] = [f"{last}.o", f"{last}.i"]
     lanes = order.pop()
     if s.prefix:
         return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes))
     reorder = Reorder((*order, *summed, lanes))
-    loops = transformed(s, (*steps, reorder)).loops
+    loops = apply_schedule(s, (*steps, reorder)).loops
     within = prod(x.extent for x in loops[len(order) :])
-    split, outer = _shared(order, [x.extent for x in loops[: len(order)]], within)
-    return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:SHARED]))
+    split, outer = _split_parallel_loops(order, [x.extent for x in loops[: len(order)]], within)
+    return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:MAX_PARALLEL_LOOPS]))
 
 
-def _longest_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
+def _vector_axis_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
     """Return the dimensions in memory order, but with the last one of more than one element
     innermost."""
     out = list(parts)
@@ -83,10 +83,10 @@ def _longest_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
     return out
 
 
-def _period(t: Tensor, a: Axis) -> int:
+def _index_period(t: Tensor, a: Axis) -> int:
     """Return the period of quotients and remainders in indices along an axis, in elements."""
     out = 1
-    for e in parts(t.body) if t.body is not None else ():
+    for e in subexpressions(t.body) if t.body is not None else ():
         if isinstance(e, Apply) and e.fn in ("floordiv", "mod"):
             x, by = e.args
             form = affine(x)
@@ -95,31 +95,31 @@ def _period(t: Tensor, a: Axis) -> int:
     return out
 
 
-def _shared(
-    order: Sequence[str], sizes: Sequence[int], inside: int
+def _split_parallel_loops(
+    order: Sequence[str], sizes: Sequence[int], inner_elements: int
 ) -> tuple[list[Primitive], list[str]]:
     """Return the loops that threads share, with the last one split so that a chunk is not too
     small. inner_elements: work inside these loops."""
     for n in reversed(range(len(order))):
-        part = GRAIN // max(inside, 1)
+        part = CHUNK_ELEMENTS // max(inner_elements, 1)
         if part < sizes[n]:
             if part < 2:
                 return [], list(order[: n + 1])
             return [Split(order[n], part)], [*order[:n], f"{order[n]}.o"]
-        inside *= sizes[n]
+        inner_elements *= sizes[n]
     return [], list(order)
 
 
-def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -> Schedule | None:
+def transpose_schedule(t: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout], lanes: int) -> Schedule | None:
     """Return a schedule with tiles of `lanes` by `lanes`, for a transposing read: both the load and
     the store then use whole vectors. None if no operand is transposed."""
-    out = lying(layouts.get(t), t.rank)
+    out = effective_layout(layouts.get(t), t.rank)
     if t.body is None or not out.parts or reductions(t.body):
         return None
     last = out.parts[-1]
     n = t.axes[last.axis]
-    found = next(filter(None, (_along(t, x, n, layouts) for x in loads(t.body))), None)
-    if found is None or n.size < 2 or found[0].size < LEAST:
+    found = next(filter(None, (_contiguous_axis(t, x, n, layouts) for x in loads(t.body))), None)
+    if found is None or n.size < 2 or found[0].size < MIN_TRANSPOSE_ROWS:
         return None
     other, block = found
     high = min(lanes, 1 << (other.size.bit_length() - 1))
@@ -139,9 +139,9 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
         name = a.name if a != other else f"{a.name}.o"
         if p.block > 1 and a == other:
             return None
-        if p.block > 1 and not p.within:
+        if p.block > 1 and not p.is_inner:
             steps.append(Split(a.name, p.block))
-        order.append(f"{name}.{'i' if p.within else 'o'}" if p.block > 1 else name)
+        order.append(f"{name}.{'i' if p.is_inner else 'o'}" if p.block > 1 else name)
     inner = order.pop()
     if n.size > lanes and last.block == 1:
         steps.append(Split(inner, lanes))
@@ -151,17 +151,17 @@ def turning(t: Tensor, layouts: Mapping[Tensor, Layout | Scatter], lanes: int) -
     return (*steps, Reorder((*order, *whole, tile, inner)), Unroll(tile), Vectorize(inner), *shared)
 
 
-def _along(
-    t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | Scatter]
+def _contiguous_axis(
+    t: Tensor, x: Load, n: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout]
 ) -> tuple[Axis, int] | None:
     """Return the axis of the result along which the operand is contiguous, if it is another one
     than `n`, and the length of contiguous runs (1: the whole axis)."""
     layout = layouts.get(x.tensor)
-    if not x.index or isinstance(layout, Scatter):
+    if not x.index or isinstance(layout, ScatteredLayout):
         return None
-    part = lying(layout, x.tensor.rank).parts[-1]
+    part = effective_layout(layout, x.tensor.rank).parts[-1]
     place = x.index[part.axis]
     form = affine(place)
     found = [] if form is None else [a for a, c in form.terms if c == 1 and a in t.axes]
-    moves = any(n in axes_of(i) for i in x.index)
+    moves = any(n in index_axes(i) for i in x.index)
     return (found[0], part.block) if len(found) == 1 and found[0] != n and moves else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from superopt.kernels.cpu import Machine, optimized
+from superopt.kernels.cpu import Machine, optimized_text
 from superopt.kernels.tile import Kernel
 
 
-def passes(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, str]]:
+def pass_texts(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, str]]:
     """Return (pass name, text) in order. text: the kernel's LLVM text.
 
     expressions, schedule, stages, loops   see loops/lower.py tile
@@ -14,4 +14,4 @@ def passes(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, str]]
     after optimization
     """
     made = [(name, str(given)) for name, given in kernel.passes]
-    return [*made, ("tile", str(kernel)), ("ll", text), ("optimized.ll", optimized(text, machine))]
+    return [*made, ("tile", str(kernel)), ("ll", text), ("optimized.ll", optimized_text(text, machine))]

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.kernels.layout import Layout, Scatter, row_major
+from superopt.kernels.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.schedule import Schedule
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.affine import rebuild
 from superopt.te.expr import Tensor, select
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AlgorithmForm:
     """A contraction computed by another algorithm: the tensor to compute, its layout, schedules and
     tables.
 
@@ -26,47 +26,47 @@ class Form:
     """
 
     root: Tensor
-    first: tuple[tuple[Tensor, Tensor], ...]
-    lies: Scatter
+    producers: tuple[tuple[Tensor, Tensor], ...]
+    layout: ScatteredLayout
     schedules: Mapping[Tensor, Schedule]
     tables: Mapping[Tensor, np.ndarray]
-    kernel: Tensor
+    transformed_constant: Tensor
 
 
-def scattered(
-    t: Tensor, layout: Layout | Scatter | None, axes: tuple[Axis, ...], index: tuple[Expr, ...]
-) -> Scatter:
+def scatter_layout(
+    t: Tensor, layout: Layout | ScatteredLayout | None, axes: tuple[Axis, ...], index: tuple[Expr, ...]
+) -> ScatteredLayout:
     """Return the layout of a tensor over `axes`, whose element belongs at `index` of `t`."""
-    if isinstance(layout, Scatter):  # it is a part of another tensor itself
+    if isinstance(layout, ScatteredLayout):  # it is a part of another tensor itself
         env: dict[Expr, Expr] = dict(zip(layout.axes, index, strict=True))
-        there = tuple(ix.substitute(i, env) for i in layout.index)
-        return Scatter(layout.shape, layout.layout, axes, there)
+        there = tuple(te_index.substitute(i, env) for i in layout.index)
+        return ScatteredLayout(layout.shape, layout.layout, axes, there)
     shape = tuple(a.extent for a in t.axes if isinstance(a.extent, int))
-    return Scatter(shape, layout or row_major(t.rank), axes, index)
+    return ScatteredLayout(shape, layout or row_major(t.rank), axes, index)
 
 
-def placed(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+def substitute_and_fold(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     """Return `e` with axes replaced; selects whose guard becomes constant are folded."""
     match e:
         case Axis():
             return env.get(e, e)
         case Load(t, index, dtype):
-            return Load(t, tuple(ix.as_index(placed(i, env)) for i in index), dtype)
+            return Load(t, tuple(te_index.as_index(substitute_and_fold(i, env)) for i in index), dtype)
         case Apply("select", (guard, yes, no)):
-            g = placed(guard, env)
+            g = substitute_and_fold(guard, env)
             if isinstance(g, Const):
-                return placed(yes if g.value else no, env)
-            return select(g, placed(yes, env), placed(no, env))
+                return substitute_and_fold(yes if g.value else no, env)
+            return select(g, substitute_and_fold(yes, env), substitute_and_fold(no, env))
         case Apply(fn, args, dtype):
-            return rebuild(fn, tuple(placed(a, env) for a in args), dtype)
+            return rebuild(fn, tuple(substitute_and_fold(a, env) for a in args), dtype)
     return e
 
 
-def put(e: Expr, held: Tensor, total: Expr) -> Expr:
+def replace_loads(e: Expr, tensor: Tensor, replacement: Expr) -> Expr:
     """Return `e` with loads of `tensor` replaced by `replacement`."""
     match e:
-        case Load(t) if t is held:
-            return total
+        case Load(t) if t is tensor:
+            return replacement
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(put(a, held, total) for a in args), dtype)
+            return Apply(fn, tuple(replace_loads(a, tensor, replacement) for a in args), dtype)
     return e

@@ -15,11 +15,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels import contraction as co
-from superopt.kernels.factor import put, scattered
-from superopt.kernels.layout import Layout, Scatter, lying
-from superopt.kernels.nest import put_for
-from superopt.kernels.rows import shared
+from superopt.kernels import contraction
+from superopt.kernels.factor import replace_loads, scatter_layout
+from superopt.kernels.layout import Layout, ScatteredLayout, effective_layout
+from superopt.kernels.nest import replace_reduction
+from superopt.kernels.rows import parallel_loops
 from superopt.kernels.schedule import (
     ComputeAt,
     Parallel,
@@ -30,56 +30,56 @@ from superopt.kernels.schedule import (
     Vectorize,
 )
 from superopt.kernels.transform import reduction
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr
 
-OPERANDS = 4  # vector registers that hold no accumulators
-ADDED = 10.0  # cost of adding the lanes of a vector, in vector FMAs
-MOST = 10  # outputs of a position: with more, each FMA waits for its own part of the constant
-PAYS = 0.75  # relative to vectors along the outputs
+OPERAND_REGISTERS = 4  # vector registers that hold no accumulators
+LANE_SUM_COST = 10.0  # cost of adding the lanes of a vector, in vector FMAs
+MAX_OUTPUTS = 10  # outputs of a position: with more, each FMA waits for its own part of the constant
+MAX_TIME_RATIO = 0.75  # relative to vectors along the outputs
 
 
 @dataclass(frozen=True, slots=True)
-class Few:
+class SmallNGemm:
     """root: the result, a sum over lanes, stored as `layout`; partial_sums: the sums in lanes; k:
     the axis of outputs; m: the axis along which several positions are computed at a time; b: the
     constant."""
 
     root: Tensor
-    lies: Scatter
-    parts: Tensor
+    layout: ScatteredLayout
+    partial_sums: Tensor
     k: Axis
     m: Axis
     b: Tensor
     registers: int
 
     @property
-    def rows(self) -> tuple[int, ...]:
+    def row_options(self) -> tuple[int, ...]:
         """Positions at a time, best first. Accumulators and one operand of each output are in
         registers; the last block overlaps the one before."""
         k, places = self.k.size, self.m.size
-        held = min((self.registers - OPERANDS) // k, (self.registers - 1) // k - 1)
+        held = min((self.registers - OPERAND_REGISTERS) // k, (self.registers - 1) // k - 1)
         most = max(1, min(held, places))
         least = max(1, most // 2)
         best = min(range(least, most + 1), key=lambda r: -(-places // r) * (r + 1))
         return tuple(dict.fromkeys((best, most, least)))
 
 
-def few(
+def match_small_n_gemm(
     t: Tensor,
     constants: Collection[Tensor],
-    layouts: Mapping[Tensor, Layout | Scatter],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = co.REGISTERS,
-) -> Few | None:
+    registers: int = contraction.VECTOR_REGISTERS,
+) -> SmallNGemm | None:
     """Match a contraction with few outputs; None if this does not pay."""
-    c, found = co.contraction(t, constants), reduction(t)
-    if c is None or found is None or len(c.of_b) != 1 or not c.of_a or c.both:
+    c, found = contraction.match_contraction(t, constants), reduction(t)
+    if c is None or found is None or len(c.b_axes) != 1 or not c.a_axes or c.batch_axes:
         return None
-    (k,) = c.of_b
-    beside = _beside(c, layouts)
+    (k,) = c.b_axes
+    beside = _contiguous_axis(c, layouts)
     if c.b.tensor not in constants or beside is None or beside[0] not in found.axes:
         return None
     along, block = beside
@@ -87,7 +87,7 @@ def few(
     if along.size % (lanes * vectors):
         return None
     count, terms = k.size, prod(a.size for a in found.axes)
-    if count > MOST or count * (terms / lanes + ADDED) > PAYS * terms:
+    if count > MAX_OUTPUTS or count * (terms / lanes + LANE_SUM_COST) > MAX_TIME_RATIO * terms:
         return None
     others = [a for a in t.axes if a != k]
     over = [a for a in found.axes if a != along]
@@ -103,7 +103,7 @@ def few(
             *rest, part, vector = sums
             own.update(zip(over, rest, strict=True))
             place = (part * vectors + vector) * lanes + lane
-            return placed(body, own | {along: ix.as_index(place)})
+            return substitute_axes(body, own | {along: te_index.as_index(place)})
 
         return reduce_sum(each, term)
 
@@ -111,38 +111,38 @@ def few(
     held = Tensor("sum", found.dtype, ())
     total = reduce_sum(lanes, lambda lane: parts[(*others, k, lane)])
     assert t.body is not None
-    whole = put(put_for(t.body, found, held, ()), held, total)
+    whole = replace_loads(replace_reduction(t.body, found, held, ()), held, total)
     root = Tensor("y", t.dtype, t.shape, t.axes, whole)
-    lies = scattered(t, layouts.get(t), t.axes, t.axes)
-    return Few(root, lies, parts, k, m, c.b.tensor, registers)
+    lies = scatter_layout(t, layouts.get(t), t.axes, t.axes)
+    return SmallNGemm(root, lies, parts, k, m, c.b.tensor, registers)
 
 
-def _beside(
-    c: co.Contraction, layouts: Mapping[Tensor, Layout | Scatter]
+def _contiguous_axis(
+    c: contraction.Contraction, layouts: Mapping[Tensor, Layout | ScatteredLayout]
 ) -> tuple[Axis, int] | None:
     """Return the axis along which the other operand is contiguous, and the length of contiguous
     runs (1: all)."""
     layout = layouts.get(c.a.tensor)
-    if isinstance(layout, Scatter) or not c.a.index:
+    if isinstance(layout, ScatteredLayout) or not c.a.index:
         return None
-    part = lying(layout, c.a.tensor.rank).parts[-1]
+    part = effective_layout(layout, c.a.tensor.rank).parts[-1]
     at = c.a.index[part.axis]
     return (at, part.block) if isinstance(at, Axis) else None
 
 
-def scheduled(f: Few, rows: int) -> dict[Tensor, Schedule]:
+def schedule_small_n_gemm(f: SmallNGemm, rows: int) -> dict[Tensor, Schedule]:
     """Return the schedules. rows: positions at a time."""
-    t, (found, sums) = f.root, (reduction(f.root), reduction(f.parts))
+    t, (found, sums) = f.root, (reduction(f.root), reduction(f.partial_sums))
     assert found is not None
     assert sums is not None
     others = [a for a in t.axes if a != f.k]
     outer = [a.name for a in others if a != f.m]
     (lane,) = found.axes
     at = others.index(f.m)
-    *places, k, within = f.parts.axes
+    *places, k, within = f.partial_sums.axes
     each = places[at].name
     first = [a.name for a in places if a.name != each]
-    chunks = shared([a for a in t.axes if a.name in outer])
+    chunks = parallel_loops([a for a in t.axes if a.name in outer])
     return {
         t: (
             Split(f.m.name, rows),
@@ -150,7 +150,7 @@ def scheduled(f: Few, rows: int) -> dict[Tensor, Schedule]:
             Unroll(f"{f.m.name}.i"), Unroll(f.k.name), Vectorize(lane.name),
             *map(Parallel, chunks),
         ),
-        f.parts: (
+        f.partial_sums: (
             ComputeAt(t.name, f"{f.m.name}.o"),
             Reorder((*first, *(a.name for a in sums.axes), each, k.name, within.name)),
             Unroll(each), Unroll(k.name), Vectorize(within.name),

@@ -8,102 +8,102 @@ from functools import partial
 
 import numpy as np
 
-from superopt.kernels import contraction as co
-from superopt.kernels import strassen as st
-from superopt.kernels import winograd as wi
-from superopt.kernels.cook_toom import transformed_kernel
-from superopt.kernels.factor import Form
+from superopt.kernels import contraction
+from superopt.kernels import strassen
+from superopt.kernels import winograd
+from superopt.kernels.cook_toom import transform_kernel
+from superopt.kernels.factor import AlgorithmForm
 from superopt.kernels.layout import row_major
 from superopt.kernels.option import Option
-from superopt.kernels.picture import Picture
-from superopt.kernels.picture import picture as find
+from superopt.kernels.picture import TiledConvolution
+from superopt.kernels.picture import match_tiled_convolution as find
 from superopt.kernels.problem import Choice, Problem
 from superopt.te.dtype import F32
 
 # --- Winograd ---
 
-STARTS = {32: 0.7, 16: 0.82}  # relative to the direct convolution, below which Winograd pays
+WINOGRAD_MAX_TIME_RATIO = {32: 0.7, 16: 0.82}  # relative to the direct convolution, below which Winograd pays
 # The same on processors that execute a vector in two halves: of 16 convolutions estimated at 0.44
 # to 1.04 (stride two, 5 x 5, small images) all took less than estimated, by up to 0.15.
-HALVES = 0.93
-_KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
+WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO = 0.93
+_WINOGRAD_KNOBS = ("m", "apart", "block", "rows", "columns", "vectors")
 
 
-def winograd(plan: wi.Plan) -> Option:
-    return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
+def winograd_option(plan: winograd.Plan) -> Option:
+    return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _WINOGRAD_KNOBS))
 
 
-def pictured(p: Problem, c: co.Contraction) -> Picture | None:
+def winograd_convolution(p: Problem, c: contraction.Contraction) -> TiledConvolution | None:
     """Return the convolution if Winograd is allowed and can compute it."""
-    if not p.tiles or c.b.tensor not in p.constants or p.tensor.dtype != F32:
+    if not p.allow_winograd or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     found = find(p.tensor, c)
     if found is None or min(found.channels, found.k.size) < p.lanes:
         return None
-    return found if p.dilated or max(found.steps) == 1 else None
+    return found if p.allow_dilated_winograd or max(found.dilations) == 1 else None
 
 
-def tiled(p: Problem, c: co.Contraction) -> tuple[float, wi.Plan] | None:
+def best_winograd_plan(p: Problem, c: contraction.Contraction) -> tuple[float, winograd.Plan] | None:
     """Return the fastest estimated Winograd plan, as (time, plan)."""
-    picture = pictured(p, c)
-    sides = () if picture is None else picture.fitting()
-    some = (wi.plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
+    picture = winograd_convolution(p, c)
+    sides = () if picture is None else picture.tile_options()
+    some = (winograd.candidate_plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
     return min(some, key=lambda x: x[0], default=None)
 
 
-def paying(p: Problem, c: co.Contraction, direct: float) -> tuple[float, wi.Plan] | None:
+def profitable_winograd_plan(p: Problem, c: contraction.Contraction, direct_time: float) -> tuple[float, winograd.Plan] | None:
     """Return that plan if it is enough below the time of the direct convolution."""
-    found = tiled(p, c)
-    starts = HALVES if p.halves else STARTS[p.registers]
-    return found if found is not None and found[0] <= starts * direct else None
+    found = best_winograd_plan(p, c)
+    starts = WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO if p.splits_vectors else WINOGRAD_MAX_TIME_RATIO[p.registers]
+    return found if found is not None and found[0] <= starts * direct_time else None
 
 
-def in_tiles(p: Problem, c: co.Contraction, option: Option) -> Choice:
+def winograd_choice(p: Problem, c: contraction.Contraction, option: Option) -> Choice:
     """Return the choice of a Winograd option. Raises ValueError if the problem has no such
     tiles."""
-    picture = pictured(p, c)
-    if picture is None or option["m"] not in picture.fitting():
+    picture = winograd_convolution(p, c)
+    if picture is None or option["m"] not in picture.tile_options():
         raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
-    m, apart, *rest = (option[k] for k in _KNOBS)
+    m, apart, *rest = (option[k] for k in _WINOGRAD_KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    plan = wi.Plan(m, bool(apart), *rest)
-    made = wi.tiled(p.tensor, c, picture, plan, layout, p.lanes)
-    return _formed(option, made, c, partial(transformed_kernel, picture.forms(m)))
+    plan = winograd.Plan(m, bool(apart), *rest)
+    made = winograd.winograd_form(p.tensor, c, picture, plan, layout, p.lanes)
+    return _form_choice(option, made, c, partial(transform_kernel, picture.forms(m)))
 
 
-def _formed(
-    option: Option, made: Form, c: co.Contraction, make: Callable[[np.ndarray], np.ndarray]
+def _form_choice(
+    option: Option, form: AlgorithmForm, c: contraction.Contraction, make: Callable[[np.ndarray], np.ndarray]
 ) -> Choice:
     return Choice(
-        option, made.root, made.schedules, (made.kernel,), made.lies, made.tables,
-        made.first,
-        {made.kernel: (c.b.tensor, make)},
+        option, form.root, form.schedules, (form.transformed_constant,), form.layout, form.tables,
+        form.producers,
+        {form.transformed_constant: (c.b.tensor, make)},
     )  # fmt: skip
 
 
 # --- Strassen ---
 
-_CUT = ("levels", "apart", "block", "rows", "vectors", "deep")
+_STRASSEN_KNOBS = ("levels", "apart", "block", "rows", "vectors", "deep")
 
 
-def parts(plan: st.Plan) -> Option:
-    return Option("strassen", tuple((k, int(getattr(plan, k))) for k in _CUT))
+def strassen_option(plan: strassen.Plan) -> Option:
+    return Option("strassen", tuple((k, int(getattr(plan, k))) for k in _STRASSEN_KNOBS))
 
 
-def square(p: Problem, c: co.Contraction) -> st.Square | None:
+def strassen_product(p: Problem, c: contraction.Contraction) -> strassen.StrassenProduct | None:
     """Return the matrix product if Strassen is allowed and can compute it."""
-    if not p.levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
+    if not p.strassen_levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
-    return st.square(p.tensor, c)
+    return strassen.match_strassen_product(p.tensor, c)
 
 
-def in_parts(p: Problem, c: co.Contraction, option: Option) -> Choice:
+def strassen_choice(p: Problem, c: contraction.Contraction, option: Option) -> Choice:
     """Return the choice of a Strassen option. Raises ValueError if it does not fit the problem."""
-    found = square(p, c)
-    levels, apart, *rest = (option[k] for k in _CUT)
-    if found is None or levels > p.levels or not st.fits(found, levels, p.lanes):
+    found = strassen_product(p, c)
+    levels, apart, *rest = (option[k] for k in _STRASSEN_KNOBS)
+    if found is None or levels > p.strassen_levels or not strassen.can_split(found, levels, p.lanes):
         raise ValueError(f"{option}: {p.tensor.name} has no matrix product that Strassen splits so")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    plan = st.Plan(levels, bool(apart), *rest)
-    made = st.cut(p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)
-    return _formed(option, made, c, partial(st.combined, levels, p.lanes, st.matrix(c, found)))
+    plan = strassen.Plan(levels, bool(apart), *rest)
+    made = strassen.strassen_form(p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)
+    return _form_choice(option, made, c, partial(strassen.combine_constant, levels, p.lanes, strassen.constant_matrix(c, found)))

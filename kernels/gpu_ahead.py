@@ -10,40 +10,40 @@ from superopt.kernels.address import flat_index
 from superopt.kernels.gpu_values import (
     Block,
     Writer,
-    both,
-    early,
-    index,
-    proper,
-    read,
-    shape,
-    value,
+    combine_masks,
+    hoisted_load,
+    emit_index,
+    non_unit_axes,
+    emit_load,
+    block_shape,
+    emit_value,
 )
 from superopt.kernels.tile import Stmt, Store
 from superopt.te.node import Apply, Const, Expr, Load
 from superopt.te.walk import loads
 
-LITTLE, ROOM = 256, 2048  # elements of a tile; of all that is held during a loop
+MAX_HOISTED_TILE_ELEMENTS, MAX_HOISTED_ELEMENTS = 256, 2048  # elements of a tile; of all that is held during a loop
 
 
-def ahead(w: Writer, rest: Sequence[Stmt]) -> None:
+def hoist_loads(w: Writer, following: Sequence[Stmt]) -> None:
     """Emit the loads of the stores in `following`, from buffers that the kernel does not write."""
-    apart, room = w.registers | w.stored, ROOM
-    for s in rest:
-        if not isinstance(s, Store) or (size := prod(shape(proper(s.axes)))) > LITTLE:
+    apart, room = w.registers | w.stored, MAX_HOISTED_ELEMENTS
+    for s in following:
+        if not isinstance(s, Store) or (size := prod(block_shape(non_unit_axes(s.axes)))) > MAX_HOISTED_TILE_ELEMENTS:
             continue
-        w.over(s.axes)
-        for x, guard in dict.fromkeys(_reads(w, s.value, None)):
+        w.begin_tile(s.axes)
+        for x, guard in dict.fromkeys(_guarded_loads(w, s.value, None)):
             if size > room:
                 return
             if x.tensor not in apart and not any(True for i in x.index for _ in loads(i)):
-                at = f"{w.buffer(x.tensor)} + {index(w, flat_index(x.tensor, x.index), guard).text}"
-                if early(w, at, guard) is None:
-                    found = read(w, x.tensor, x.index, guard)
-                    w.early[at, guard.text if guard else "", w.tile] = found
+                at = f"{w.buffer(x.tensor)} + {emit_index(w, flat_index(x.tensor, x.index), guard).text}"
+                if hoisted_load(w, at, guard) is None:
+                    found = emit_load(w, x.tensor, x.index, guard)
+                    w.hoisted[at, guard.text if guard else "", w.tile] = found
                     room -= size
 
 
-def _reads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Block | None]]:
+def _guarded_loads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Block | None]]:
     """Yield (load, guard). Loads in both branches of a select are unconditional. A guard that
     depends on loaded data is skipped: it is not known yet."""
     match e:
@@ -52,26 +52,26 @@ def _reads(w: Writer, e: Expr, guard: Block | None) -> Iterator[tuple[Load, Bloc
         case Apply("select", (test, yes, no)):
             if any(True for _ in loads(test)):
                 return
-            both_, some = set(_always(no)), value(w, test, guard)
-            yield from ((x, guard) for x in _always(yes) if x in both_)
+            both_, some = set(_unconditional_loads(no)), emit_value(w, test, guard)
+            yield from ((x, guard) for x in _unconditional_loads(yes) if x in both_)
             other = Block(f"({some.text} == 0)", some.axes)
             for branch, when in ((yes, some), (no, other)):
                 if not isinstance(no, Const):
-                    yield from _reads(w, branch, both(w, when, guard))
+                    yield from _guarded_loads(w, branch, combine_masks(w, when, guard))
         case Apply(_, args):
             for a in args:
-                yield from _reads(w, a, guard)
+                yield from _guarded_loads(w, a, guard)
 
 
-def _always(e: Expr) -> Iterator[Load]:
+def _unconditional_loads(e: Expr) -> Iterator[Load]:
     """Yield the loads that happen whatever the guards are."""
     match e:
         case Load():
             yield e
         case Apply("select", (test, yes, no)):
-            yield from _always(test)
-            other = set(_always(no))
-            yield from (x for x in _always(yes) if x in other)
+            yield from _unconditional_loads(test)
+            other = set(_unconditional_loads(no))
+            yield from (x for x in _unconditional_loads(yes) if x in other)
         case Apply(_, args):
             for a in args:
-                yield from _always(a)
+                yield from _unconditional_loads(a)

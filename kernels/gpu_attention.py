@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from functools import partial
 
 from superopt.kernels.gpu_blocks import (
-    AGAIN,
-    BYTES,
-    DOT,
-    MEMORY,
-    MOST,
+    ADD_PARTS_NS,
+    SM_BYTES_PER_NS,
+    MIN_DOT_EXTENT,
+    MEMORY_BYTES_PER_NS,
+    MAX_BLOCKS_PER_SM,
     MULTIPROCESSORS,
-    PARTIAL,
-    ROOM,
-    SHARED,
-    START,
-    WARPS,
-    count,
+    PARTIAL_BYTES_PER_NS,
+    REGISTER_BLOCK_ELEMENTS,
+    SHARED_MEMORY_BYTES,
+    LAUNCH_NS,
+    MAX_WARPS_PER_SM,
+    result_elements,
 )
-from superopt.kernels.gpu_ranking import Steps
-from superopt.kernels.online import Online
-from superopt.kernels.online_kernel import BESIDE, added, adding, kernel, parted
+from superopt.kernels.gpu_ranking import BlockTiming
+from superopt.kernels.online import OnlineAttention
+from superopt.kernels.online_kernel import EXTRA_COLUMNS, combined_result, combine_parts_kernel, online_attention_kernel, partial_results
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
 from superopt.te.expr import Tensor
@@ -30,96 +30,96 @@ from superopt.te.expr import Tensor
 # Rows and keys of a block, warps and stages: for fp16 and bf16; for fp32 with enough row blocks for
 # half of the multiprocessors, and with fewer. Best first, by 792 measurements of 12 attentions. The
 # choice takes 1 and 3 % more than the best of those.
-HALVES = (
+FP16_BLOCKS = (
     (64, 64, 4, 3), (64, 128, 4, 3), (128, 64, 4, 2), (128, 128, 8, 3), (128, 64, 8, 3),
     (128, 32, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (32, 64, 4, 3), (16, 128, 4, 3),
 )  # fmt: skip
-MANY = (
+MANY_ROW_BLOCKS = (
     (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 4, 3), (64, 128, 4, 2),
     (32, 64, 4, 2), (64, 64, 4, 2), (64, 32, 4, 3),
 )  # fmt: skip
-SOME = (
+FEW_ROW_BLOCKS = (
     (32, 128, 4, 2), (32, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 3), (16, 64, 4, 3),
     (64, 64, 4, 2), (64, 32, 4, 3),
 )  # fmt: skip
-SHORT = 512  # keys up to which a 16-bit block has many of them
+MAX_SHORT_KEYS = 512  # keys up to which a 16-bit block has many of them
 
 
-PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of key parts
-TRIED = 4  # for each block
+KEY_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of key parts
+MAX_PARTS_TRIED = 4  # for each block
 # Lower bound of a step, ns: two products and a softmax that depend on each other. 96 blocks of four
 # steps take 5.8 us.
-STEP = 1000.0
-CAREFUL = 1.15  # assumed slowdown of split keys: step times are only estimates
+MIN_STEP_NS = 1000.0
+SPLIT_COST_FACTOR = 1.15  # assumed slowdown of split keys: step times are only estimates
 
 
-def attending(a: Online) -> Iterator[Option]:
+def attention_options(a: OnlineAttention) -> Iterator[Option]:
     """Yield options, best first; with key splits by estimated time, if some multiprocessors would
     be idle otherwise."""
     n, length, width = a.rows, a.j.size, a.d.size
-    blocks = count(a.t) // (n * width) * -(-n // 128)
-    if a.short.bits == 16:
-        many = 128 if length <= SHORT and width == 64 else 64
-        best = sorted(HALVES, key=lambda b: b[1] != many)
+    blocks = result_elements(a.tensor) // (n * width) * -(-n // 128)
+    if a.value_dtype.bits == 16:
+        many = 128 if length <= MAX_SHORT_KEYS and width == 64 else 64
+        best = sorted(FP16_BLOCKS, key=lambda b: b[1] != many)
     elif blocks < MULTIPROCESSORS // 2:
-        best = [*SOME]
+        best = [*FEW_ROW_BLOCKS]
     elif length <= 128:
-        best = sorted(MANY, key=lambda b: b[0] != 64)
+        best = sorted(MANY_ROW_BLOCKS, key=lambda b: b[0] != 64)
     else:
-        best = sorted(MANY, key=lambda b: b[1] != 64) if width <= 64 else [*MANY]
-    high, long = (max(DOT, 1 << (x - 1).bit_length()) for x in (n, length))
+        best = sorted(MANY_ROW_BLOCKS, key=lambda b: b[1] != 64) if width <= 64 else [*MANY_ROW_BLOCKS]
+    high, long = (max(MIN_DOT_EXTENT, 1 << (x - 1).bit_length()) for x in (n, length))
     fitting = [(min(rows, high), min(keys, long), *rest) for rows, keys, *rest in best]
-    ways = {b: _parts(a, *b) for b in dict.fromkeys(fitting)}
-    for turn in range(TRIED):
+    ways = {b: _part_counts(a, *b) for b in dict.fromkeys(fitting)}
+    for turn in range(MAX_PARTS_TRIED):
         for (rows, keys, warps, waiting), parts in ways.items():
             if turn < len(parts):
                 more = {"parts": parts[turn]} if parts[turn] > 1 else {}
-                yield Option.of("online", rows=rows, keys=keys, warps=warps, stages=waiting, **more)
+                yield Option.make("online", rows=rows, keys=keys, warps=warps, stages=waiting, **more)
 
 
-def attended(a: Online, o: Option) -> Choice:
+def attention_choice(a: OnlineAttention, o: Option) -> Choice:
     """Return the choice of an option."""
-    made = partial(kernel, a, rows=o["rows"], keys=o["keys"])
+    made = partial(online_attention_kernel, a, rows=o["rows"], keys=o["keys"])
     parts = dict(o.knobs).get("parts", 1)
     if parts == 1:
-        return Choice(o, a.t, direct={a.t: made})
-    before = parted(a, parts)
+        return Choice(o, a.tensor, direct={a.tensor: made})
+    before = partial_results(a, parts)
     held = Tensor("parts", before.dtype, before.shape)
-    root = added(a, held)
-    direct = {before: partial(made, parts=before), root: partial(adding, a, held)}
-    return Choice(o, root, first=((before, held),), direct=direct)
+    root = combined_result(a, held)
+    direct = {before: partial(made, parts=before), root: partial(combine_parts_kernel, a, held)}
+    return Choice(o, root, producers=((before, held),), direct=direct)
 
 
-def _parts(a: Online, rows: int, keys: int, warps: int, waiting: int) -> list[int]:
+def _part_counts(a: OnlineAttention, rows: int, keys: int, warps: int, stages: int) -> list[int]:
     """Return the key splits to try, each of whole key blocks, best first, with 1 last; only [1] if
     there are enough row blocks for all multiprocessors."""
     steps = -(-a.j.size // keys)
-    if _blocks(a, rows) >= MULTIPROCESSORS:
+    if _block_count(a, rows) >= MULTIPROCESSORS:
         return [1]
-    some = dict.fromkeys(-(-steps // -(-steps // n)) for n in PARTS)
-    best = sorted(some, key=lambda n: _time(a, rows, keys, warps, waiting, n))[:TRIED]
-    return best if 1 in best else [*best[: TRIED - 1], 1]
+    some = dict.fromkeys(-(-steps // -(-steps // n)) for n in KEY_PARTS)
+    best = sorted(some, key=lambda n: _estimated_ns(a, rows, keys, warps, stages, n))[:MAX_PARTS_TRIED]
+    return best if 1 in best else [*best[: MAX_PARTS_TRIED - 1], 1]
 
 
-def _blocks(a: Online, rows: int) -> int:
-    return count(a.t) // (a.rows * a.d.size) * -(-a.rows // rows)
+def _block_count(a: OnlineAttention, rows: int) -> int:
+    return result_elements(a.tensor) // (a.rows * a.d.size) * -(-a.rows // rows)
 
 
-def _time(a: Online, rows: int, keys: int, warps: int, waiting: int, parts: int) -> float:
+def _estimated_ns(a: OnlineAttention, rows: int, keys: int, warps: int, stages: int, parts: int) -> float:
     """Return the estimated time in ns: the steps of a block's keys, each bounded by latency and by
     the bandwidth of the concurrent blocks; in total at least the time to read K and V; plus
     writing, reading and combining partial results."""
-    width, length, size = a.d.size, a.j.size, a.short.bits // 8
+    width, length, size = a.d.size, a.j.size, a.value_dtype.bits // 8
     read = keys * (width + a.c.size) * size
     near = max(
-        1, min(SHARED // (waiting * read), WARPS // warps, ROOM[True] // (rows * width), MOST)
+        1, min(SHARED_MEMORY_BYTES // (stages * read), MAX_WARPS_PER_SM // warps, REGISTER_BLOCK_ELEMENTS[True] // (rows * width), MAX_BLOCKS_PER_SM)
     )
     steps = -(-length // (keys * parts))
-    one = Steps(steps, read / BYTES, STEP, near, rows * width)
-    blocks = parts * _blocks(a, rows)
-    each = count(a.t) // (a.rows * width)  # batches and heads, each with keys of its own
-    time = START + max(one.all(blocks), each * length * read / keys / MEMORY)
+    one = BlockTiming(steps, read / SM_BYTES_PER_NS, MIN_STEP_NS, near, rows * width)
+    blocks = parts * _block_count(a, rows)
+    each = result_elements(a.tensor) // (a.rows * width)  # batches and heads, each with keys of its own
+    time = LAUNCH_NS + max(one.total_ns(blocks), each * length * read / keys / MEMORY_BYTES_PER_NS)
     if parts == 1:
         return time
-    time += AGAIN + parts * each * a.rows * (width + BESIDE) * 8 / PARTIAL
-    return time * CAREFUL
+    time += ADD_PARTS_NS + parts * each * a.rows * (width + EXTRA_COLUMNS) * 8 / PARTIAL_BYTES_PER_NS
+    return time * SPLIT_COST_FACTOR

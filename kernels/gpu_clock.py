@@ -9,77 +9,77 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_compiled import recorded
-from superopt.kernels.gpu_device import wait
-from superopt.kernels.gpu_program import Running
+from superopt.kernels.gpu_compiled import capture_graph
+from superopt.kernels.gpu_device import synchronize
+from superopt.kernels.gpu_program import GpuProgram
 
-TIMES = 10  # of the timed program in a graph
-WARM = 0.05
+RUNS_PER_GRAPH = 10  # of the timed program in a graph
+WARMUP_SECONDS = 0.05
 
 
-def event_ms(
-    r: Running, times: int = TIMES, runs: int = 5, others: Sequence[Running] = ()
+def measure_ms(
+    r: GpuProgram, repeats: int = RUNS_PER_GRAPH, samples: int = 5, other_programs: Sequence[GpuProgram] = ()
 ) -> float:
     """Return the time in ms of `repeats` runs' average on the device: the median of `samples` graph
     launches, alternating with other programs of equal time."""
-    tick = clock(r, times, others)
-    return float(np.median([tick() for _ in range(runs)]))
+    tick = graph_timer(r, repeats, other_programs)
+    return float(np.median([tick() for _ in range(samples)]))
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class GraphTimer:
     """Times one run, in ms, by replaying a graph of `repeats` runs. programs: owners of the memory
     that the graph uses."""
 
     graph: Any
-    times: int
-    held: tuple[Running, ...]
+    repeats: int
+    programs: tuple[GpuProgram, ...]
 
     def __call__(self) -> float:
-        begin, end = (_event() for _ in range(2))
+        begin, end = (_timing_event() for _ in range(2))
         begin.record()
         self.graph.replay()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / self.times
+        return float(begin.elapsed_time(end)) / self.repeats
 
 
-def clock(r: Running, times: int = TIMES, others: Sequence[Running] = ()) -> Callable[[], float]:
+def graph_timer(r: GpuProgram, repeats: int = RUNS_PER_GRAPH, other_programs: Sequence[GpuProgram] = ()) -> Callable[[], float]:
     """Return a function that times one run, in ms. The program has run before."""
     import torch
 
     if not torch.cuda.is_available():  # in the interpreter, whose times mean nothing
-        once = _seconds_of(r.launch) * 1e3
+        once = _run_seconds(r.launch) * 1e3
         return lambda: once
     r.launch()
 
     def launch() -> None:
-        for n in range(times):
-            [r, *others][n % (1 + len(others))].launch()
+        for n in range(repeats):
+            [r, *other_programs][n % (1 + len(other_programs))].launch()
 
-    out = Clock(recorded(launch), times, (r, *others))
+    out = GraphTimer(capture_graph(launch), repeats, (r, *other_programs))
     out()
     return out
 
 
-def warmed(run: Callable[[], object]) -> None:
+def warm_up(run: Callable[[], object]) -> None:
     """Run for a while, so that the device reaches its working clock; not in the interpreter, whose
     times mean nothing."""
     import torch
 
     begin = time.perf_counter()
-    while torch.cuda.is_available() and time.perf_counter() - begin < WARM:
+    while torch.cuda.is_available() and time.perf_counter() - begin < WARMUP_SECONDS:
         run()
-        wait("cuda")
+        synchronize("cuda")
 
 
-def _seconds_of(run: Callable[[], None]) -> float:
+def _run_seconds(run: Callable[[], None]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
 
 
-def _event() -> Any:
+def _timing_event() -> Any:
     import torch
 
     cuda: Any = torch.cuda  # whose classes have no types

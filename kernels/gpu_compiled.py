@@ -11,24 +11,24 @@ from typing import Any
 from superopt.kernels.gpu_driver import (
     Cuda,
     Function,
-    alone,
-    driver,
-    function,
-    gpu,
-    loaded,
-    torchs_stream,
+    capture_exclusively,
+    load_driver,
+    load_function,
+    find_gpu,
+    load_module,
+    torch_stream,
 )
 
-WARP = 32  # threads
-OTHERS_MAY = "thread_local"  # other threads may use the device during a capture
-ALIGNED = 16  # bytes; Triton is told that addresses are multiples of it
+WARP_THREADS = 32  # threads
+CAPTURE_MODE = "thread_local"  # other threads may use the device during a capture
+POINTER_ALIGNMENT = 16  # bytes; Triton is told that addresses are multiples of it
 # Triton's names of types that are not prefix and bits
-_NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+_TYPE_NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 # attributes of kernels that take more than addresses
-_MORE = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
+_EXTRA_PARAMETERS = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
 
 
-class Uncompiled(NotImplementedError):
+class TritonCompileError(NotImplementedError):
     """Triton cannot compile the kernel for this GPU, or not correctly. function: of Triton's
     text."""
 
@@ -38,26 +38,26 @@ class Uncompiled(NotImplementedError):
 
 
 @dataclass(slots=True, eq=False)
-class OnTorchs(Cuda):
+class TorchStreamCuda(Cuda):
     """A device; functions are launched on torch's current stream."""
 
-    def now(self) -> int:
-        return torchs_stream(self.gpu.number)
+    def launch_stream(self) -> int:
+        return torch_stream(self.gpu.number)
 
 
 @cache
-def _device(number: int) -> OnTorchs:
-    return OnTorchs(driver(), gpu(number))
+def _device(number: int) -> TorchStreamCuda:
+    return TorchStreamCuda(load_driver(), find_gpu(number))
 
 
-def current_gpu() -> OnTorchs:
+def current_gpu() -> TorchStreamCuda:
     """Return torch's current device."""
     import torch
 
     return _device(torch.cuda.current_device())
 
 
-def recorded(launch: Callable[[], None]) -> Any:
+def capture_graph(launch: Callable[[], None]) -> Any:
     """Capture launches as a torch graph on the current GPU.
 
     The capture uses a stream that is not torch's: torch's streams are shared, and the end of a
@@ -67,59 +67,59 @@ def recorded(launch: Callable[[], None]) -> Any:
 
     cuda: Any = torch.cuda  # whose classes have no types
     graph, own = cuda.CUDAGraph(), cuda.ExternalStream(current_gpu().current.handle)
-    recording = cuda.graph(graph, stream=own, capture_error_mode=OTHERS_MAY)
-    with alone(), cuda.stream(own), recording:
+    recording = cuda.graph(graph, stream=own, capture_error_mode=CAPTURE_MODE)
+    with capture_exclusively(), cuda.stream(own), recording:
         launch()
     return graph
 
 
 @dataclass(slots=True, eq=False)
-class Built:
+class CompiledKernel:
     """A kernel compiled by Triton. metadata, asm: see triton.compile; loaded: its functions on
     devices, by device number."""
 
     metadata: Any
     asm: Mapping[str, Any]
-    on: dict[int, Function] = field(default_factory=dict)
+    loaded: dict[int, Function] = field(default_factory=dict)
 
     @property
-    def plain(self) -> bool:
+    def takes_only_addresses(self) -> bool:
         """True if the kernel takes addresses only."""
         told = self.metadata
-        return told.num_ctas == 1 and not any(getattr(told, x, 0) for x in _MORE)
+        return told.num_ctas == 1 and not any(getattr(told, x, 0) for x in _EXTRA_PARAMETERS)
 
-    def fits(self) -> bool:
+    def fits_device(self) -> bool:
         """True if the device can run the kernel: it has enough shared memory and registers."""
-        shared, threads = int(self.metadata.shared), WARP * int(self.metadata.num_warps)
-        return shared <= current_gpu().most_shared() and threads <= self.here().most()
+        shared, threads = int(self.metadata.shared), WARP_THREADS * int(self.metadata.num_warps)
+        return shared <= current_gpu().max_shared_bytes() and threads <= self.load().max_threads()
 
-    def here(self) -> Function:
+    def load(self) -> Function:
         """Return the function on the current device, loading it once."""
         cuda = current_gpu()
-        if cuda.gpu.number not in self.on:
-            if not self.plain:
+        if cuda.gpu.number not in self.loaded:
+            if not self.takes_only_addresses:
                 name = str(self.metadata.name)
-                raise Uncompiled(f"{name} takes parameters besides addresses", name)
+                raise TritonCompileError(f"{name} takes parameters besides addresses", name)
             told = self.metadata
-            with cuda.entered():
-                module = loaded(cuda, self.asm["cubin"])
-                made = function(cuda, module, told.name, WARP * told.num_warps, told.shared)
-            self.on[cuda.gpu.number] = made
-        return self.on[cuda.gpu.number]
+            with cuda.activate():
+                module = load_module(cuda, self.asm["cubin"])
+                made = load_function(cuda, module, told.name, WARP_THREADS * told.num_warps, told.shared)
+            self.loaded[cuda.gpu.number] = made
+        return self.loaded[cuda.gpu.number]
 
-    def share_first(self) -> None:
+    def prefer_shared_memory(self) -> None:
         """Prefer as much shared memory as possible."""
-        self.here().share_first()
+        self.load().prefer_shared_memory()
 
 
 @dataclass(slots=True, eq=False)
-class Compiled:
+class CompiledFunction:
     """A function of Triton's text, called like Triton's own: `f[(programs,)](*tensors, **how)`.
     how: options of Triton's compiler; launch_pdl: allow the launch to begin before the previous one
     has ended. compiled: kernels by tensor types and options."""
 
     function: Any
-    made: dict[Any, Built] = field(default_factory=dict)
+    compiled: dict[Any, CompiledKernel] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -128,38 +128,38 @@ class Compiled:
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         return partial(self.launch, grid[0])
 
-    def warmup(self, *given: Any, grid: object = None, **how: Any) -> Built:
+    def warmup(self, *tensors: Any, grid: object = None, **options: Any) -> CompiledKernel:
         """Compile without launching. Raises TritonCompileError if Triton rejects it."""
         from triton import compile
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
-        how.pop("launch_pdl", None)
-        kinds = tuple(_kind(x) for x in given)
-        known = tuple(n for n, x in enumerate(given) if x.data_ptr() % ALIGNED == 0)
+        options.pop("launch_pdl", None)
+        kinds = tuple(_pointer_type(x) for x in tensors)
+        known = tuple(n for n, x in enumerate(tensors) if x.data_ptr() % POINTER_ALIGNMENT == 0)
         major, minor = current_gpu().gpu.capability
-        key = kinds, known, (major, minor), tuple(sorted(how.items()))
-        if key not in self.made:
+        key = kinds, known, (major, minor), tuple(sorted(options.items()))
+        if key not in self.compiled:
             names = self.function.arg_names
-            attrs = {(n,): [["tt.divisibility", ALIGNED]] for n in known}
+            attrs = {(n,): [["tt.divisibility", POINTER_ALIGNMENT]] for n in known}
             source = ASTSource(self.function, dict(zip(names, kinds, strict=True)), {}, attrs)
-            target = GPUTarget("cuda", 10 * major + minor, WARP)
+            target = GPUTarget("cuda", 10 * major + minor, WARP_THREADS)
             try:
-                out = compile(source, target=target, options=how)
+                out = compile(source, target=target, options=options)
             except Exception as e:  # a dozen types: of the text, the assembler, the machine
                 name, why = self.function.__name__, str(e).strip() or type(e).__name__
-                raise Uncompiled(f"{name}: Triton does not compile it: {why}", name) from e
-            self.made[key] = Built(out.metadata, out.asm)
-        return self.made[key]
+                raise TritonCompileError(f"{name}: Triton does not compile it: {why}", name) from e
+            self.compiled[key] = CompiledKernel(out.metadata, out.asm)
+        return self.compiled[key]
 
-    def launch(self, programs: int, *given: Any, **how: Any) -> None:
-        made = self.warmup(*given, **how).here()
-        with made.cuda.entered():
-            made.launch(programs, *(x.data_ptr() for x in given), early=bool(how.get("launch_pdl")))
+    def launch(self, programs: int, *tensors: Any, **options: Any) -> None:
+        made = self.warmup(*tensors, **options).load()
+        with made.cuda.activate():
+            made.launch(programs, *(x.data_ptr() for x in tensors), dependent_launch=bool(options.get("launch_pdl")))
 
 
-def _kind(x: Any) -> str:
+def _pointer_type(x: Any) -> str:
     """Return Triton's name of a pointer to a tensor's elements."""
     name = str(x.dtype).removeprefix("torch.")
     short = name.replace("uint", "u").replace("int", "i")
-    return f"*{_NAMES.get(name, short)}"
+    return f"*{_TYPE_NAMES.get(name, short)}"

@@ -14,21 +14,21 @@ import ml_dtypes
 import numpy as np
 
 from superopt.kernels import gpu_cublas
-from superopt.kernels.gpu_driver import RECORDING
+from superopt.kernels.gpu_driver import CAPTURE_LOCK
 
-EARLY = (9, 0)  # compute capability with programmatic dependent launch
-SIDE, COPIED = 4096, 1 << 28  # of square matrices; bytes
-ROW = 4  # runs of each
-AS_IT_IS = nullcontext()
-ON_GPU = 2  # kDLCUDA of dlpack.h
+DEPENDENT_LAUNCH_CAPABILITY = (9, 0)  # compute capability with programmatic dependent launch
+PEAK_MATRIX_SIDE, PEAK_COPY_BYTES = 4096, 1 << 28  # of square matrices; bytes
+PEAK_REPEATS = 4  # runs of each
+NO_CONTEXT = nullcontext()
+DLPACK_CUDA = 2  # kDLCUDA of dlpack.h
 # dtypes of kernels: those of triton.functions.TRITON_TYPES, which a loaded program does not import
-KINDS = frozenset((
+KERNEL_DTYPES = frozenset((
     "bool", "float16", "bfloat16", "float32", "float64",
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 ))  # fmt: skip
 
 
-def device() -> str:
+def execution_device() -> str:
     """Return "cuda"; or "cpu" if TRITON_INTERPRET=1 selects Triton's interpreter.
 
     Raises RuntimeError, with what is missing.
@@ -51,7 +51,7 @@ def device() -> str:
     return "cuda"
 
 
-def current(device: str) -> int | None:
+def current_gpu_number(device: str) -> int | None:
     """Return torch's current GPU number in this thread; None in the interpreter or without a
     GPU."""
     import torch
@@ -60,19 +60,19 @@ def current(device: str) -> int | None:
     return int(torch.cuda.current_device()) if there else None
 
 
-def on(number: int | None) -> AbstractContextManager[object]:
+def use_gpu(number: int | None) -> AbstractContextManager[object]:
     """Return a context in which this GPU is torch's current one, if torch uses one already; None:
     no change."""
     torch = sys.modules.get("torch")
     if number is None or torch is None or not torch.cuda.is_initialized():
-        return AS_IT_IS
+        return NO_CONTEXT
     if torch.cuda.current_device() == number:
-        return AS_IT_IS
+        return NO_CONTEXT
     there: AbstractContextManager[object] = torch.cuda.device(number)
     return there
 
 
-def name(device: str) -> str:
+def device_name(device: str) -> str:
     """Return the GPU's name."""
     if device != "cuda":
         return "Triton's interpreter"
@@ -82,7 +82,7 @@ def name(device: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class GpuPeak:
     """The peak rates of a GPU: operations per second (an FMA is two), and bytes read plus written
     per second."""
 
@@ -90,29 +90,29 @@ class Peak:
     bandwidth: float
 
 
-def peak(device: str, precision: str) -> Peak:
+def measure_gpu_peak(device: str, precision: str) -> GpuPeak:
     """Measure the peak rates of the current GPU with cuBLAS products of large matrices and torch's
     copy. precision: fp32, tf32, fp16 or bf16. Placeholder numbers in the interpreter."""
-    number = current(device)
-    return Peak(1e9, 1e9) if number is None else _peak(number, precision)
+    number = current_gpu_number(device)
+    return GpuPeak(1e9, 1e9) if number is None else _measured_peak(number, precision)
 
 
 @cache
-def _peak(number: int, precision: str) -> Peak:
+def _measured_peak(number: int, precision: str) -> GpuPeak:
     import torch
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     kind = kinds.get(precision, torch.float32)
     where = torch.device("cuda", number)
-    a, b = (drawn(torch.empty(SIDE, SIDE, device=where, dtype=kind)) for _ in range(2))
-    given = a, b, torch.empty_like(a), precision == "tf32", gpu_cublas.workspace(f"cuda:{number}")
-    flops = 2 * SIDE**3 / _fastest(lambda: gpu_cublas.multiply(*given))
-    x = torch.zeros(COPIED // 4, device=where)
+    a, b = (fill_random(torch.empty(PEAK_MATRIX_SIDE, PEAK_MATRIX_SIDE, device=where, dtype=kind)) for _ in range(2))
+    given = a, b, torch.empty_like(a), precision == "tf32", gpu_cublas.allocate_workspace(f"cuda:{number}")
+    flops = 2 * PEAK_MATRIX_SIDE**3 / _fastest_seconds(lambda: gpu_cublas.multiply(*given))
+    x = torch.zeros(PEAK_COPY_BYTES // 4, device=where)
     y = torch.empty_like(x)
-    return Peak(flops, 2 * COPIED / _fastest(lambda: y.copy_(x)))
+    return GpuPeak(flops, 2 * PEAK_COPY_BYTES / _fastest_seconds(lambda: y.copy_(x)))
 
 
-def _fastest(run: Callable[[], object]) -> float:
+def _fastest_seconds(run: Callable[[], object]) -> float:
     """Return the seconds of one of several runs in a row, launched ahead of the device."""
     import torch
 
@@ -121,53 +121,53 @@ def _fastest(run: Callable[[], object]) -> float:
     for _ in range(6):
         begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        for _ in range(ROW):
+        for _ in range(PEAK_REPEATS):
             run()
         end.record()
         end.synchronize()
-        found.append(begin.elapsed_time(end) * 1e-3 / ROW)
+        found.append(begin.elapsed_time(end) * 1e-3 / PEAK_REPEATS)
     return float(min(found[1:]))
 
 
-def overlaps(device: str) -> bool:
+def supports_dependent_launch(device: str) -> bool:
     """True if a launch may begin before the previous one has ended (CUDA's programmatic dependent
     launch, from sm_90 on)."""
     import torch
 
-    return device == "cuda" and torch.cuda.get_device_capability() >= EARLY
+    return device == "cuda" and torch.cuda.get_device_capability() >= DEPENDENT_LAUNCH_CAPABILITY
 
 
-def wait(device: str) -> None:
+def synchronize(device: str) -> None:
     """Wait until all work of the device is done."""
     import torch
 
     if device == "cuda":
-        with RECORDING:
+        with CAPTURE_LOCK:
             torch.cuda.synchronize()
 
 
-def emptied(device: str) -> None:
+def empty_cache(device: str) -> None:
     """Return the memory that torch caches to the device."""
     import torch
 
     if device == "cuda":
-        with RECORDING:
+        with CAPTURE_LOCK:
             torch.cuda.empty_cache()
 
 
-def on_device(x: object) -> bool:
+def is_gpu_tensor(x: object) -> bool:
     """True if it is a torch tensor on a GPU."""
     return type(x).__module__.startswith("torch") and bool(getattr(x, "is_cuda", False))
 
 
-def by_dlpack(x: Any) -> Any:
+def from_dlpack(x: Any) -> Any:
     """Convert another library's GPU array to a torch tensor without a copy; return anything else as
     it is."""
     where = getattr(x, "__dlpack_device__", None)
     if where is None or isinstance(x, np.ndarray) or type(x).__module__.startswith("torch"):
         return x
     try:
-        if int(where()[0]) != ON_GPU:
+        if int(where()[0]) != DLPACK_CUDA:
             return x
         import torch
 
@@ -177,7 +177,7 @@ def by_dlpack(x: Any) -> Any:
         return x
 
 
-def drawn(x: Any) -> Any:
+def fill_random(x: Any) -> Any:
     """Fill a float tensor with normal numbers of a generator with a fixed seed; global seeds are
     unaffected."""
     import torch
@@ -185,7 +185,7 @@ def drawn(x: Any) -> Any:
     return x.normal_(generator=torch.Generator(x.device).manual_seed(0))
 
 
-def put(to: Any, x: Any) -> None:
+def copy_to_device(target: Any, x: Any) -> None:
     """Copy an array, or a tensor on the device, into a device tensor."""
     import torch
 
@@ -196,26 +196,26 @@ def put(to: Any, x: Any) -> None:
         x = torch.from_numpy(x.view(np.int16) if short else x)
         x = x.view(torch.bfloat16) if short else x
     # without detach, the autograd graph would stay alive
-    to.copy_(x.detach() if x.requires_grad else x)
+    target.copy_(x.detach() if x.requires_grad else x)
 
 
-def array(x: Any) -> np.ndarray:
+def to_array(x: Any) -> np.ndarray:
     """Return a device tensor as a numpy array."""
     import torch
 
     if x.dtype == torch.bfloat16:
-        return array(x.view(torch.int16)).view(ml_dtypes.bfloat16)
+        return to_array(x.view(torch.int16)).view(ml_dtypes.bfloat16)
     out: np.ndarray = x.cpu().numpy()
     return out if x.is_cuda else out.copy()  # in the interpreter it is the kernels' own memory
 
 
-def tensor(x: Any, device: str) -> Any:
+def to_device(x: Any, device: str) -> Any:
     """Return a numpy array as a tensor on the device; anything else, and dtypes without kernels
     (strings, sequences, float8), as it is."""
     import torch
 
-    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.name not in KINDS:
+    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.name not in KERNEL_DTYPES:
         return x
     out = torch.empty(x.shape, dtype=getattr(torch, x.dtype.name), device=device)
-    put(out, x)
+    copy_to_device(out, x)
     return out

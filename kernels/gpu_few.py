@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from superopt.kernels import contraction as co
-from superopt.kernels.gpu_blocks import DOT, fused, side_by_side, step, taken
+from superopt.kernels import contraction
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, fuse_axes, memory_order_axes, best_step, split_sum
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
@@ -22,49 +22,49 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.node import Axis, Reduce
 
-ROOM = 1 << 13  # products at a time
+MAX_BLOCK_PRODUCTS = 1 << 13  # products at a time
 # columns, terms and warps, by their times in 12 products (not each was measured in each)
-TRIED = ((2, 1024, 2), (1, 1024, 2), (4, 512, 4), (2, 512, 1), (1, 1024, 8), (4, 256, 1))
+BLOCK_CANDIDATES = ((2, 1024, 2), (1, 1024, 2), (4, 512, 4), (2, 512, 1), (1, 1024, 8), (4, 256, 1))
 
 
-def shared(p: Problem) -> tuple[list[Axis], list[Axis]] | None:
+def match_small_m(p: Problem) -> tuple[list[Axis], list[Axis]] | None:
     """Match a product with few rows whose terms are contiguous: (row axes, column axes); None
     otherwise."""
-    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    c, found = contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
     if c is None or found is None or len(found.axes) != 1:
         return None
-    order = side_by_side(p)
-    rows, columns = ([a for a in order if a in x and a.size > 1] for x in (c.of_a, c.of_b))
-    if not 1 < prod(a.size for a in rows) <= DOT // 2 or not columns:
+    order = memory_order_axes(p)
+    rows, columns = ([a for a in order if a in x and a.size > 1] for x in (c.a_axes, c.b_axes))
+    if not 1 < prod(a.size for a in rows) <= MIN_DOT_EXTENT // 2 or not columns:
         return None
     both = [a for a in order if a not in (*rows, *columns) and a.size > 1]
     return (rows, columns) if order and order[-1] in columns and not both else None
 
 
-def by_columns(p: Problem, found: Reduce, **more: int) -> Iterator[Option]:
+def small_m_options(p: Problem, reduction_expr: Reduce, **extra_knobs: int) -> Iterator[Option]:
     """Yield options, best first. extra_knobs: of each option."""
-    sides = shared(p)
+    sides = match_small_m(p)
     if sides is None:
         return
     rows, columns = (prod(a.size for a in x) for x in sides)
     high = 1 << (rows - 1).bit_length()
-    for wide, deep, warps in TRIED:
-        terms = step(found.axes[0].size, min(deep, ROOM // (high * wide)))
+    for wide, deep, warps in BLOCK_CANDIDATES:
+        terms = best_step(reduction_expr.axes[0].size, min(deep, MAX_BLOCK_PRODUCTS // (high * wide)))
         knobs = {"rows": min(wide, columns), "high": rows, "deep": terms, "warps": warps}
-        yield Option.of("across", **knobs, **more)
+        yield Option.make("across", **knobs, **extra_knobs)
 
 
-def columns_of(p: Problem, o: Option) -> Schedule:
+def small_m_schedule(p: Problem, o: Option) -> Schedule:
     """Return the schedule of such an option. Raises ValueError if the problem has none."""
-    sides, found = shared(p), reduction(p.tensor)
+    sides, found = match_small_m(p), reduction(p.tensor)
     if sides is None or found is None:
         raise ValueError(f"{o} is not an option of {p.tensor.name}")
     rows, columns = sides
     (k,) = found.axes
-    rest = [a for a in side_by_side(p) if a not in (*rows, *columns)]
+    rest = [a for a in memory_order_axes(p) if a not in (*rows, *columns)]
     steps: list[Primitive] = [Reorder(tuple(a.name for a in (*rest, *rows, *columns, k)))]
-    row, column = fused(steps, rows), fused(steps, columns)
-    steps += [Split(column, o["rows"]), taken(k.name, k.size, o["deep"])]
+    row, column = fuse_axes(steps, rows), fuse_axes(steps, columns)
+    steps += [Split(column, o["rows"]), split_sum(k.name, k.size, o["deep"])]
     outer = [*(a.name for a in rest), f"{column}.o"]
     steps.append(Reorder((*outer, f"{k.name}.o", f"{k.name}.i", row, f"{column}.i")))
     steps += map(Parallel, outer)

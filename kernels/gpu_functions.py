@@ -18,8 +18,8 @@ import numpy as np
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I32, INDEX, DType, to_numpy
 from superopt.te.node import Number
 
-HALF = (F16, BF16)
-TYPES: Mapping[str, str] = MappingProxyType({
+FLOAT16_DTYPES = (F16, BF16)
+TRITON_TYPES: Mapping[str, str] = MappingProxyType({
     "bool": "tl.int1", "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32",
     "f64": "tl.float64", **{f"i{n}": f"tl.int{n}" for n in (8, 16, 32, 64)},
     **{f"u{n}": f"tl.uint{n}" for n in (8, 16, 32, 64)},
@@ -27,12 +27,12 @@ TYPES: Mapping[str, str] = MappingProxyType({
 
 _MAX = "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
 _MIN = "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)"
-_BOTH = ("add", "({0} + {1})"), ("sub", "({0} - {1})"), ("mul", "({0} * {1})")
-_COMPARED = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
+_ARITHMETIC = ("add", "({0} + {1})"), ("sub", "({0} - {1})"), ("mul", "({0} * {1})")
+_COMPARISONS = tuple((fn, f"({{0}} {op} {{1}})") for fn, op in
                   (("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")))  # fmt: skip
 
 _FLOATS: Mapping[str, str] = {
-    **dict(_BOTH), **dict(_COMPARED),
+    **dict(_ARITHMETIC), **dict(_COMPARISONS),
     # up to Triton 3.7 -x is 0 - x, which is not -0 for 0
     "neg": "({0} * -1.0)", "max": _MAX, "min": _MIN, "abs": "tl.abs({0})", "sign": "_sign({0})",
     "mod": "_modulo(_fmod({0}, {1}), {1})", "fmod": "_fmod({0}, {1})",
@@ -46,25 +46,25 @@ _FLOATS: Mapping[str, str] = {
     "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
 }  # fmt: skip
 # computed in float64, where cancellation is harmless
-_WIDE: Mapping[str, str] = {
+_FLOAT64_TEMPLATES: Mapping[str, str] = {
     "sinh": "_sinh({0})", "cosh": "(0.5 * (tl.exp({0}) + tl.exp(-{0})))", "asinh": "_asinh({0})",
     "acosh": "tl.log({0} + tl.sqrt({0} - 1) * tl.sqrt({0} + 1))", "atanh": "_atanh({0})",
     "atan": "_atan({0}, 1.0)", "asin": "_atan({0}, tl.sqrt(1 - {0} * {0}))",
     "acos": "(2 * _atan(tl.sqrt(1 - {0}), tl.sqrt(1 + {0})))",
 }  # fmt: skip
-_OF: Mapping[DType, Mapping[str, str]] = {
+_TEMPLATES: Mapping[DType, Mapping[str, str]] = {
     F32: {**_FLOATS, "div": "tl.div_rn({0}, {1})", "sqrt": "tl.sqrt_rn({0})",
           "tanh": "_tanh({0})", "sigmoid": "(1.0 / (1.0 + _exp({0} * -1.0)))",
           **dict.fromkeys(("exp", "exp_below"), "_exp({0})"),
           **{fn: f"tl.cast({text.format('tl.cast({0}, tl.float64)')}, tl.float32)"
-             for fn, text in _WIDE.items()}},
+             for fn, text in _FLOAT64_TEMPLATES.items()}},
     F64: {**{fn: text for fn, text in _FLOATS.items() if fn not in ("mod", "fmod")},
           "div": "({0} / {1})", "sqrt": "tl.sqrt({0})"},
     BOOL: {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} ^ {1})", "not": "({0} == 0)",
            "eq": "({0} == {1})", "ne": "({0} != {1})", "max": "({0} | {1})", "min": "({0} & {1})"},
 }  # fmt: skip
 _INTEGERS: Mapping[str, str] = {
-    **dict(_BOTH), **dict(_COMPARED),
+    **dict(_ARITHMETIC), **dict(_COMPARISONS),
     "neg": "(-{0})", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})",
     "abs": "tl.abs({0})", "sign": "_sign({0})", "div": "_divided({0}, {1})",
     "mod": "_floored({0}, _divisor({1}))", "fmod": "({0} % _divisor({1}))",
@@ -81,18 +81,18 @@ _UNSIGNED: Mapping[str, str] = {
     "fmod": "({0} % _some({1}))", "div": "tl.where({1} == 0, 0, {0} // _some({1}))",
 }  # fmt: skip
 
-_REDUCED: Mapping[str, str] = {
+_REDUCTIONS: Mapping[str, str] = {
     "sum": "tl.sum({0}, axis={1})", "prod": "tl.reduce({0}, {1}, _product)",
 }  # fmt: skip
-_ENDS: Mapping[str, str] = {"max": "tl.max({0}, axis={1})", "min": "tl.min({0}, axis={1})"}
-_NAN_ENDS: Mapping[str, str] = {  # tl.max drops NaN
+_EXTREMA: Mapping[str, str] = {"max": "tl.max({0}, axis={1})", "min": "tl.min({0}, axis={1})"}
+_NAN_EXTREMA: Mapping[str, str] = {  # tl.max drops NaN
     "max": "tl.reduce({0}, {1}, _maximum)", "min": "tl.reduce({0}, {1}, _minimum)",
 }  # fmt: skip
-_TRUTH: Mapping[str, str] = {
+_BOOL_REDUCTIONS: Mapping[str, str] = {
     "any": "(tl.max(tl.cast({0}, tl.int32), axis={1}) != 0)",
     "all": "(tl.min(tl.cast({0}, tl.int32), axis={1}) != 0)",
 }
-_BOOLS = {**_TRUTH, "max": _TRUTH["any"], "min": _TRUTH["all"]}
+_BOOL_EXTREMA = {**_BOOL_REDUCTIONS, "max": _BOOL_REDUCTIONS["any"], "min": _BOOL_REDUCTIONS["all"]}
 
 HELPERS: Mapping[str, str] = MappingProxyType({
     "_sign": """def _sign(x):
@@ -223,40 +223,40 @@ HELPERS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 # the same, for results that are rounded to fewer bits
-SHORTER: Mapping[str, str] = MappingProxyType({
+REDUCED_PRECISION_HELPERS: Mapping[str, str] = MappingProxyType({
     "_exp": """def _exp(x):
     return tl.exp(x)""",
 })  # fmt: skip
 
 
-def helpers(code: str, short: bool) -> str:
+def helper_functions(code: str, reduced_precision: bool) -> str:
     """Return the helpers that the code calls. reduced_precision: results are rounded to fewer bits
     than float32 has."""
-    known = {**HELPERS, **SHORTER} if short else HELPERS
+    known = {**HELPERS, **REDUCED_PRECISION_HELPERS} if reduced_precision else HELPERS
     names = [n for n in known if re.search(rf"(?<!\w){n}(?!\w)", code)]
     return "".join(f"\n\n@triton.jit\n{known[n]}\n" for n in names)
 
 
 # functions that read the type of their first operand, which a Python number lacks
-OF_THE_FIRST = ("pow", "shl", "shr")
+FIRST_OPERAND_TYPED = ("pow", "shl", "shr")
 # constant powers as cheaper expressions, by exponent
-POWERS: Mapping[object, str] = MappingProxyType(
+POWER_TEMPLATES: Mapping[object, str] = MappingProxyType(
     {1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})"}
 )
 
 
-def type_of(dtype: DType) -> str:
+def triton_type(dtype: DType) -> str:
     """Return Triton's name of an element type. Raises NotImplementedError if it has none."""
-    if dtype.name not in TYPES:
+    if dtype.name not in TRITON_TYPES:
         raise NotImplementedError(f"no Triton kernel computes {dtype}")
-    return TYPES[dtype.name]
+    return TRITON_TYPES[dtype.name]
 
 
 # functions with a version whose error is below fp16's
-SHORT: Mapping[str, str] = MappingProxyType({"erf": "erf_short"})
+REDUCED_PRECISION_FUNCTIONS: Mapping[str, str] = MappingProxyType({"erf": "erf_short"})
 
 
-def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
+def function_text(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
     """Return `fn` of texts of type `kind`, as a text of type `dtype`.
 
     Raises NotImplementedError if Triton has neither the function nor a helper for it.
@@ -264,54 +264,54 @@ def applied(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> str:
     if fn == "select":
         return f"tl.where({', '.join(args)})"
     if fn == "cast":
-        return cast(args[0], kind, dtype)
+        return cast_text(args[0], kind, dtype)
     if fn == "bitcast":
-        return f"tl.cast({args[0]}, {type_of(dtype)}, bitcast=True)"
-    if kind in HALF:
+        return f"tl.cast({args[0]}, {triton_type(dtype)}, bitcast=True)"
+    if kind in FLOAT16_DTYPES:
         wide = F32 if dtype == kind else dtype
-        fn = SHORT.get(fn, fn) if dtype == kind else fn
-        return cast(applied(fn, [cast(a, kind, F32) for a in args], F32, wide), wide, dtype)
+        fn = REDUCED_PRECISION_FUNCTIONS.get(fn, fn) if dtype == kind else fn
+        return cast_text(function_text(fn, [cast_text(a, kind, F32) for a in args], F32, wide), wide, dtype)
     if kind != INDEX:
-        type_of(kind)
-    rows = _OF.get(kind) or (_UNSIGNED if kind.kind == "u" else _INTEGERS)
+        triton_type(kind)
+    rows = _TEMPLATES.get(kind) or (_UNSIGNED if kind.kind == "u" else _INTEGERS)
     if fn not in rows:
         raise NotImplementedError(f"Triton has no {fn} of {kind}")
     return rows[fn].format(*args)
 
 
-def reduced(fn: str, text: str, axis: int, dtype: DType) -> str:
+def reduction_text(fn: str, text: str, axis: int, dtype: DType) -> str:
     """Return the reduction `fn` (sum, prod, max, min, any, all) over an axis of a block."""
-    rows = {**_REDUCED, **(_NAN_ENDS if dtype.is_float else _ENDS)} if dtype != BOOL else _BOOLS
+    rows = {**_REDUCTIONS, **(_NAN_EXTREMA if dtype.is_float else _EXTREMA)} if dtype != BOOL else _BOOL_EXTREMA
     if fn not in rows:
         raise NotImplementedError(f"Triton has no {fn} over {dtype}")
     out = rows[fn].format(text, axis)
     # Triton widens sums of narrow integers to 32 bits
-    return f"tl.cast({out}, {type_of(dtype)})" if dtype.is_int and dtype.bits < 32 else out
+    return f"tl.cast({out}, {triton_type(dtype)})" if dtype.is_int and dtype.bits < 32 else out
 
 
-def cast(text: str, kind: DType, dtype: DType) -> str:
+def cast_text(text: str, kind: DType, dtype: DType) -> str:
     """Return ONNX's Cast; out-of-range floats to integers are unspecified."""
     if kind == dtype:
         return text
     if BF16 in (kind, dtype) and F32 not in (kind, dtype):
         # as ONNX Runtime rounds; Triton's interpreter treats the bits as an integer
-        return cast(cast(text, kind, F32), F32, dtype)
+        return cast_text(cast_text(text, kind, F32), F32, dtype)
     if dtype == BOOL:
         return f"({text} != 0)"
-    return f"tl.cast({text}, {type_of(dtype)})"
+    return f"tl.cast({text}, {triton_type(dtype)})"
 
 
-def number(v: Number, dtype: DType) -> str:
+def constant_text(v: Number, dtype: DType) -> str:
     """Return a constant, with its type if Python would assume another."""
     if not dtype.is_float:
         text = str(bool(v)) if dtype.name == "bool" else str(int(v))
-        return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {type_of(dtype)})"
+        return text if dtype in (I32, INDEX) else f"tl.full((), {text}, {triton_type(dtype)})"
     with np.errstate(over="ignore"):
         x = float(np.float64(float(v)).astype(to_numpy(dtype)))
     text = repr(x) if math.isfinite(x) else f'float("{x}")'
-    return text if dtype in (F32, *HALF) else f"tl.full((), {text}, {type_of(dtype)})"
+    return text if dtype in (F32, *FLOAT16_DTYPES) else f"tl.full((), {text}, {triton_type(dtype)})"
 
 
-def typed(text: str, dtype: DType) -> str:
+def typed_constant(text: str, dtype: DType) -> str:
     """Return a constant's text as a scalar of the type it is computed in."""
-    return f"tl.full((), {text}, {'tl.float32' if dtype in HALF else type_of(dtype)})"
+    return f"tl.full((), {text}, {'tl.float32' if dtype in FLOAT16_DTYPES else triton_type(dtype)})"

@@ -13,37 +13,37 @@ from superopt.te.node import Apply, Expr, Load
 from superopt.te.walk import loads
 
 
-def guarded(e: Expr, test: Expr, registers: Collection[Tensor]) -> bool:
+def needs_guard(e: Expr, test: Expr, registers: Collection[Tensor]) -> bool:
     """True if the loads of a branch need its test as mask. registers: buffers that are not in
     memory.
 
     A test that compares no indices cannot protect a branch whose indices contain no data.
     """
     own = {x for x in loads(e) if x.tensor not in registers}
-    there = {x for x in _always(test) if x.tensor not in registers}
+    there = {x for x in _unconditional_loads(test) if x.tensor not in registers}
     if not own & there:
         return bool(own)
-    plain = not _compares(test) and not any(any(loads(i)) for x in own for i in x.index)
+    plain = not _compares_indices(test) and not any(any(loads(i)) for x in own for i in x.index)
     return not (own <= there or plain)
 
 
-def _always(e: Expr) -> Iterator[Load]:
+def _unconditional_loads(e: Expr) -> Iterator[Load]:
     """Yield the loads that happen whatever the expression's own selects choose."""
     match e:
         case Load():
             yield from loads(e)
         case Apply("select", (test, _, _)):
-            yield from _always(test)
+            yield from _unconditional_loads(test)
         case Apply(_, args):
             for a in args:
-                yield from _always(a)
+                yield from _unconditional_loads(a)
 
 
-def _compares(e: Expr) -> bool:
+def _compares_indices(e: Expr) -> bool:
     """True if the expression uses indices other than those of its loads."""
     match e:
         case Load():
             return False
         case Apply(_, args):
-            return any(a.dtype == INDEX or _compares(a) for a in args)
+            return any(a.dtype == INDEX or _compares_indices(a) for a in args)
     return e.dtype == INDEX

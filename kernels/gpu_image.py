@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Place = tuple[
+SliceSpec = tuple[
     int, int, str
 ]  # bytes into the arena, of how many elements, their type by torch's name
-Port = tuple[int, tuple[int, ...], str]  # bytes into the arena, shape, and the elements' type
+PortSpec = tuple[int, tuple[int, ...], str]  # bytes into the arena, shape, and the elements' type
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Step:
 
     function: int
     programs: int
-    given: tuple[Place, ...]
+    given: tuple[SliceSpec, ...]
     early: bool
     call: int
 
@@ -55,46 +55,46 @@ class Image:
     functions: tuple[Function, ...]
     steps: tuple[Step, ...]
     calls: tuple[Lane, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[PortSpec, ...]
+    outputs: tuple[PortSpec, ...]
     size: int
     known: int
     dots: str
 
     @property
-    def lanes(self) -> int:
+    def stream_count(self) -> int:
         return 1 + max((c.lane for c in self.calls), default=0)
 
 
-def described(i: Image) -> dict[str, Any]:
+def image_to_dict(image: Image) -> dict[str, Any]:
     """Return the image as JSON data."""
-    return asdict(i)
+    return asdict(image)
 
 
-def parsed(about: dict[str, Any]) -> Image:
+def image_from_dict(description: dict[str, Any]) -> Image:
     """Parse that data. Raises ValueError, TypeError or LookupError if it is invalid."""
     steps = tuple(
         Step(int(s["function"]), int(s["programs"]), tuple(map(_place, s["given"])),
              bool(s["early"]), int(s["call"]))
-        for s in about["steps"]
+        for s in description["steps"]
     )  # fmt: skip
     return Image(
-        tuple(Function(**f) for f in about["functions"]),
+        tuple(Function(**f) for f in description["functions"]),
         steps,
-        tuple(Lane(int(c["lane"]), tuple(c["waits"])) for c in about["calls"]),
-        tuple(map(_port, about["inputs"])),
-        tuple(map(_port, about["outputs"])),
-        int(about["size"]),
-        int(about["known"]),
-        str(about["dots"]),
+        tuple(Lane(int(c["lane"]), tuple(c["waits"])) for c in description["calls"]),
+        tuple(map(_port, description["inputs"])),
+        tuple(map(_port, description["outputs"])),
+        int(description["size"]),
+        int(description["known"]),
+        str(description["dots"]),
     )
 
 
-def _place(given: list[Any]) -> Place:
+def _place(given: list[Any]) -> SliceSpec:
     at, size, kind = given
     return int(at), int(size), str(kind)
 
 
-def _port(given: list[Any]) -> Port:
+def _port(given: list[Any]) -> PortSpec:
     at, shape, kind = given
     return int(at), tuple(map(int, shape)), str(kind)

@@ -8,128 +8,128 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_compiled import WARP
-from superopt.kernels.gpu_device import array, overlaps
-from superopt.kernels.gpu_image import Function, Image, Lane, Place, Port, Step
-from superopt.kernels.gpu_launch import like_others
-from superopt.kernels.gpu_module import Library
-from superopt.kernels.gpu_program import Running
+from superopt.kernels.gpu_compiled import WARP_THREADS
+from superopt.kernels.gpu_device import to_array, supports_dependent_launch
+from superopt.kernels.gpu_image import Function, Image, Lane, SliceSpec, PortSpec, Step
+from superopt.kernels.gpu_launch import prefers_shared_memory
+from superopt.kernels.gpu_module import VendorFunction
+from superopt.kernels.gpu_program import GpuProgram
 
-ALIGNED = 256
+ARENA_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Imaged:
+class ModuleImage:
     """code: that of all functions, concatenated; known_bytes: the arena's first bytes."""
 
     image: Image
-    texts: bytes
-    known: np.ndarray
+    code: bytes
+    known_bytes: np.ndarray
 
 
-def imaged(r: Running, device: str, dots: str) -> Imaged | None:
+def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage | None:
     """Export a program that has run on `device`. None if a kernel takes parameters that are not
     kept."""
     arena = _Arena([])
     known = [r.constants]
     for k in r.loaded.values():
-        known += [k.own[t] for t, _ in k.kernel.tables]
+        known += [k.own_tensors[t] for t, _ in k.kernel.tables]
     for x in known:
         arena.add(x)
     end = arena.size
     for x in (r.memory, *r.inputs, *r.outputs):
         arena.add(x)
-    texts = _Texts([])
+    texts = _CodeTable([])
     functions: dict[Function, int] = {}
     steps = []
-    for n, (_, function, programs, given, how) in zip(r.numbers, r.launches, strict=True):
-        if isinstance(function, Library):
-            made: Function | None = Function(function.what, 0, 0)
+    for n, (_, function, programs, given, how) in zip(r.call_numbers, r.launches, strict=True):
+        if isinstance(function, VendorFunction):
+            made: Function | None = Function(function.operation, 0, 0)
         elif device == "cpu":
             kernel = r.loaded[r.calls[n].kernel.name]
             own = next(k for k, f in kernel.functions.items() if f is function)
-            made = texts.function(own, kernel.text.source.encode())
+            made = texts.add(own, kernel.text.source.encode())
         else:
             kernel = function.warmup(*given, grid=(programs,), **how)
-            alike = overlaps(device) and like_others(given, kernel.metadata.shared)
-            made = _compiled(kernel, texts, alike)
+            alike = supports_dependent_launch(device) and prefers_shared_memory(given, kernel.metadata.shared)
+            made = _add_compiled(kernel, texts, alike)
         if made is None:
             return None
-        places = tuple(map(arena.place, given))
+        places = tuple(map(arena.slice_of, given))
         early = bool(how.get("launch_pdl"))
         steps.append(Step(functions.setdefault(made, len(functions)), programs, places, early, n))
     image = Image(
         tuple(functions),
         tuple(steps),
         tuple(Lane(c.lane, tuple(c.waits)) for c in r.calls),
-        tuple(map(arena.port, r.inputs)),
-        tuple(map(arena.port, r.outputs)),
+        tuple(map(arena.port_of, r.inputs)),
+        tuple(map(arena.port_of, r.outputs)),
         arena.size,
         end,
-        dots,
+        dot_precision,
     )
     whole = np.zeros(end, np.uint8)
-    for x, at in arena.held[: len(known)]:
-        bytes_ = array(x.reshape(-1)).view(np.uint8)
+    for x, at in arena.tensors[: len(known)]:
+        bytes_ = to_array(x.reshape(-1)).view(np.uint8)
         whole[at : at + len(bytes_)] = bytes_
-    return Imaged(image, b"".join(texts.held), whole)
+    return ModuleImage(image, b"".join(texts.entries), whole)
 
 
-def _compiled(kernel: Any, texts: _Texts, alike: bool) -> Function | None:
+def _add_compiled(kernel: Any, texts: _CodeTable, prefers_shared: bool) -> Function | None:
     """Add a kernel compiled by Triton."""
     if not kernel.plain:
         return None
     told = kernel.metadata
-    threads = WARP * told.num_warps
-    return texts.function(told.name, kernel.asm["cubin"], told.shared, threads, alike)
+    threads = WARP_THREADS * told.num_warps
+    return texts.add(told.name, kernel.asm["cubin"], told.shared, threads, prefers_shared)
 
 
 @dataclass(frozen=True, slots=True)
-class _Texts:
-    held: list[bytes]
+class _CodeTable:
+    entries: list[bytes]
 
-    def function(
-        self, name: str, text: bytes, shared: int = 0, threads: int = 0, alike: bool = False
+    def add(
+        self, name: str, text: bytes, shared: int = 0, threads: int = 0, prefers_shared: bool = False
     ) -> Function:
         begin = 0
-        for x in self.held:
+        for x in self.entries:
             if x == text:
                 break
             begin += len(x)
         else:
-            self.held.append(text)
-        return Function(name, begin, begin + len(text), shared, threads, alike)
+            self.entries.append(text)
+        return Function(name, begin, begin + len(text), shared, threads, prefers_shared)
 
 
 @dataclass(slots=True)
 class _Arena:
     """Tensors and their offsets; size: total bytes."""
 
-    held: list[tuple[Any, int]]
+    tensors: list[tuple[Any, int]]
     size: int = 0
 
     def add(self, x: Any) -> int:
         at = self.size
-        self.held.append((x, at))
-        self.size += -(-x.numel() * x.element_size() // ALIGNED) * ALIGNED
+        self.tensors.append((x, at))
+        self.size += -(-x.numel() * x.element_size() // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
         return at
 
-    def place(self, x: Any) -> Place:
+    def slice_of(self, x: Any) -> SliceSpec:
         """Return the slice of a part of one of the tensors, or add a kernel's own tensor."""
-        at = next(self._within(x), None)
-        return self.add(x) if at is None else at, x.numel(), _kind(x)
+        at = next(self._offsets_of(x), None)
+        return self.add(x) if at is None else at, x.numel(), _dtype_name(x)
 
-    def port(self, x: Any) -> Port:
-        return self.place(x)[0], tuple(x.shape), _kind(x)
+    def port_of(self, x: Any) -> PortSpec:
+        return self.slice_of(x)[0], tuple(x.shape), _dtype_name(x)
 
-    def _within(self, x: Any) -> Iterator[int]:
+    def _offsets_of(self, x: Any) -> Iterator[int]:
         begin = x.data_ptr()
-        for whole, at in self.held:
+        for whole, at in self.tensors:
             first = whole.data_ptr()
             size = whole.numel() * whole.element_size()
             if first <= begin and begin + x.numel() * x.element_size() <= first + size:
                 yield at + begin - first
 
 
-def _kind(x: Any) -> str:
+def _dtype_name(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")

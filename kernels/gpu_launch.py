@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-LATE = "waits for others"  # suffix of the name of a launch that does not begin early
+FULL_WAIT_LABEL = "waits for others"  # suffix of the name of a launch that does not begin early
 # A kernel that moves so many bytes with so little shared memory streams data: its loads are in
 # flight in L1, which is the rest of that memory.
-STREAM, LITTLE = 12 << 20, 1 << 13
+STREAMING_BYTES, SMALL_SHARED_BYTES = 12 << 20, 1 << 13
 # name, function, number of programs, arguments, options of the call
-Launch = tuple[str, Any, int, list[Any], dict[str, Any]]
+LaunchRecord = tuple[str, Any, int, list[Any], dict[str, Any]]
 
 
 class Lane(Protocol):
@@ -22,21 +22,21 @@ class Lane(Protocol):
     def waits(self) -> tuple[int, ...]: ...
 
 
-class Launched(Protocol):
+class LaunchSequence(Protocol):
     """calls: of a program; call_numbers: the call of each launch; side_streams: streams beside the
     current one."""
 
     @property
     def calls(self) -> Sequence[Lane]: ...
     @property
-    def launches(self) -> Sequence[Launch]: ...
+    def launches(self) -> Sequence[LaunchRecord]: ...
     @property
-    def numbers(self) -> Sequence[int]: ...
+    def call_numbers(self) -> Sequence[int]: ...
     @property
-    def beside(self) -> Sequence[Any]: ...
+    def side_streams(self) -> Sequence[Any]: ...
 
 
-def late(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
+def must_wait(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
     """Return for each launch of each call, of which there are `counts`, whether it must wait for
     the end of the previous launch. The first one on its stream must, and so must one behind a wait
     for another stream, even if that wait belongs to an earlier call without launches."""
@@ -52,31 +52,31 @@ def late(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
     return out
 
 
-def like_others(given: Sequence[Any], shared: int) -> bool:
+def prefers_shared_memory(tensors: Sequence[Any], shared: int) -> bool:
     """True if a kernel should use the same shared memory carveout as others, the largest: only then
     can a launch begin while another kernel still runs. shared: bytes of a block."""
-    moved = sum(x.numel() * x.element_size() for x in given)
-    return moved < STREAM or shared > LITTLE
+    moved = sum(x.numel() * x.element_size() for x in tensors)
+    return moved < STREAMING_BYTES or shared > SMALL_SHARED_BYTES
 
 
-def in_order(r: Launched) -> None:
+def launch_in_order(r: LaunchSequence) -> None:
     """Launch everything on the current stream."""
     for _, function, programs, given, how in r.launches:
         function[(programs,)](*given, **how)
 
 
-def forked(r: Launched, cuda: Any) -> None:
+def launch_on_streams(r: LaunchSequence, cuda: Any) -> None:
     """Launch everything on the current stream and its side streams, which begin and end with it.
     cuda: torch.cuda, or an object with the part of its interface used here."""
     main = cuda.current_stream()
-    streams = [main, *r.beside]
-    begin = _over(main, cuda)
-    for s in r.beside:
+    streams = [main, *r.side_streams]
+    begin = _record_event(main, cuda)
+    for s in r.side_streams:
         s.wait_event(begin)
     wanted = {m for c in r.calls for m in c.waits}
     over: dict[int, Any] = {}
-    own: dict[int, list[Launch]] = {}
-    for n, launch in zip(r.numbers, r.launches, strict=True):
+    own: dict[int, list[LaunchRecord]] = {}
+    for n, launch in zip(r.call_numbers, r.launches, strict=True):
         own.setdefault(n, []).append(launch)
     for n, call in enumerate(r.calls):  # also calls without launches: others wait through them
         stream = streams[call.lane]
@@ -86,12 +86,12 @@ def forked(r: Launched, cuda: Any) -> None:
             for _, function, programs, given, how in own.get(n, ()):
                 function[(programs,)](*given, **how)
         if n in wanted:
-            over[n] = _over(stream, cuda)
-    for s in r.beside:
-        main.wait_event(_over(s, cuda))
+            over[n] = _record_event(stream, cuda)
+    for s in r.side_streams:
+        main.wait_event(_record_event(s, cuda))
 
 
-def _over(stream: Any, cuda: Any) -> Any:
+def _record_event(stream: Any, cuda: Any) -> Any:
     """Record and return an event at the end of the stream's work so far."""
     event = cuda.Event()
     event.record(stream)

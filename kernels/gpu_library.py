@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 
 from superopt.kernels import gpu_cublas
-from superopt.kernels.factor import put, scattered
-from superopt.kernels.gpu_blocks import each, elements_of, side_by_side, stride
-from superopt.kernels.gpu_products import Made, Matrix, turned_of
-from superopt.kernels.layout import Layout, Scatter
-from superopt.kernels.lower import buffer
-from superopt.kernels.nest import put_for
+from superopt.kernels.factor import replace_loads, scatter_layout
+from superopt.kernels.gpu_blocks import elementwise_schedule, elements_per_program, memory_order_axes, memory_stride
+from superopt.kernels.gpu_products import DerivedConstants, MatrixProduct, transposed_constant
+from superopt.kernels.layout import Layout, ScatteredLayout
+from superopt.kernels.lower import buffer_view
+from superopt.kernels.nest import replace_reduction
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.tile import Kernel
@@ -28,32 +28,32 @@ from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
-NAME = "library"
+ALGORITHM = "vendor_choice"
 
 
-def offered(p: Problem, m: Matrix) -> Option | None:
+def vendor_option(p: Problem, m: MatrixProduct) -> Option | None:
     """Return the option, if cuBLAS computes this product."""
-    return Option.of(NAME) if _fits(p, m) else None
+    return Option.make(ALGORITHM) if _is_supported(p, m) else None
 
 
-def _fits(p: Problem, m: Matrix) -> bool:
+def _is_supported(p: Problem, m: MatrixProduct) -> bool:
     """True if it is the rows of a matrix in memory order times a constant."""
-    a, b = m.c.a, m.c.b
-    over = [x for x in m.over if x.extent != 1]
+    a, b = m.contraction.a, m.contraction.b
+    over = [x for x in m.reduction_axes if x.extent != 1]
     if (m.batch and any(x.extent != 1 for x in m.batch)) or b.tensor not in p.constants:
         return False
     found = reduction(p.tensor)
     if found is None or a.dtype != b.dtype or len(over) != 1:
         return False
     match found.body:
-        case Apply("mul", (x, y)) if {plain(x), plain(y)} == {a, b}:
+        case Apply("mul", (x, y)) if {without_widening(x), without_widening(y)} == {a, b}:
             pass
         case _:
             return False
     axes = [*(x for x in m.rows if x.extent != 1), *over]
     size = 1
     for x in reversed(axes):
-        if stride(a, x, p.layouts) != size:
+        if memory_stride(a, x, p.layouts) != size:
             return False
         size *= x.size
     used = [i for i, n in zip(b.index, b.tensor.shape, strict=True) if n != 1]
@@ -63,7 +63,7 @@ def _fits(p: Problem, m: Matrix) -> bool:
     return whole and len(used) == len(set(used)) and set(used) == {*columns, *over}
 
 
-def plain(e: Expr) -> Expr:
+def without_widening(e: Expr) -> Expr:
     """Return the operand of a widening cast to float32."""
     match e:
         case Apply("cast", (x,), dtype) if dtype == F32:
@@ -71,89 +71,89 @@ def plain(e: Expr) -> Expr:
     return e
 
 
-def library(p: Problem, m: Matrix, option: Option) -> Choice | None:
+def vendor_choice(p: Problem, m: MatrixProduct, option: Option) -> Choice | None:
     """Return the choice: the product, and its epilogue. None if cuBLAS does not have it."""
-    if not _fits(p, m):
+    if not _is_supported(p, m):
         return None
     found = reduction(p.tensor)
     assert found is not None
     rows, columns, terms = m.sizes
-    b = m.c.b
-    order = (*m.over, *m.columns)
+    b = m.contraction.b
+    order = (*m.reduction_axes, *m.columns)
     at = {i: d for d, i in enumerate(b.index) if isinstance(i, Axis)}
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
     used = [at[x] for x in order if x.extent != 1]
     perm = [*used, *(d for d in range(len(shape)) if d not in used)]
 
-    turned = turned_of(b.tensor, tuple(perm), (terms, columns))
+    turned = transposed_constant(b.tensor, tuple(perm), (terms, columns))
 
     def make(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array.reshape(shape).transpose(perm)).reshape(terms, columns)
 
-    kind = m.c.a.dtype
+    kind = m.contraction.a.dtype
     k, n = Axis("k", terms), Axis("n", columns)
     # the body only records what is read; cuBLAS computes it
-    body = Reduce("sum", (k,), Apply("mul", (m.c.a, Load(turned, (k, n), kind)), kind), kind)
-    call = Call((m.c.a.tensor, turned), f"{gpu_cublas.NAME} {rows} {terms} {columns}")
+    body = Reduce("sum", (k,), Apply("mul", (m.contraction.a, Load(turned, (k, n), kind)), kind), kind)
+    call = VendorCall((m.contraction.a.tensor, turned), f"{gpu_cublas.CALL_NAME} {rows} {terms} {columns}")
     made = {turned: (b.tensor, make)}
-    return behind(p, (*m.rows, *m.columns), found, body, call, made, option)
+    return choice_with_epilogue(p, (*m.rows, *m.columns), found, body, call, made, option)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class VendorCall:
     """A vendor call: its operands, and the call (Kernel.library)."""
 
     reads: tuple[Tensor, Tensor]
-    what: str
+    operation: str
 
     def kernel(
-        self, given: Sequence[Tensor], layouts: Mapping[Tensor, Layout | Scatter], result: Tensor
+        self, inputs: Sequence[Tensor], layouts: Mapping[Tensor, Layout | ScatteredLayout], result: Tensor
     ) -> Kernel:
-        some = tuple(buffer(x.name, x, layouts.get(x)).buffer for x in self.reads)
-        out = buffer("t1", result, layouts.get(result)).buffer
-        return Kernel("kernel", (*some, out), (), library=self.what)
+        some = tuple(buffer_view(x.name, x, layouts.get(x)).buffer for x in self.reads)
+        out = buffer_view("t1", result, layouts.get(result)).buffer
+        return Kernel("kernel", (*some, out), (), library=self.operation)
 
 
-def behind(
-    p: Problem, axes: tuple[Axis, ...], found: Reduce, body: Reduce, call: Call, made: Made,
+def choice_with_epilogue(
+    p: Problem, axes: tuple[Axis, ...], reduction_expr: Reduce, body: Reduce, call: VendorCall, derived_constants: DerivedConstants,
     option: Option,
 ) -> Choice:  # fmt: skip
     """Return the choice of a vendor call followed by a kernel of the epilogue, if there is one.
     axes: of the call's result, in memory order; reduction_expr: the sum in the problem; body: the
     same sum over the call's operands."""
     t, lies, kind = p.tensor, p.layouts.get(p.tensor), body.dtype
-    if _alone(p, axes, found, kind):
+    if _is_whole_result(p, axes, reduction_expr, kind):
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
-        there = scattered(t, lies, t.axes, t.axes)
+        there = scatter_layout(t, lies, t.axes, t.axes)
         direct = {whole: partial(call.kernel, result=whole)}
-        return Choice(option, whole, lies=there, made=made, direct=direct)
+        return Choice(option, whole, layout=there, derived_constants=derived_constants, direct=direct)
     sizes = tuple(x.extent for x in axes)
     before = Tensor("product", kind, sizes, axes, body)
     held = Tensor("summed", kind, sizes)
 
     total = Load(held, axes, kind)
     sum_ = total if kind == F32 else Apply("cast", (total,), F32)
-    mark = Tensor("mark", found.dtype, ())
+    mark = Tensor("mark", reduction_expr.dtype, ())
     assert t.body is not None
-    root_body = put(put_for(t.body, found, mark, ()), mark, sum_)
+    root_body = replace_loads(replace_reduction(t.body, reduction_expr, mark, ()), mark, sum_)
     root = Tensor(t.name, t.dtype, t.shape, t.axes, root_body)
     own = {x: y for x, y in p.layouts.items() if x != t}
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     return Choice(
-        option, root, {root: each(outer, elements_of(t))}, (), scattered(t, lies, t.axes, t.axes),
-        {}, ((before, held),), made, {before: partial(call.kernel, result=before)},
+        option, root, {root: elementwise_schedule(outer, elements_per_program(t))}, (), scatter_layout(t, lies, t.axes, t.axes),
+        {}, ((before, held),), derived_constants, {before: partial(call.kernel, result=before)},
     )  # fmt: skip
 
 
-def _alone(p: Problem, axes: Sequence[Axis], found: Reduce, kind: DType) -> bool:
+def _is_whole_result(p: Problem, axes: Sequence[Axis], reduction_expr: Reduce, kind: DType) -> bool:
     """True if the sum is the whole result, in the vendor's dtype and layout."""
     t, lies = p.tensor, p.layouts.get(p.tensor)
-    order, wanted = ([x for x in some if x.extent != 1] for some in (side_by_side(p), axes))
-    if isinstance(lies, Scatter) or order != wanted:
+    order, wanted = ([x for x in some if x.extent != 1] for some in (memory_order_axes(p), axes))
+    if isinstance(lies, ScatteredLayout) or order != wanted:
         return False
     if lies is not None and any(x.border or x.block > 1 for x in lies.parts):
         return False
     match t.body:
-        case Apply("cast", (x,), dtype) if x == found:
+        case Apply("cast", (x,), dtype) if x == reduction_expr:
             return dtype == kind
-    return t.body == found and kind == t.dtype
+    return t.body == reduction_expr and kind == t.dtype

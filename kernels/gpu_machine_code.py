@@ -23,14 +23,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PRODUCTS = 2  # in a row, from which registers are checked
-LONGEST = 60  # of nvdisasm
+MIN_CHECKED_PRODUCTS = 2  # in a row, from which registers are checked
+DISASSEMBLY_TIMEOUT_SECONDS = 60  # of nvdisasm
 _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)\s*([^;]*);")
 _REGISTER = re.compile(r"\bUR(\d+)")
 _DROPPED_PRODUCT = re.compile(r"\bHGMMA\S*\s+RZ, gdesc\[URZ\]")
 
 
-def sound(compiled: Any) -> bool:
+def is_sound(compiled: Any) -> bool:
     """True if a kernel compiled by Triton has all of its products and reads no register before it
     is written, or if that cannot be checked. Takes 0.3 s for kernels that use wgmma."""
     code = getattr(compiled, "asm", {})
@@ -44,13 +44,13 @@ def sound(compiled: Any) -> bool:
         file.write(code["cubin"])
         file.flush()
         try:
-            how: Any = {"capture_output": True, "text": True, "timeout": LONGEST}
+            how: Any = {"capture_output": True, "text": True, "timeout": DISASSEMBLY_TIMEOUT_SECONDS}
             done = subprocess.run([tool, "-c", file.name], **how)
         except (OSError, subprocess.TimeoutExpired):
             return True
     if has_dropped_product(done.stdout):
         return False
-    return products < PRODUCTS or not any(unwritten(done.stdout))
+    return products < MIN_CHECKED_PRODUCTS or not any(unwritten_register_reads(done.stdout))
 
 
 def has_dropped_product(text: str) -> bool:
@@ -58,7 +58,7 @@ def has_dropped_product(text: str) -> bool:
     return _DROPPED_PRODUCT.search(text) is not None
 
 
-def unwritten(text: str) -> Iterator[str]:
+def unwritten_register_reads(text: str) -> Iterator[str]:
     """Yield the instructions of nvdisasm's text that read a uniform register that no earlier one
     writes."""
     written: set[int] = set()

@@ -11,61 +11,61 @@ from typing import Any
 
 from superopt.kernels import gpu_convolution, gpu_cublas, gpu_sdpa
 
-VENDORS = {
-    gpu_cublas.NAME: "cuBLAS",
-    gpu_convolution.NAME: "cuDNN",
-    gpu_sdpa.NAME: "torch's attention",
+VENDOR_NAMES = {
+    gpu_cublas.CALL_NAME: "cuBLAS",
+    gpu_convolution.CALL_NAME: "cuDNN",
+    gpu_sdpa.CALL_NAME: "torch's attention",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class VendorFunction:
     """A vendor call, with the call interface of Triton's functions. operation: see
     Kernel.library."""
 
-    what: str
-    dots: str
+    operation: str
+    dot_precision: str
 
     @property
-    def multiplies(self) -> bool:
+    def is_gemm(self) -> bool:
         """True if it is a matrix product, which takes `cublas.allocate_workspace` on a GPU."""
-        return self.what.split()[0] == gpu_cublas.NAME
+        return self.operation.split()[0] == gpu_cublas.CALL_NAME
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self.run
 
-    def warmup(self, *given: Any, **how: Any) -> None:
+    def warmup(self, *tensors: Any, **options: Any) -> None:
         """Do nothing: there is nothing to compile."""
 
-    def run(self, *given: Any, **how: Any) -> None:
-        match self.what.split()[0]:
-            case gpu_sdpa.NAME:
-                gpu_sdpa.parsed(self.what).run(*given)
-            case gpu_convolution.NAME:
-                a, b, out = given
-                gpu_convolution.parsed(self.what).run(a, b, out, self.dots == "tf32")
+    def run(self, *tensors: Any, **options: Any) -> None:
+        match self.operation.split()[0]:
+            case gpu_sdpa.CALL_NAME:
+                gpu_sdpa.parse_sdpa(self.operation).run(*tensors)
+            case gpu_convolution.CALL_NAME:
+                a, b, out = tensors
+                gpu_convolution.parse_convolution(self.operation).run(a, b, out, self.dot_precision == "tf32")
             case _:
-                self._multiplied(*given)
+                self._run_gemm(*tensors)
 
-    def _multiplied(self, a: Any, b: Any, out: Any, held: Any = None) -> None:
+    def _run_gemm(self, a: Any, b: Any, out: Any, workspace: Any = None) -> None:
         """Compute the product. workspace: cuBLAS's; None on a CPU, as in Triton's interpreter."""
         import torch
 
-        _, *sizes = self.what.split()
+        _, *sizes = self.operation.split()
         rows, terms, columns = map(int, sizes)
         a, b, out = a.view(rows, terms), b.view(terms, columns), out.view(rows, columns)
-        if held is None:
+        if workspace is None:
             torch.mm(a, b, out=out)
         else:
-            gpu_cublas.multiply(a, b, out, self.dots == "tf32", held)
+            gpu_cublas.multiply(a, b, out, self.dot_precision == "tf32", workspace)
 
 
-def vendor(what: str) -> str:
+def vendor_name(operation: str) -> str:
     """Return the name of the library that computes an operation (Kernel.library)."""
-    return VENDORS[what.split()[0]]
+    return VENDOR_NAMES[operation.split()[0]]
 
 
-def functions(source: str, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+def define_functions(source: str, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Return the functions of these names of a module's text. Triton reads a function's source, so
     the text is registered in Python's linecache under a file name."""
     name = f"<triton {blake2b(source.encode(), digest_size=10).hexdigest()}>"

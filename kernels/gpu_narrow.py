@@ -15,97 +15,97 @@ from itertools import islice
 
 import numpy as np
 
-from superopt.kernels import contraction as co
-from superopt.kernels.factor import put, scattered
-from superopt.kernels.gpu_blocks import DOT, each, elements_of, side_by_side
-from superopt.kernels.gpu_products import Made, Matrix, matrix_of, multiplied
-from superopt.kernels.gpu_ranking import ranked
-from superopt.kernels.nest import put_for
+from superopt.kernels import contraction
+from superopt.kernels.factor import replace_loads, scatter_layout
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, elementwise_schedule, elements_per_program, memory_order_axes
+from superopt.kernels.gpu_products import DerivedConstants, MatrixProduct, match_matrix_product, product_choice
+from superopt.kernels.gpu_ranking import rank_options
+from superopt.kernels.nest import replace_reduction
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
-TRIED = 8  # blocks
-ROWS, TERMS = 256, 128  # with fewer, one kernel that sums term by term is as fast as two
+MAX_BLOCKS_TRIED = 8  # blocks
+MIN_ROWS, MIN_TERMS = 256, 128  # with fewer, one kernel that sums term by term is as fast as two
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class PaddedProduct:
     """The problem with padded columns; its buffer; the tensor computed from it; its constants."""
 
     problem: Problem
-    matrix: Matrix
+    matrix: MatrixProduct
     buffer: Tensor
     root: Tensor
-    made: Made
+    derived_constants: DerivedConstants
 
 
-def narrow(p: Problem) -> Narrow | None:
+def match_narrow_product(p: Problem) -> PaddedProduct | None:
     """Match a product of a constant with few columns; None otherwise."""
-    c, found = co.contraction(p.tensor, p.constants, 1), reduction(p.tensor)
-    if c is None or found is None or len(c.of_b) != 1 or not c.of_a:
+    c, found = contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    if c is None or found is None or len(c.b_axes) != 1 or not c.a_axes:
         return None
-    (column,) = c.of_b
+    (column,) = c.b_axes
     assert p.tensor.body is not None
-    few = column.size <= DOT // 2 and c.b.tensor in p.constants
+    few = column.size <= MIN_DOT_EXTENT // 2 and c.b.tensor in p.constants
     if not few or c.b.index.count(column) != 1:
         return None
     t, at = p.tensor, c.b.index.index(column)
-    wide = Axis("wide", DOT)
+    wide = Axis("wide", MIN_DOT_EXTENT)
     shape = [n for n in c.b.tensor.shape if isinstance(n, int)]
-    more = [(0, DOT - n if d == at else 0) for d, n in enumerate(shape)]
+    more = [(0, MIN_DOT_EXTENT - n if d == at else 0) for d, n in enumerate(shape)]
     b = Tensor(
         f"{c.b.tensor.name}_wide", c.b.tensor.dtype,
-        tuple(DOT if d == at else n for d, n in enumerate(shape)),
+        tuple(MIN_DOT_EXTENT if d == at else n for d, n in enumerate(shape)),
     )  # fmt: skip
     read = Load(b, tuple(wide if d == at else i for d, i in enumerate(c.b.index)), c.b.dtype)
 
     def make(array: np.ndarray) -> np.ndarray:
         return np.pad(array.reshape(shape), more)
 
-    order = side_by_side(p)
+    order = memory_order_axes(p)
     axes = tuple(wide if a == column else a for a in order)
-    sums = Reduce(found.fn, found.axes, _with(found.body, c.b, read), found.dtype)
+    sums = Reduce(found.fn, found.axes, _replace_load(found.body, c.b, read), found.dtype)
     before = Tensor("columns", found.dtype, tuple(a.size for a in axes), axes, sums)
     buffer = Tensor("summed", found.dtype, before.shape)
     held = Tensor("held", found.dtype, t.shape)
-    body = put(
-        put_for(p.tensor.body, found, held, t.axes), held, Load(buffer, tuple(order), found.dtype)
+    body = replace_loads(
+        replace_reduction(p.tensor.body, found, held, t.axes), held, Load(buffer, tuple(order), found.dtype)
     )
     root = Tensor(t.name, t.dtype, t.shape, t.axes, body)
     own = {x: y for x, y in p.layouts.items() if x != t}
     problem = replace(p, tensor=before, layouts=own, constants={*p.constants, b})
-    matrix = matrix_of(problem)
+    matrix = match_matrix_product(problem)
     made = {b: (c.b.tensor, make)}
-    if matrix is None or matrix.sizes[0] < ROWS or matrix.sizes[2] < TERMS:
+    if matrix is None or matrix.sizes[0] < MIN_ROWS or matrix.sizes[2] < MIN_TERMS:
         return None
-    return Narrow(problem, matrix, buffer, root, made)
+    return PaddedProduct(problem, matrix, buffer, root, made)
 
 
-def narrowed(n: Narrow) -> Iterator[Option]:
+def padded_options(n: PaddedProduct) -> Iterator[Option]:
     """Yield block options, best first."""
-    yield from islice((o for o in ranked(n.matrix) if o.algorithm == "dot"), TRIED)
+    yield from islice((o for o in rank_options(n.matrix) if o.algorithm == "dot"), MAX_BLOCKS_TRIED)
 
 
-def widened(p: Problem, n: Narrow, o: Option) -> Choice:
+def padded_choice(p: Problem, n: PaddedProduct, o: Option) -> Choice:
     """Return the choice of an option for this problem."""
-    how = multiplied(n.problem, n.matrix, o)
+    how = product_choice(n.problem, n.matrix, o)
     t, lies = p.tensor, p.layouts.get(p.tensor)
     outer = replace(
         p, tensor=n.root, layouts={**n.problem.layouts, **({n.root: lies} if lies else {})}
     )
-    schedules = {**how.schedules, n.root: each(outer, elements_of(t))}
-    place = scattered(t, lies, t.axes, t.axes)
+    schedules = {**how.schedules, n.root: elementwise_schedule(outer, elements_per_program(t))}
+    place = scatter_layout(t, lies, t.axes, t.axes)
     first = ((how.root, n.buffer),)
-    return Choice(o, n.root, schedules, how.packed, place, {}, first, {**n.made, **how.made})
+    return Choice(o, n.root, schedules, how.packed, place, {}, first, {**n.derived_constants, **how.derived_constants})
 
 
-def _with(e: Expr, old: Load, new: Load) -> Expr:
+def _replace_load(e: Expr, old: Load, new: Load) -> Expr:
     match e:
         case Load() if e == old:
             return new
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_with(a, old, new) for a in args), dtype)
+            return Apply(fn, tuple(_replace_load(a, old, new) for a in args), dtype)
     return e

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_compiled import Compiled
-from superopt.kernels.gpu_functions import type_of
-from superopt.kernels.gpu_module import Library, functions
-from superopt.kernels.gpu_text import Launch, Printed, printed
-from superopt.kernels.tile import Kernel, Store, Update, flat
+from superopt.kernels.gpu_compiled import CompiledFunction
+from superopt.kernels.gpu_functions import triton_type
+from superopt.kernels.gpu_module import VendorFunction, define_functions
+from superopt.kernels.gpu_text import Launch, TritonText, triton_text
+from superopt.kernels.tile import Kernel, Store, Update, flat_statements
 from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 
 
 def compile_options(kernel: Kernel) -> dict[str, bool]:
@@ -29,12 +29,12 @@ def compile_options(kernel: Kernel) -> dict[str, bool]:
     Contraction is off if a value is rounded to 16 bits between two operations: LLVM computes both
     in 16 bits then, which is equal, and a contraction would skip the rounding.
     """
-    return {"enable_fp_fusion": not any(map(_rounds_between, flat(kernel.body)))}
+    return {"enable_fp_fusion": not any(map(_rounds_between, flat_statements(kernel.body)))}
 
 
 def _rounds_between(s: Store | Update) -> bool:
     """True if a value is rounded to 16 bits and widened again."""
-    for e in parts(s.value):
+    for e in subexpressions(s.value):
         match e:
             case Apply("cast", (Apply("cast", _, inner),), outer) if outer == F32 and inner in (
                 F16,
@@ -45,13 +45,13 @@ def _rounds_between(s: Store | Update) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTritonKernel:
     """A kernel's functions by name, and its own tensors: scratch and tables."""
 
     kernel: Kernel
-    text: Printed
+    text: TritonText
     functions: Mapping[str, Any]
-    own: Mapping[Tensor, Any]
+    own_tensors: Mapping[Tensor, Any]
 
     def __call__(self, *tensors: Any) -> None:
         """Compute the result tensors (last) from the inputs: contiguous torch tensors of the
@@ -61,9 +61,9 @@ class Loaded:
         """
         if len(tensors) != len(self.kernel.params):
             raise TypeError(f"{len(tensors)} tensors for {len(self.kernel.params)} parameters")
-        given = dict(self.own)
+        given = dict(self.own_tensors)
         for p, x in zip(self.kernel.params, tensors, strict=True):
-            if x.dtype != torch_type(p.dtype) or tuple(x.shape) != p.shape:
+            if x.dtype != torch_dtype(p.dtype) or tuple(x.shape) != p.shape:
                 raise TypeError(f"{p.name} is {x.dtype}{list(x.shape)}, not {p.type}")
             if not x.is_contiguous():
                 raise ValueError(f"{p.name} is not contiguous")
@@ -75,15 +75,15 @@ class Loaded:
                 self.functions[launch.name][(launch.programs,)](*arguments, **options)
 
 
-def torch_type(dtype: DType) -> Any:
+def torch_dtype(dtype: DType) -> Any:
     """Return torch's dtype. Raises NotImplementedError if there is none."""
     import torch
 
-    name = type_of(dtype).removeprefix("tl.")
+    name = triton_type(dtype).removeprefix("tl.")
     return getattr(torch, "bool" if name == "int1" else name)
 
 
-def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool = False) -> Loaded:
+def load_triton_kernel(kernel: Kernel, device: str = "cpu", dot_precision: str = "ieee", dependent_launch: bool = False) -> LoadedTritonKernel:
     """Load a kernel for tensors on `device`: "cuda", or "cpu" in the interpreter. dot_precision: of
     fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text.
 
@@ -93,13 +93,13 @@ def loaded(kernel: Kernel, device: str = "cpu", dots: str = "ieee", early: bool 
 
     if kernel.library:
         once = Launch(kernel.name, 1, kernel.params)
-        call = Library(kernel.library, dots)
-        return Loaded(kernel, Printed("", (once,), ()), {kernel.name: call}, {})
-    text = printed(kernel, dots, interpreted=device == "cpu", early=early)
-    own = {t: torch.empty(n, dtype=torch_type(t.dtype), device=device) for t, n in text.scratch}
+        call = VendorFunction(kernel.library, dot_precision)
+        return LoadedTritonKernel(kernel, TritonText("", (once,), ()), {kernel.name: call}, {})
+    text = triton_text(kernel, dot_precision, interpreted=device == "cpu", dependent_launch=dependent_launch)
+    own = {t: torch.empty(n, dtype=torch_dtype(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
-        own[t] = torch.tensor(numbers, dtype=torch_type(t.dtype), device=device)
-    made: dict[str, Any] = dict(functions(text.source, [x.name for x in text.launches]))
+        own[t] = torch.tensor(numbers, dtype=torch_dtype(t.dtype), device=device)
+    made: dict[str, Any] = dict(define_functions(text.source, [x.name for x in text.launches]))
     if device == "cuda":
-        made = {name: Compiled(f) for name, f in made.items()}
-    return Loaded(kernel, text, made, own)
+        made = {name: CompiledFunction(f) for name, f in made.items()}
+    return LoadedTritonKernel(kernel, text, made, own)

@@ -6,42 +6,42 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from superopt.kernels.gpu_functions import HALF, SHORT
+from superopt.kernels.gpu_functions import FLOAT16_DTYPES, REDUCED_PRECISION_FUNCTIONS
 from superopt.kernels.tile import For, Stmt, Store
 from superopt.te.dtype import F32
 from superopt.te.node import Apply, Const, Expr
 
 # Functions that keep relative errors; and those that keep absolute ones, but not relative to 1 -
 # erf(x). Casts between floats do, too.
-RELATIVE = frozenset(("mul", "neg", "select", "max", "min", "abs"))
-LINEAR = RELATIVE | {"add", "sub"}
+RELATIVE_ERROR_FUNCTIONS = frozenset(("mul", "neg", "select", "max", "min", "abs"))
+ABSOLUTE_ERROR_FUNCTIONS = RELATIVE_ERROR_FUNCTIONS | {"add", "sub"}
 
 
-def shortened(e: Expr, through: Collection[str] = RELATIVE) -> Expr:
+def narrow_value(e: Expr, functions: Collection[str] = RELATIVE_ERROR_FUNCTIONS) -> Expr:
     """Return a value stored in 16 bits with reduced-precision functions, where the enclosing
     `functions` preserve their accuracy."""
     match e:
-        case Apply(fn, args, dtype) if fn in SHORT and dtype == F32:
-            return Apply(SHORT[fn], args, dtype)
+        case Apply(fn, args, dtype) if fn in REDUCED_PRECISION_FUNCTIONS and dtype == F32:
+            return Apply(REDUCED_PRECISION_FUNCTIONS[fn], args, dtype)
         case Apply("div", (x, Const() as by), dtype) if dtype.is_float:
-            return Apply("div", (shortened(x, through), by), dtype)
+            return Apply("div", (narrow_value(x, functions), by), dtype)
         case Apply("cast", (x,), dtype) if dtype.is_float and x.dtype.is_float:
-            return Apply("cast", (shortened(x, through),), dtype)
-        case Apply(fn, args, dtype) if fn in through:
-            return Apply(fn, tuple(shortened(x, through) for x in args), dtype)
+            return Apply("cast", (narrow_value(x, functions),), dtype)
+        case Apply(fn, args, dtype) if fn in functions:
+            return Apply(fn, tuple(narrow_value(x, functions) for x in args), dtype)
     return e
 
 
-def short(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+def narrow_stores(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """Return the statements with narrowed 16-bit stores, for models whose floats were asked to be
     stored so: all intermediate values could be 16-bit, too."""
     out: list[Stmt] = []
     for s in body:
         match s:
             case For(_, inner):
-                out.append(replace(s, body=short(inner)))
-            case Store(buffer, _, value) if buffer.dtype in HALF:
-                out.append(replace(s, value=shortened(value, LINEAR)))
+                out.append(replace(s, body=narrow_stores(inner)))
+            case Store(buffer, _, value) if buffer.dtype in FLOAT16_DTYPES:
+                out.append(replace(s, value=narrow_value(value, ABSOLUTE_ERROR_FUNCTIONS)))
             case _:
                 out.append(s)
     return tuple(out)

@@ -20,33 +20,33 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.kernels import gpu_values as gv
-from superopt.kernels.gpu_ahead import ahead
-from superopt.kernels.gpu_asked import asked
-from superopt.kernels.gpu_blocks import DOT, NARROW
-from superopt.kernels.gpu_functions import HALF, applied, cast, helpers, number, reduced
-from superopt.kernels.gpu_short import shortened
-from superopt.kernels.gpu_unroll import written_out
+from superopt.kernels import gpu_values
+from superopt.kernels.gpu_ahead import hoist_loads
+from superopt.kernels.gpu_asked import l2_prefetch_lines
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, MIN_DOT_COLUMNS
+from superopt.kernels.gpu_functions import FLOAT16_DTYPES, function_text, cast_text, helper_functions, constant_text, reduction_text
+from superopt.kernels.gpu_short import narrow_value
+from superopt.kernels.gpu_unroll import unroll_loops
 from superopt.kernels.gpu_values import Block, Writer
-from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat
+from superopt.kernels.tile import For, Kernel, Stmt, Store, Update, flat_statements
 from superopt.te.dtype import BF16, F16, F32, DType
 from superopt.te.expr import Tensor
-from superopt.te.fn import FOLDS, unit
+from superopt.te.fn import REDUCTION_COMBINERS, identity_element
 from superopt.te.node import Apply, Axis, Expr, Load
 from superopt.te.walk import loads
 
-ROUND = 1024  # multiple of which an opaque 0 is added to indices, which keeps vectorization
+ZERO_MULTIPLE = 1024  # multiple of which an opaque 0 is added to indices, which keeps vectorization
 
 # Wait before the first memory access until the previous launch has ended: its stores are visible,
 # and its loads done. All programs of this launch run then; the next launch may begin.
-EARLY = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
+DEPENDENT_LAUNCH_LINES = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
 # the first loads of a block overlap with the stores of the one before
-TURNS = "for pid in tl.range({}, {}, {}, flatten=True):"
+PERSISTENT_LOOP = "for pid in tl.range({}, {}, {}, flatten=True):"
 # Triton 3.6's interpreter cannot convert a tensor to an int with numpy 2.4
-ITEM = "tl.cast({}, tl.int32).handle.data.item()"
+INTERPRETER_ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
-GRID = ("parallel", "block")  # loops whose iterations are programs
-INDICES = 1 << 31  # Triton's ranges have 32 bits
+GRID_LOOP_KINDS = ("parallel", "block")  # loops whose iterations are programs
+MAX_BUFFER_ELEMENTS = 1 << 31  # Triton's ranges have 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class TritonText:
     """A kernel in Triton: a module's text, its launches in order, and the sizes of its scratch
     buffers in memory, in elements."""
 
@@ -68,9 +68,9 @@ class Printed:
     scratch: tuple[tuple[Tensor, int], ...]
 
 
-def printed(
-    kernel: Kernel, dots: str = "ieee", interpreted: bool = False, early: bool = False
-) -> Printed:
+def triton_text(
+    kernel: Kernel, dot_precision: str = "ieee", interpreted: bool = False, dependent_launch: bool = False
+) -> TritonText:
     """Return the kernel as Triton text. dot_precision: of fp32 products. interpreted: for Triton's
     interpreter, whose bfloat16 dots multiply bit patterns. dependent_launch: programs may begin
     before the previous launch has ended, and wait for it themselves (from sm_90 on).
@@ -79,26 +79,26 @@ def printed(
     scalar functions, too large blocks, registers used in parts, buffers of 2^31 elements.
     """
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
-        if _size(t) >= INDICES:
+        if _element_count(t) >= MAX_BUFFER_ELEMENTS:
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
-    written, scratch = written_out(tuple(_plain(kernel.body)), kernel.scratch)
-    parts = _parts(tuple(map(_tiled, written)))
-    used = [{x.buffer for x in _uses(body)} for body in parts]
-    how = dots, interpreted, early
+    written, scratch = unroll_loops(tuple(_without_unit_loops(kernel.body)), kernel.scratch)
+    parts = _launch_bodies(tuple(map(_merge_unrolled, written)))
+    used = [{x.buffer for x in _buffer_uses(body)} for body in parts]
+    how = dot_precision, interpreted, dependent_launch
     names = [kernel.name] if len(parts) == 1 else [f"{kernel.name}_{n}" for n in range(len(parts))]
     memory: dict[Tensor, int] = {}
     texts, launches = [], []
     for name, body, buffers in zip(names, parts, used, strict=True):
-        axes, inner = _shared(body)
+        axes, inner = _grid_axes(body)
         programs = math.prod(a.size for a in axes)
         own = [t for t, _ in scratch if sum(t in u for u in used) == 1 and t in buffers]
-        uses = list(_uses(inner))
-        registers = frozenset(t for t in own if _variable([x for x in uses if x.buffer is t]))
+        uses = list(_buffer_uses(inner))
+        registers = frozenset(t for t in own if _is_register([x for x in uses if x.buffer is t]))
         for t, scope in scratch:
             if t in buffers and t not in registers:
                 if scope == "register":
                     raise NotImplementedError(f"register {t.name}: {t.type} is not one whole tile")
-                memory[t] = _size(t) * (programs if t in own else 1)
+                memory[t] = _element_count(t) * (programs if t in own else 1)
         order = (*kernel.params, *memory, *(t for t, _ in kernel.tables))
         given = tuple(t for t in order if t in buffers)
         apart = [t for t in own if t in memory and programs > 1]
@@ -106,70 +106,70 @@ def printed(
         # a program's own scratch serves one block only
         some = kernel.programs if 0 < kernel.programs < programs and not apart else 0
         turns = (some, programs) if some else None
-        texts.append(_function(name, given, axes, inner, registers, apart, fixed, how, turns))
+        texts.append(_function_text(name, given, axes, inner, registers, apart, fixed, how, turns))
         launches.append(Launch(name, some or programs, given))
-    short = dots != "ieee" or any(p.dtype in HALF for p in kernel.params)
-    return Printed(_module(texts, short), tuple(launches), tuple(memory.items()))
+    short = dot_precision != "ieee" or any(p.dtype in FLOAT16_DTYPES for p in kernel.params)
+    return TritonText(_module_text(texts, short), tuple(launches), tuple(memory.items()))
 
 
-def _size(t: Tensor) -> int:
+def _element_count(t: Tensor) -> int:
     return math.prod(n for n in t.shape if isinstance(n, int))
 
 
-def _module(texts: Sequence[str], short: bool) -> str:
+def _module_text(texts: Sequence[str], reduced_precision: bool) -> str:
     code = "\n\n\n".join(f"@triton.jit\n{t}" for t in texts)
-    return f"import triton\nimport triton.language as tl\n{helpers(code, short)}\n\n{code}\n"
+    return f"import triton\nimport triton.language as tl\n{helper_functions(code, reduced_precision)}\n\n{code}\n"
 
 
 # --- launches, and the buffers they use ---
 
 
-def _parts(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
+def _launch_bodies(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
     """Return the bodies to launch: each parallel loop, and each run of statements between them."""
     out: list[tuple[Stmt, ...]] = []
     for s in body:
-        alone = isinstance(s, For) and s.kind in GRID
-        if alone or not out or _shared(out[-1])[0]:
+        alone = isinstance(s, For) and s.kind in GRID_LOOP_KINDS
+        if alone or not out or _grid_axes(out[-1])[0]:
             out.append((s,))
         else:
             out[-1] = (*out[-1], s)
     return out
 
 
-def _shared(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
+def _grid_axes(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
     """Return the axes of the parallel loops around the whole body, and what is inside."""
     axes = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in GRID:
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in GRID_LOOP_KINDS:
         axes.append(body[0].axis)
         body = body[0].body
     return axes, body
 
 
-def _plain(body: Sequence[Stmt]) -> Iterator[Stmt]:
+def _without_unit_loops(body: Sequence[Stmt]) -> Iterator[Stmt]:
     """Yield statements without loops of one iteration, whose axis is 0 everywhere."""
     for s in body:
         if not isinstance(s, For):
             yield s
-        elif s.axis.extent == 1 and s.kind not in GRID and s.until is None:
-            yield from _plain(s.body)
+        elif s.axis.extent == 1 and s.kind not in GRID_LOOP_KINDS and s.until is None:
+            yield from _without_unit_loops(s.body)
         else:
-            yield replace(s, body=tuple(_plain(s.body)))
+            yield replace(s, body=tuple(_without_unit_loops(s.body)))
 
 
-def _tiled(s: Stmt) -> Stmt:
+def _merge_unrolled(s: Stmt) -> Stmt:
     """Turn unrolled loops around a single update into axes of its tile."""
     if not isinstance(s, For):
         return s
-    body = tuple(map(_tiled, s.body))
+    body = tuple(map(_merge_unrolled, s.body))
     match body:
         case (Update(buffer, at) as u,) if s.kind == "unroll":
-            if s.axis not in gv.hangs_on(Load(buffer, at, buffer.dtype), [s.axis]):
+            if s.axis not in gpu_values.dependent_axes(Load(buffer, at, buffer.dtype), [s.axis]):
                 return replace(u, over=(s.axis, *u.over))
     return replace(s, body=body)
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _BufferUse:
     """A buffer at an index: the tile of the statement, the path of loops around, and the kind of
     access."""
 
@@ -177,38 +177,38 @@ class _Use:
     index: tuple[Expr, ...]
     tile: tuple[Axis, ...]
     path: tuple[int, ...]
-    how: str
+    kind: str
 
 
-def _uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_Use]:
+def _buffer_uses(body: Sequence[Stmt], path: tuple[int, ...] = ()) -> Iterator[_BufferUse]:
     for n, s in enumerate(body):
         match s:
             case For():
                 for x in () if s.until is None else loads(s.until):
-                    yield _Use(x.tensor, x.index, (), path, "read")
-                yield from _uses(s.body, (*path, n))
+                    yield _BufferUse(x.tensor, x.index, (), path, "read")
+                yield from _buffer_uses(s.body, (*path, n))
             case Store() | Update():
                 over = s.over if isinstance(s, Update) else ()
                 tile = (*s.axes, *over)
                 for x in (y for e in (s.value, *s.index) for y in loads(e)):
-                    yield _Use(x.tensor, x.index, tile, path, "read")
+                    yield _BufferUse(x.tensor, x.index, tile, path, "read")
                 how = "store" if isinstance(s, Store) else "update"
-                yield _Use(s.buffer, s.index, s.axes, path, how)
+                yield _BufferUse(s.buffer, s.index, s.axes, path, how)
 
 
-def _variable(uses: Sequence[_Use]) -> bool:
+def _is_register(uses: Sequence[_BufferUse]) -> bool:
     """True if all uses are whole tiles, after a store that precedes each of them."""
     first = uses[0]
-    rank = len(gv.dimensions(first.buffer, first.index) or ())
-    if first.how != "store":
+    rank = len(gpu_values.tile_axes(first.buffer, first.index) or ())
+    if first.kind != "store":
         return False
     for x in uses:
-        axes = gv.dimensions(x.buffer, x.index)
+        axes = gpu_values.tile_axes(x.buffer, x.index)
         if axes is None or len(axes) != rank or not set(axes) <= set(x.tile):
             return False
         if x.path[: len(first.path)] != first.path:
             return False
-        if x.how != "read" and len(axes) < len(gv.proper(x.tile)):
+        if x.kind != "read" and len(axes) < len(gpu_values.non_unit_axes(x.tile)):
             return False
     return True
 
@@ -216,54 +216,54 @@ def _variable(uses: Sequence[_Use]) -> bool:
 # --- functions ---
 
 
-def _function(
+def _function_text(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
-    registers: frozenset[Tensor], apart: Sequence[Tensor], fixed: frozenset[Tensor],
-    how: tuple[str, bool, bool], turns: tuple[int, int] | None = None,
+    registers: frozenset[Tensor], private: Sequence[Tensor], constants: frozenset[Tensor],
+    settings: tuple[str, bool, bool], persistent: tuple[int, int] | None = None,
 ) -> str:  # fmt: skip
     """Return a function's text. private: scratch that each program has for itself. constants:
     prefetched early. settings: see `triton_text`. persistent: the number of programs, and of blocks
     they share."""
-    dots, interpreted, early = how
-    uses = list(_uses(body))
-    stored = {x.buffer for x in uses if x.how != "read"}
-    read = {x.buffer for x in uses if x.how != "store"}
+    dots, interpreted, early = settings
+    uses = list(_buffer_uses(body))
+    stored = {x.buffer for x in uses if x.kind != "read"}
+    read = {x.buffer for x in uses if x.kind != "store"}
     w = Writer(registers, frozenset(stored & read) - registers, dots, interpreted)
     w.stored = frozenset(stored)
-    w.zeroed = registers - {s.buffer for s in flat(body) if not _copies(s, registers)}
+    w.zeroed = registers - {s.buffer for s in flat_statements(body) if not _is_copy(s, registers)}
     w.taken.add(name)
     given = ", ".join(w.buffer(t) for t in buffers)
-    head = _numbered(w, axes, bool(apart))
-    if turns is not None:
+    head = _program_indices(w, axes, bool(private))
+    if persistent is not None:
         head, numbered = [], head[1:]
         first = "tl.program_id(0)"
-        programs, count = turns
-        w.line(TURNS.format(ITEM.format(first) if interpreted else first, count, programs))
+        programs, count = persistent
+        w.line(PERSISTENT_LOOP.format(INTERPRETER_ITEM.format(first) if interpreted else first, count, programs))
         w.depth += 1
         for x in numbered:
             w.line(x)
-    for t in apart:
-        far = math.prod(a.size for a in axes) * _size(t) >= 1 << 31
-        head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_size(t)}")
-    _body(w, body)
-    head += [f"{n} = tl.arange(0, {gv.padded(a)})" for a, n in w.ranges.items()]
-    if any(f"+ {gv.ZERO})" in x for x in w.lines):  # the grid has one dimension
-        head.append(f"{gv.ZERO} = tl.program_id(1) * {ROUND}")
-    if early and turns is None:
-        head += asked(w, axes, {x.buffer: x.index for x in uses if x.buffer in fixed})
-    head += EARLY if early else ()
+    for t in private:
+        far = math.prod(a.size for a in axes) * _element_count(t) >= 1 << 31
+        head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_element_count(t)}")
+    _emit_body(w, body)
+    head += [f"{n} = tl.arange(0, {gpu_values.padded_extent(a)})" for a, n in w.ranges.items()]
+    if any(f"+ {gpu_values.ZERO_NAME})" in x for x in w.lines):  # the grid has one dimension
+        head.append(f"{gpu_values.ZERO_NAME} = tl.program_id(1) * {ZERO_MULTIPLE}")
+    if early and persistent is None:
+        head += l2_prefetch_lines(w, axes, {x.buffer: x.index for x in uses if x.buffer in constants})
+    head += DEPENDENT_LAUNCH_LINES if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
 
 
-def _copies(s: Store | Update, registers: frozenset[Tensor]) -> bool:
+def _is_copy(s: Store | Update, registers: frozenset[Tensor]) -> bool:
     """True if a store copies memory, which is read as 0 beyond extents."""
     return isinstance(s, Store) and isinstance(s.value, Load) and s.value.tensor not in registers
 
 
-def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
+def _program_indices(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
     """Return the indices of the parallel loops from the program id; the last one varies fastest."""
-    axes = gv.proper(axes)
+    axes = gpu_values.non_unit_axes(axes)
     if not axes and not needed:
         return []
     lines = ["pid = tl.program_id(0)"]
@@ -276,11 +276,11 @@ def _numbered(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
     return lines
 
 
-def _body(w: Writer, body: Sequence[Stmt]) -> None:
-    before = dict(w.early)
+def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
+    before = dict(w.hoisted)
     for n, s in enumerate(body):
-        if isinstance(s, For) and not w.early:
-            ahead(w, body[n + 1 :])
+        if isinstance(s, For) and not w.hoisted:
+            hoist_loads(w, body[n + 1 :])
         match s:
             case For(_, inner, "parallel" | "block"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
@@ -288,59 +288,59 @@ def _body(w: Writer, body: Sequence[Stmt]) -> None:
                 w.names[axis] = w.fresh(axis.name)
                 steps, end = "tl.static_range" if kind == "unroll" else "range", f"{axis.size}"
                 if s.until is not None:
-                    w.over(())
-                    end = gv.value(w, s.until).text
-                    end = ITEM.format(end) if w.interpreted else end
+                    w.begin_tile(())
+                    end = gpu_values.emit_value(w, s.until).text
+                    end = INTERPRETER_ITEM.format(end) if w.interpreted else end
                 w.line(f"for {w.names[axis]} in {steps}(0, {end}):")
                 w.depth += 1
-                w.known.clear()
-                _body(w, inner)
-                w.known.clear()
+                w.known_loads.clear()
+                _emit_body(w, inner)
+                w.known_loads.clear()
                 w.depth -= 1
             case Store(buffer, at, new, axes):
-                w.over(axes)
-                new = shortened(new) if buffer.dtype in HALF else new
-                gv.write(w, buffer, at, gv.value(w, new))
+                w.begin_tile(axes)
+                new = narrow_value(new) if buffer.dtype in FLOAT16_DTYPES else new
+                gpu_values.emit_store(w, buffer, at, gpu_values.emit_value(w, new))
             case Update():
-                _update(w, s)
-    w.early = before
+                _emit_update(w, s)
+    w.hoisted = before
 
 
-def _update(w: Writer, s: Update) -> None:
+def _emit_update(w: Writer, s: Update) -> None:
     kind = s.buffer.dtype
-    found = _dot(s, w.interpreted)
+    found = _match_dot(s, w.interpreted)
     if found is not None:
-        (summed,) = gv.proper(s.over)
-        x, y = (_operand(w, e, tile, summed) for e, tile in found)
-        w.over(s.axes)
-        old = gv.whole(w, gv.read(w, s.buffer, s.index), kind)
-        text = f'tl.dot({x}, {y}, {old}, input_precision="{w.dots}")'
-        gv.write(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
+        (summed,) = gpu_values.non_unit_axes(s.over)
+        x, y = (_dot_operand(w, e, tile, summed) for e, tile in found)
+        w.begin_tile(s.axes)
+        old = gpu_values.full_block(w, gpu_values.emit_load(w, s.buffer, s.index), kind)
+        text = f'tl.dot({x}, {y}, {old}, input_precision="{w.dot_precision}")'
+        gpu_values.emit_store(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
         return
-    w.over((*s.axes, *s.over))
-    term = gv.value(w, s.value)
-    new = _reduced(w, s, Block(cast(term.text, s.value.dtype, kind), term.axes))
-    w.over(s.axes)
-    was = gv.read(w, s.buffer, s.index)
-    text = applied(FOLDS[s.fn], [was.text, new.text], kind, kind)
-    gv.write(w, s.buffer, s.index, Block(text, was.axes | new.axes))
+    w.begin_tile((*s.axes, *s.over))
+    term = gpu_values.emit_value(w, s.value)
+    new = _emit_reduction(w, s, Block(cast_text(term.text, s.value.dtype, kind), term.axes))
+    w.begin_tile(s.axes)
+    was = gpu_values.emit_load(w, s.buffer, s.index)
+    text = function_text(REDUCTION_COMBINERS[s.fn], [was.text, new.text], kind, kind)
+    gpu_values.emit_store(w, s.buffer, s.index, Block(text, was.axes | new.axes))
 
 
-def _reduced(w: Writer, s: Update, new: Block) -> Block:
+def _emit_reduction(w: Writer, s: Update, new: Block) -> Block:
     """Return the block reduced over the update's axes."""
-    over = gv.proper(s.over)
+    over = gpu_values.non_unit_axes(s.over)
     if not over:
         return new
     kind = s.buffer.dtype
     if not new.axes >= set(over):
-        new = Block(gv.whole(w, new, kind), frozenset(w.tile))
-    beyond = gv.within(w, frozenset(over))
+        new = Block(gpu_values.full_block(w, new, kind), frozenset(w.tile))
+    beyond = gpu_values.bounds_mask(w, frozenset(over))
     if beyond is not None:
-        start = number(unit(s.fn, kind), kind)
+        start = constant_text(identity_element(s.fn, kind), kind)
         new = Block(f"tl.where({beyond.text}, {new.text}, {start})", new.axes | beyond.axes)
     text = new.text
     for n in range(len(w.tile) - 1, len(w.tile) - 1 - len(over), -1):
-        text = reduced(s.fn, text, n, kind)
+        text = reduction_text(s.fn, text, n, kind)
     return Block(text, new.axes - set(over))
 
 
@@ -350,22 +350,22 @@ def _reduced(w: Writer, s: Update, new: Block) -> Block:
 _Operand = tuple[Expr, tuple[Axis, ...]]
 
 
-def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
+def _match_dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
     """Match a matrix product that tl.dot takes: its two factors with their tiles; None
     otherwise."""
-    axes, over = gv.proper(s.axes), gv.proper(s.over)
+    axes, over = gpu_values.non_unit_axes(s.axes), gpu_values.non_unit_axes(s.over)
     match s.fn, s.value, axes, over:
         case "sum", Apply("mul", (x, y)), (m, n), (k,):
             pass
         case _:
             return None
-    x, y = _narrow(x, y, (F16,) if interpreted else HALF)
+    x, y = _without_widening(x, y, (F16,) if interpreted else FLOAT16_DTYPES)
     if s.buffer.dtype != F32 or x.dtype not in (F16, BF16, F32):
         return None
-    high, wide, deep = gv.shape((m, n, k))
-    if min(high, deep) < DOT or wide < NARROW:
+    high, wide, deep = gpu_values.block_shape((m, n, k))
+    if min(high, deep) < MIN_DOT_EXTENT or wide < MIN_DOT_COLUMNS:
         return None
-    hanging = [gv.hangs_on(e, (m, n, k)) for e in (x, y)]
+    hanging = [gpu_values.dependent_axes(e, (m, n, k)) for e in (x, y)]
     if hanging == [(n, k), (m, k)]:
         x, y = y, x
     elif hanging != [(m, k), (n, k)]:
@@ -373,7 +373,7 @@ def _dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
     return (x, (m, k)), (y, (k, n))
 
 
-def _narrow(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
+def _without_widening(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
     """Return 16-bit operands without their cast to float32 for the product, which is exact within a
     dot."""
     match x, y:
@@ -383,12 +383,12 @@ def _narrow(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
     return x, y
 
 
-def _operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
+def _dot_operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
     """Return a factor of a dot, 0 beyond the extent of the summed axis."""
-    w.over(tile)
-    b = gv.value(w, e)
-    text = gv.whole(w, b, e.dtype)
-    inside = gv.within(w, frozenset((summed,)))
+    w.begin_tile(tile)
+    b = gpu_values.emit_value(w, e)
+    text = gpu_values.full_block(w, b, e.dtype)
+    inside = gpu_values.bounds_mask(w, frozenset((summed,)))
     if inside is None or (isinstance(e, Load) and e.tensor not in w.registers - w.zeroed):
         return text  # what is read is 0 there
-    return f"tl.where({inside.text}, {text}, {number(0, e.dtype)})"
+    return f"tl.where({inside.text}, {text}, {constant_text(0, e.dtype)})"

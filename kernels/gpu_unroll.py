@@ -16,22 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.kernels.gpu_blocks import DOT
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.te.expr import Tensor
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.walk import loads
 
 Scratch = tuple[tuple[Tensor, str], ...]
 
 
-def written_out(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...], Scratch]:
+def unroll_loops(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...], Scratch]:
     """Return the statements without such loops, and the buffers, some of which are split."""
-    apart = _apart(body, {t for t, _ in scratch})
+    apart = _split_buffers(body, {t for t, _ in scratch})
     if not apart:
         return tuple(body), scratch
-    w = _Writing(apart)
+    w = _Unroller(apart)
     new = tuple(w.body(body, {}))
     parts: dict[Tensor, list[Tensor]] = {}
     for (t, _), part in w.parts.items():
@@ -39,7 +39,7 @@ def written_out(body: Sequence[Stmt], scratch: Scratch) -> tuple[tuple[Stmt, ...
     return new, tuple((p, scope) for t, scope in scratch for p in parts.get(t, [t]))
 
 
-def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
+def _split_buffers(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
     """Return the buffers whose first index is an unrolled loop's axis at all uses."""
     counted: set[Tensor] = set()
     otherwise: set[Tensor] = set()
@@ -58,62 +58,62 @@ def _apart(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
     return (counted - otherwise) & scratch
 
 
-def _summed(s: For) -> bool:
+def _is_sum_block(s: For) -> bool:
     """True if it is a block of a sum, whose terms are taken together (codegen.py)."""
-    return s.axis.size >= DOT and len(s.body) == 1 and isinstance(s.body[0], Update)
+    return s.axis.size >= MIN_DOT_EXTENT and len(s.body) == 1 and isinstance(s.body[0], Update)
 
 
 @dataclass(slots=True)
-class _Writing:
+class _Unroller:
     """split_buffers: those with a part for each iteration; parts: these, by iteration."""
 
-    apart: set[Tensor]
+    split_buffers: set[Tensor]
     parts: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
 
     def body(self, body: Sequence[Stmt], env: Mapping[Axis, Expr]) -> Iterator[Stmt]:
         for s in body:
             match s:
-                case For(axis, inner, "unroll") if (env and not _summed(s)) or self.counted(s):
+                case For(axis, inner, "unroll") if (env and not _is_sum_block(s)) or self.indexes_parts(s):
                     assert isinstance(axis.extent, int)
                     for n in range(axis.extent):
                         yield from self.body(inner, {**env, axis: Const(n, axis.dtype)})
                 case For(_, inner):
-                    until = None if s.until is None else self.value(s.until, env)
+                    until = None if s.until is None else self.substitute(s.until, env)
                     yield replace(s, body=tuple(self.body(inner, env)), until=until)
                 case Store() | Update():
-                    at = self.value(Load(s.buffer, s.index, s.buffer.dtype), env)
+                    at = self.substitute(Load(s.buffer, s.index, s.buffer.dtype), env)
                     assert isinstance(at, Load)
-                    value = self.value(s.value, env)
+                    value = self.substitute(s.value, env)
                     yield replace(s, buffer=at.tensor, index=at.index, value=value)
 
-    def counted(self, s: For) -> bool:
+    def indexes_parts(self, s: For) -> bool:
         """True if the loop's axis indexes parts of a split buffer."""
         for x in s.body:
             if isinstance(x, For):
-                if self.counted(replace(s, body=x.body)):
+                if self.indexes_parts(replace(s, body=x.body)):
                     return True
                 continue
             own = Load(x.buffer, x.index, x.buffer.dtype)
             for y in (own, *loads(x.value)):
-                if y.tensor in self.apart and y.index[0] == s.axis:
+                if y.tensor in self.split_buffers and y.index[0] == s.axis:
                     return True
         return False
 
-    def value(self, e: Expr, env: Mapping[Axis, Expr]) -> Expr:
-        return self.partly(placed(e, env)) if env else e
+    def substitute(self, e: Expr, env: Mapping[Axis, Expr]) -> Expr:
+        return self.load_parts(substitute_axes(e, env)) if env else e
 
-    def partly(self, e: Expr) -> Expr:
+    def load_parts(self, e: Expr) -> Expr:
         """Return `e` reading parts in place of split buffers."""
         match e:
-            case Load(t, (Const(n), *rest), dtype) if t in self.apart:
+            case Load(t, (Const(n), *rest), dtype) if t in self.split_buffers:
                 key = t, int(n)
                 if key not in self.parts:
                     self.parts[key] = Tensor(f"{t.name}_{n}", t.dtype, t.shape[1:])
                 return Load(self.parts[key], tuple(rest), dtype)
             case Load(t, at, dtype):
-                return Load(t, tuple(map(self.partly, at)), dtype)
+                return Load(t, tuple(map(self.load_parts, at)), dtype)
             case Apply(fn, args, dtype):
-                return Apply(fn, tuple(map(self.partly, args)), dtype)
+                return Apply(fn, tuple(map(self.load_parts, args)), dtype)
             case Index(element, bound):
-                return Index(self.partly(element), bound)
+                return Index(self.load_parts(element), bound)
         return e

@@ -14,29 +14,29 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.kernels.address import flat_index, rejoined
+from superopt.kernels.address import flat_index, merge_div_mod
 from superopt.kernels.gpu_functions import (
     HELPERS,
-    OF_THE_FIRST,
-    POWERS,
-    applied,
-    cast,
-    number,
-    type_of,
-    typed,
+    FIRST_OPERAND_TYPED,
+    POWER_TEMPLATES,
+    function_text,
+    cast_text,
+    constant_text,
+    triton_type,
+    typed_constant,
 )
-from superopt.kernels.gpu_guards import guarded
+from superopt.kernels.gpu_guards import needs_guard
 from superopt.te import affine
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, F32, F64, I32, I64, INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
-from superopt.te.walk import axes_of, loads
+from superopt.te.walk import index_axes, loads
 
 # An opaque 0. For small quotients LLVM emits 16-bit operations, two per register with one undefined
 # half; ptxas 12.8 then drops what is added to the other.
-ZERO = "zero"
-LARGEST = 1 << 20  # Triton's limit
+ZERO_NAME = "zero"
+MAX_BLOCK_ELEMENTS = 1 << 20  # Triton's limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,21 @@ class Writer:
     """
 
     registers: frozenset[Tensor]
-    synced: frozenset[Tensor]
-    dots: str = "ieee"
+    read_and_stored: frozenset[Tensor]
+    dot_precision: str = "ieee"
     interpreted: bool = False
     names: dict[object, str] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", ZERO, *HELPERS})
+    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", ZERO_NAME, *HELPERS})
     ranges: dict[Axis, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     tile: tuple[Axis, ...] = ()
-    known: dict[tuple[tuple[Axis, ...], str], str] = field(default_factory=dict)
-    early: dict[tuple[str, str, tuple[Axis, ...]], Block] = field(default_factory=dict)
+    known_loads: dict[tuple[tuple[Axis, ...], str], str] = field(default_factory=dict)
+    hoisted: dict[tuple[str, str, tuple[Axis, ...]], Block] = field(default_factory=dict)
     stored: frozenset[Tensor] = frozenset()
     loads: int = 0
     zeroed: frozenset[Tensor] = frozenset()
-    folded: int = 0  # inside of which an index is printed
+    div_mod_depth: int = 0  # inside of which an index is printed
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -94,140 +94,140 @@ class Writer:
             self.names[t] = self.fresh(t.name)
         return self.names[t]
 
-    def over(self, axes: Sequence[Axis]) -> None:
+    def begin_tile(self, axes: Sequence[Axis]) -> None:
         """Begin a tile over these axes. Raises NotImplementedError if its block is too large."""
-        self.tile = proper(axes)
-        size = math.prod(shape(self.tile))
-        if size > LARGEST:
+        self.tile = non_unit_axes(axes)
+        size = math.prod(block_shape(self.tile))
+        if size > MAX_BLOCK_ELEMENTS:
             raise NotImplementedError(
                 f"a block of {size} elements over {', '.join(a.name for a in self.tile)}: Triton's "
-                f"have at most {LARGEST}; split an axis"
+                f"have at most {MAX_BLOCK_ELEMENTS}; split an axis"
             )
 
 
-def proper(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+def non_unit_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes of more than one step."""
     return tuple(a for a in axes if a.extent != 1)
 
 
-def padded(a: Axis) -> int:
+def padded_extent(a: Axis) -> int:
     """Return the least power of two that is at least the extent."""
     return 1 << max(a.size - 1, 0).bit_length()
 
 
-def shape(axes: Sequence[Axis]) -> tuple[int, ...]:
-    return tuple(map(padded, axes))
+def block_shape(axes: Sequence[Axis]) -> tuple[int, ...]:
+    return tuple(map(padded_extent, axes))
 
 
 # --- blocks ---
 
 
-def spread(tile: Sequence[Axis], text: str, axes: Sequence[Axis]) -> str:
+def expand_block(tile: Sequence[Axis], text: str, axes: Sequence[Axis]) -> str:
     """Return a block over some axes of the tile expanded to the tile's rank."""
     if not axes or len(tile) == len(axes):
         return text
     return f"{text}[{', '.join(':' if a in axes else 'None' for a in tile)}]"
 
 
-def whole(w: Writer, b: Block, dtype: DType) -> str:
+def full_block(w: Writer, b: Block, dtype: DType) -> str:
     """Return a value for each element of the tile."""
     if b.axes == set(w.tile) and w.tile:
         return b.text
-    how = f"tl.full({shape(w.tile)}, {b.text}, {type_of(dtype)})"
-    return f"tl.broadcast_to({b.text}, {shape(w.tile)})" if b.axes else how
+    how = f"tl.full({block_shape(w.tile)}, {b.text}, {triton_type(dtype)})"
+    return f"tl.broadcast_to({b.text}, {block_shape(w.tile)})" if b.axes else how
 
 
-def ragged(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+def padded_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes that are padded."""
-    return tuple(a for a in axes if padded(a) != a.size)
+    return tuple(a for a in axes if padded_extent(a) != a.size)
 
 
-def within(w: Writer, axes: frozenset[Axis]) -> Block | None:
+def bounds_mask(w: Writer, axes: frozenset[Axis]) -> Block | None:
     """Return the mask of these axes' extents; None if none is padded."""
-    some = ragged([a for a in w.tile if a in axes])
-    tests = [f"({_axis(w, a).text} < {a.size})" for a in some]
+    some = padded_axes([a for a in w.tile if a in axes])
+    tests = [f"({_axis_block(w, a).text} < {a.size})" for a in some]
     return Block(" & ".join(tests), frozenset(some)) if tests else None
 
 
-def both(w: Writer, a: Block | None, b: Block | None) -> Block | None:
+def combine_masks(w: Writer, a: Block | None, b: Block | None) -> Block | None:
     if a is None or b is None:
         return a or b
-    some = lifted(w, [a, b])
+    some = broadcast_scalar_masks(w, [a, b])
     return Block(f"{some[0].text} & {some[1].text}", a.axes | b.axes)
 
 
-def lifted(w: Writer, some: Sequence[Block]) -> list[Block]:
+def broadcast_scalar_masks(w: Writer, masks: Sequence[Block]) -> list[Block]:
     """Return masks of which scalars are broadcast, if others are blocks. Triton would do so, but
     its interpreter then makes an integer of a scalar test, which is no mask."""
-    if all(b.axes for b in some) or not any(b.axes for b in some):
-        return list(some)
+    if all(b.axes for b in masks) or not any(b.axes for b in masks):
+        return list(masks)
     ones = (1,) * len(w.tile)
     number = "(tl.full({}, tl.cast({}, tl.int32), tl.int32) != 0)"
-    return [b if b.axes else replace(b, text=number.format(ones, b.text)) for b in some]
+    return [b if b.axes else replace(b, text=number.format(ones, b.text)) for b in masks]
 
 
 # --- values ---
 
 
-def value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
+def emit_value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     """Emit `e` over the tile; where the guard fails, nothing is loaded for it."""
     if e.dtype == INDEX:
-        return index(w, e, guard)
+        return emit_index(w, e, guard)
     match e:
         case Const(v, dtype):
-            return Block(number(v, dtype))
+            return Block(constant_text(v, dtype))
         case Load(buffer, at):
-            return read(w, buffer, at, guard)
+            return emit_load(w, buffer, at, guard)
         case Apply("select", (test, Load(buffer, at), Const(v, dtype))) if (
             buffer not in w.registers
         ):
-            return read(w, buffer, at, both(w, value(w, test, guard), guard), number(v, dtype))
+            return emit_load(w, buffer, at, combine_masks(w, emit_value(w, test, guard), guard), constant_text(v, dtype))
         case Apply("select", (test, yes, no), dtype):
-            where = value(w, test, guard)
+            where = emit_value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
             some = [
-                value(w, x, both(w, own, guard) if guarded(x, test, w.registers) else guard)
+                emit_value(w, x, combine_masks(w, own, guard) if needs_guard(x, test, w.registers) else guard)
                 for x, own in ((yes, where), (no, other))
             ]
-            return _applied("select", [where, *some], dtype, dtype)
+            return _function_block("select", [where, *some], dtype, dtype)
         case Apply("tf32", (Load(buffer, at),)) if buffer in w.registers:
             # no bitwise operation first: ptxas drops such products (machine_code_check.py)
-            total = read(w, buffer, at, guard)  # begins with +0, so it is never -0
-            return _applied("tf32", [replace(total, text=f"{total.text} + 0.0")], F32, F32)
-        case Apply("pow", (x, Const(n)), dtype) if n in POWERS and dtype in (F32, F64):
-            base = value(w, x, guard)
-            return Block(POWERS[n].format(base.text), base.axes)
+            total = emit_load(w, buffer, at, guard)  # begins with +0, so it is never -0
+            return _function_block("tf32", [replace(total, text=f"{total.text} + 0.0")], F32, F32)
+        case Apply("pow", (x, Const(n)), dtype) if n in POWER_TEMPLATES and dtype in (F32, F64):
+            base = emit_value(w, x, guard)
+            return Block(POWER_TEMPLATES[n].format(base.text), base.axes)
         case Apply(fn, args, dtype):
             known = all(isinstance(a, Const) for a in args)
-            some = [value(w, a, guard) for a in args]
+            some = [emit_value(w, a, guard) for a in args]
             if known:  # else Python would compute it
                 kinds = [I64 if a.dtype == INDEX else a.dtype for a in args]
-                some = [Block(typed(b.text, t)) for t, b in zip(kinds, some, strict=True)]
-            elif fn in OF_THE_FIRST and isinstance(args[0], Const):
-                some[0] = Block(typed(some[0].text, args[0].dtype))
+                some = [Block(typed_constant(b.text, t)) for t, b in zip(kinds, some, strict=True)]
+            elif fn in FIRST_OPERAND_TYPED and isinstance(args[0], Const):
+                some[0] = Block(typed_constant(some[0].text, args[0].dtype))
             kind = args[0].dtype
-            return _applied(fn, lifted(w, some) if kind == BOOL else some, kind, dtype)
+            return _function_block(fn, broadcast_scalar_masks(w, some) if kind == BOOL else some, kind, dtype)
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
-def _applied(fn: str, some: Sequence[Block], kind: DType, dtype: DType) -> Block:
-    axes = frozenset[Axis]().union(*(b.axes for b in some))
-    return Block(applied(fn, [b.text for b in some], kind, dtype), axes)
+def _function_block(fn: str, blocks: Sequence[Block], kind: DType, dtype: DType) -> Block:
+    axes = frozenset[Axis]().union(*(b.axes for b in blocks))
+    return Block(function_text(fn, [b.text for b in blocks], kind, dtype), axes)
 
 
 # --- indices ---
 
 
-def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
+def emit_index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     """Emit an index: scalar terms first. It has 32 bits, as Triton's ranges do, if these hold all
     terms."""
     terms: list[Block] = []
-    p = ix.polynomial(rejoined(e) or e)
-    wide = _wide(p)
+    p = te_index.polynomial(merge_div_mod(e) or e)
+    wide = _needs_64_bits(p)
     for atoms, c in p.items():
         if any(isinstance(a, Axis) and a.extent == 1 for a in atoms):
             continue
-        some = [_atom(w, a, guard) for a in atoms]
+        some = [_index_atom(w, a, guard) for a in atoms]
         texts = [b.text for b in some] + ([str(c)] if c != 1 or not atoms else [])
         if atoms and wide:
             texts[0] = f"tl.cast({texts[0]}, tl.int64)"
@@ -240,159 +240,159 @@ def index(w: Writer, e: Expr, guard: Block | None = None) -> Block:
     return Block(f"({text})" if len(terms) > 1 else text, axes)
 
 
-def _wide(p: ix.Poly) -> bool:
+def _needs_64_bits(p: te_index.Poly) -> bool:
     """True if its terms or partial sums may exceed 32 bits. Unknown terms come from data, at most a
     size: indices of a tensor of fewer than 2^31 elements."""
     most = 0
     for atoms, c in p.items():
-        known = affine.interval(ix.as_index(ix.from_polynomial({atoms: c})))
+        known = affine.interval(te_index.as_index(te_index.from_polynomial({atoms: c})))
         most += max(map(abs, known)) if known is not None else 0
     return most >= 1 << 31
 
 
-def _axis(w: Writer, a: Axis) -> Block:
+def _axis_block(w: Writer, a: Axis) -> Block:
     if a in w.tile:
         if a not in w.ranges:
             w.ranges[a] = w.fresh(a.name)
-        name = spread(w.tile, w.ranges[a], (a,))
-        return Block(f"({name} + {ZERO})" if w.folded else name, frozenset((a,)))
+        name = expand_block(w.tile, w.ranges[a], (a,))
+        return Block(f"({name} + {ZERO_NAME})" if w.div_mod_depth else name, frozenset((a,)))
     return Block("0" if a.extent == 1 else w.names[a])
 
 
-def _atom(w: Writer, a: Expr, guard: Block | None) -> Block:
+def _index_atom(w: Writer, a: Expr, guard: Block | None) -> Block:
     match a:
         case Axis():
-            return _axis(w, a)
+            return _axis_block(w, a)
         case Index(element, bound):
-            at = value(w, element, guard)
+            at = emit_value(w, element, guard)
             if element.dtype.bits < 32:  # which may not hold the bound
-                at = Block(cast(at.text, element.dtype, I32), at.axes)
-            some = [at, index(w, bound, guard)]
-            return _called("_wrapped({0}, {1})", some)
+                at = Block(cast_text(at.text, element.dtype, I32), at.axes)
+            some = [at, emit_index(w, bound, guard)]
+            return _format_blocks("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
             known = affine.interval(x)
             # Triton truncates, and assumes remainders of contiguous values to be contiguous, also
             # if some are negative: then a multiple of the divisor is added
             least = 0 if known is None else min(known[0] // n, 0)
-            w.folded += 1
-            some = [index(w, ix.as_index(x - least * n), guard), index(w, y, guard)]
-            w.folded -= 1
+            w.div_mod_depth += 1
+            some = [emit_index(w, te_index.as_index(x - least * n), guard), emit_index(w, y, guard)]
+            w.div_mod_depth -= 1
             if known is None:
                 rest = "_floored({0}, {1})"
-                return _called(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
+                return _format_blocks(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
             if fn == "mod":
-                return _called("({0} % {1})", some)
-            return _called(f"({{0}} // {{1}} + {least})" if least else "({0} // {1})", some)
+                return _format_blocks("({0} % {1})", some)
+            return _format_blocks(f"({{0}} // {{1}} + {least})" if least else "({0} // {1})", some)
         case Apply("min" | "max" as fn, args):
-            return _called(f"tl.{fn}imum({{0}}, {{1}})", [index(w, x, guard) for x in args])
+            return _format_blocks(f"tl.{fn}imum({{0}}, {{1}})", [emit_index(w, x, guard) for x in args])
     raise NotImplementedError(f"index {a}")
 
 
-def _called(template: str, some: Sequence[Block]) -> Block:
-    axes = frozenset[Axis]().union(*(b.axes for b in some))
-    return Block(template.format(*(b.text for b in some)), axes)
+def _format_blocks(template: str, blocks: Sequence[Block]) -> Block:
+    axes = frozenset[Axis]().union(*(b.axes for b in blocks))
+    return Block(template.format(*(b.text for b in blocks)), axes)
 
 
 # --- memory and registers ---
 
 
-def read(
-    w: Writer, buffer: Tensor, at: Sequence[Expr], guard: Block | None = None, other: str = ""
+def emit_load(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], guard: Block | None = None, fallback: str = ""
 ) -> Block:
     """Emit a load; where the guard fails, the value is `fallback`, or arbitrary."""
     if buffer in w.registers:
-        return _held(w, buffer, at)
-    place = index(w, flat_index(buffer, at), guard)
+        return _register_block(w, buffer, index)
+    place = emit_index(w, flat_index(buffer, index), guard)
     pointer = f"{w.buffer(buffer)} + {place.text}"
-    found = early(w, pointer, guard)
-    if found is not None and not other:
+    found = hoisted_load(w, pointer, guard)
+    if found is not None and not fallback:
         return found
-    mask = both(w, guard, within(w, place.axes))
-    mask = lifted(w, [mask, place])[0] if mask else None
+    mask = combine_masks(w, guard, bounds_mask(w, place.axes))
+    mask = broadcast_scalar_masks(w, [mask, place])[0] if mask else None
     axes = place.axes | (mask.axes if mask else frozenset())
     if axes != place.axes:
-        sizes = tuple(padded(a) if a in axes else 1 for a in w.tile)
+        sizes = tuple(padded_extent(a) if a in axes else 1 for a in w.tile)
         pointer = f"tl.broadcast_to({pointer}, {sizes})"
-    rest = f", mask={mask.text}, other={other or 0}" if mask else ""
+    rest = f", mask={mask.text}, other={fallback or 0}" if mask else ""
     text = f"tl.load({pointer}{rest})"
     key = w.tile, text
-    if key not in w.known:
+    if key not in w.known_loads:
         w.loads += 1
-        w.known[key] = w.fresh(f"v{w.loads}")
-        w.line(f"{w.known[key]} = {text}")
-    return Block(w.known[key], axes)
+        w.known_loads[key] = w.fresh(f"v{w.loads}")
+        w.line(f"{w.known_loads[key]} = {text}")
+    return Block(w.known_loads[key], axes)
 
 
-def early(w: Writer, at: str, guard: Block | None) -> Block | None:
+def hoisted_load(w: Writer, address: str, guard: Block | None) -> Block | None:
     """Return the hoisted load of an address, unconditional or with this guard."""
     whens = ("", guard.text) if guard else ("",)
-    return next((x for when in whens if (x := w.early.get((at, when, w.tile)))), None)
+    return next((x for when in whens if (x := w.hoisted.get((address, when, w.tile)))), None)
 
 
-def _held(w: Writer, buffer: Tensor, at: Sequence[Expr]) -> Block:
+def _register_block(w: Writer, buffer: Tensor, index: Sequence[Expr]) -> Block:
     """Return a register as a block of the tile."""
-    axes = dimensions(buffer, at)
+    axes = tile_axes(buffer, index)
     assert axes is not None
     ordered = [a for a in w.tile if a in axes]
-    text = _permuted(w.buffer(buffer), axes, ordered)
-    return Block(spread(w.tile, text, ordered), frozenset(axes))
+    text = _permute_text(w.buffer(buffer), axes, ordered)
+    return Block(expand_block(w.tile, text, ordered), frozenset(axes))
 
 
-def _permuted(text: str, axes: Sequence[Axis], ordered: Sequence[Axis]) -> str:
+def _permute_text(text: str, axes: Sequence[Axis], ordered: Sequence[Axis]) -> str:
     """Return a block over `axes` permuted to `ordered`."""
     if list(axes) == list(ordered):
         return text
     return f"tl.permute({text}, {tuple(axes.index(a) for a in ordered)})"
 
 
-def write(w: Writer, buffer: Tensor, at: Sequence[Expr], new: Block) -> None:
+def emit_store(w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Block) -> None:
     """Emit a store for each element of the tile."""
     if buffer in w.registers:
-        axes = dimensions(buffer, at)
+        axes = tile_axes(buffer, index)
         assert axes is not None
-        text = _permuted(whole(w, new, buffer.dtype), w.tile, axes)
+        text = _permute_text(full_block(w, new_value, buffer.dtype), w.tile, axes)
         w.line(f"{w.buffer(buffer)} = {text}")
         old = re.compile(rf"\b{w.buffer(buffer)}\b")  # loads whose index or mask uses it
-        w.known = {k: v for k, v in w.known.items() if not old.search(k[1])}
+        w.known_loads = {k: v for k, v in w.known_loads.items() if not old.search(k[1])}
         return
-    place = index(w, flat_index(buffer, at))
+    place = emit_index(w, flat_index(buffer, index))
     if place.axes != set(w.tile):
         raise NotImplementedError(
-            f"{buffer.name}[{', '.join(map(str, at))}] is stored once for each of "
+            f"{buffer.name}[{', '.join(map(str, index))}] is stored once for each of "
             f"{', '.join(a.name for a in w.tile)}: the index must depend on all of them"
         )
-    mask = within(w, place.axes)
+    mask = bounds_mask(w, place.axes)
     rest = f", mask={mask.text}" if mask else ""
-    w.known.clear()
+    w.known_loads.clear()
     # other threads of the program may read before and after
-    around = ["tl.debug_barrier()"] if buffer in w.synced else []
-    store = f"tl.store({w.buffer(buffer)} + {place.text}, {new.text}{rest})"
+    around = ["tl.debug_barrier()"] if buffer in w.read_and_stored else []
+    store = f"tl.store({w.buffer(buffer)} + {place.text}, {new_value.text}{rest})"
     w.lines += ["    " * w.depth + x for x in (*around, store, *around)]
 
 
-def dimensions(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis, ...] | None:
+def tile_axes(buffer: Tensor, index: Sequence[Expr]) -> tuple[Axis, ...] | None:
     """Return the axes of a tile that covers the buffer, by dimension, without those of extent 1; or
     the one axis along which all of it is read in order. None for any other index."""
     found = []
-    for i, n in zip(at, buffer.shape, strict=True):
+    for i, n in zip(index, buffer.shape, strict=True):
         if n == 1:
             continue
         if not isinstance(i, Axis) or i.extent != n or i in found:
-            return _one_axis(buffer, at)
+            return _one_axis(buffer, index)
         found.append(i)
     return tuple(found)
 
 
-def _one_axis(buffer: Tensor, at: Sequence[Expr]) -> tuple[Axis] | None:
-    zero: dict[Expr, Expr] = {a: ix.as_index(0) for i in at for a in axes_of(i) if a.extent == 1}
-    flat = ix.substitute(flat_index(buffer, at), zero)
-    match rejoined(flat) or flat:
-        case Axis(_, extent) as one if extent == math.prod(map(ix.dim, buffer.shape)):
+def _one_axis(buffer: Tensor, index: Sequence[Expr]) -> tuple[Axis] | None:
+    zero: dict[Expr, Expr] = {a: te_index.as_index(0) for i in index for a in index_axes(i) if a.extent == 1}
+    flat = te_index.substitute(flat_index(buffer, index), zero)
+    match merge_div_mod(flat) or flat:
+        case Axis(_, extent) as one if extent == math.prod(map(te_index.dim, buffer.shape)):
             return (one,)
     return None
 
 
-def hangs_on(e: Expr, tile: Sequence[Axis]) -> tuple[Axis, ...]:
+def dependent_axes(e: Expr, tile: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes of a tile that a value or its indices depend on."""
-    found = axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
+    found = index_axes(e) | {a for x in loads(e) for a in index_axes(x)}
     return tuple(a for a in tile if a in found)

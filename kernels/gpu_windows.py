@@ -3,7 +3,7 @@ several rows, which share the overlap of their windows."""
 
 from __future__ import annotations
 
-from superopt.kernels.gpu_blocks import DOT, count, side_by_side
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, result_elements, memory_order_axes
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
     Parallel,
@@ -27,26 +27,26 @@ TILES = {
 }
 # The same for products, with rows stacked in a tile (`window_schedule`), by 11 of these. Many rows
 # leave few programs: from so many elements on.
-ABOVE = ((1024, 64, 7, 4), (1024, 64, 4, 4), (512, 32, 7, 2), (1024, 64, 2, 4), (256, 64, 7, 1),
+STACKED_TILES = ((1024, 64, 7, 4), (1024, 64, 4, 4), (512, 32, 7, 2), (1024, 64, 2, 4), (256, 64, 7, 1),
          (512, 32, 1, 4), (1024, 64, 1, 4))  # fmt: skip
-DEEP = {7: 1 << 20, 2: 1 << 17, 1: 0}
-LOST = 1.2  # computed rows over existing ones
+MIN_STACKED_ELEMENTS = {7: 1 << 20, 2: 1 << 17, 1: 0}
+MAX_ROW_RATIO = 1.2  # computed rows over existing ones
 
 
-def windows(p: Problem) -> tuple[Axis, Axis] | None:
+def window_axes(p: Problem) -> tuple[Axis, Axis] | None:
     """Return the last two axes of a result of windows (image columns and channels), if the reduced
     elements are strided: with both axes in the tile, addresses need no division. None otherwise."""
-    order, found = side_by_side(p), reduction(p.tensor)
+    order, found = memory_order_axes(p), reduction(p.tensor)
     if found is None or len(found.axes) < 2 or len(order) < 3:
         return None
     row, column = order[-2:]
-    return (row, column) if row.size > 1 and column.size >= DOT else None
+    return (row, column) if row.size > 1 and column.size >= MIN_DOT_EXTENT else None
 
 
-def tall(p: Problem) -> tuple[Axis, Axis] | None:
+def stacked_axes(p: Problem) -> tuple[Axis, Axis] | None:
     """Return the axis before the rows of `window_axes`, and the reduction axis along which windows
     of neighbours overlap, so that neighbours share loads. None if there are none."""
-    order, found = side_by_side(p), reduction(p.tensor)
+    order, found = memory_order_axes(p), reduction(p.tensor)
     if found is None:
         return None
     high = order[-3]
@@ -60,10 +60,10 @@ def tall(p: Problem) -> tuple[Axis, Axis] | None:
     return None
 
 
-def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
+def window_schedule(p: Problem, rows: int, columns: int, stacked_rows: int = 1) -> Schedule:
     """Return the schedule of tiles of both axes of `window_axes`, reductions term by term, with
     stacked_rows rows in separate registers that share loads."""
-    order, found, along = side_by_side(p), reduction(p.tensor), tall(p)
+    order, found, along = memory_order_axes(p), reduction(p.tensor), stacked_axes(p)
     assert found is not None
     *rest, row, column = (a.name for a in order)
     over = [a.name for a in found.axes]
@@ -74,9 +74,9 @@ def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
         Split(column, min(columns, order[-1].size)),
     ]
     apart: list[Primitive] = []
-    if deep > 1 and along is not None:
+    if stacked_rows > 1 and along is not None:
         high, k = (a.name for a in along)
-        steps.append(Split(high, min(deep, along[0].size)))
+        steps.append(Split(high, min(stacked_rows, along[0].size)))
         outer[outer.index(high)] = f"{high}.o"
         over = [*(a for a in over if a != k), f"{high}.i", k]
         apart = [Unroll(f"{high}.i"), Unroll(k)]
@@ -86,13 +86,13 @@ def tile(p: Problem, rows: int, columns: int, deep: int = 1) -> Schedule:
     )  # fmt: skip
 
 
-def tiles(p: Problem, found: Reduce) -> list[tuple[int, int, int, int]]:
+def tile_candidates(p: Problem, reduction_expr: Reduce) -> list[tuple[int, int, int, int]]:
     """Return (elements, channels, stacked rows, warps), best first; see TILES and STACKED_TILES."""
-    along = tall(p) if any(x.tensor in p.constants for x in loads(found.body)) else None
+    along = stacked_axes(p) if any(x.tensor in p.constants for x in loads(reduction_expr.body)) else None
     if along is None:
         some = TILES[16 if p.tensor.dtype.bits == 16 else 32]
         return [(elements, wide, 1, warps) for elements, wide, warps in some]
     high = along[0].size
-    best = next(d for d, n in DEEP.items() if count(p.tensor) >= n)
+    best = next(d for d, n in MIN_STACKED_ELEMENTS.items() if result_elements(p.tensor) >= n)
     waste = {d: -(-high // d) * d / high for d in (1, 2, 4, 7)}
-    return sorted(ABOVE, key=lambda x: (waste[x[2]] > LOST, x[2] != best))
+    return sorted(STACKED_TILES, key=lambda x: (waste[x[2]] > MAX_ROW_RATIO, x[2] != best))

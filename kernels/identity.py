@@ -7,50 +7,50 @@ from hashlib import blake2b
 from pathlib import Path
 
 from superopt import te
-from superopt.kernels.layout import Layout, Scatter
+from superopt.kernels.layout import Layout, ScatteredLayout
 from superopt.kernels.problem import Problem
 from superopt.kernels.tile import For, Kernel, Stmt, Store
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
-SIZE = 10  # of a digest
+DIGEST_BYTES = 10  # of a digest
 
 
-def identity(kernel: Kernel) -> str:
+def kernel_digest(kernel: Kernel) -> str:
     """Return the digest of a kernel: equal for kernels with the same code. Names do not count."""
-    w = _Written()
+    w = _Serializer()
     w.kernel(kernel)
     return w.digest()
 
 
-def computation(p: Problem) -> str:
+def problem_digest(p: Problem) -> str:
     """Return the digest of a problem: equal for problems with the same candidate kernels. It
     depends on whether Winograd and Strassen are allowed."""
-    w = _Written()
+    w = _Serializer()
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
-    w.lines += [f"{n} {t.type} {_lies(p.layouts.get(t))} {t in p.constants}" for n, t in places]
-    return f"{w.digest()}-{p.width}{'' if p.tiles else '-plain'}"
+    w.lines += [f"{n} {t.type} {_layout_text(p.layouts.get(t))} {t in p.constants}" for n, t in places]
+    return f"{w.digest()}-{p.width}{'' if p.allow_winograd else '-plain'}"
 
 
-def _lies(layout: Layout | Scatter | None) -> str:
-    if isinstance(layout, Scatter):
+def _layout_text(layout: Layout | ScatteredLayout | None) -> str:
+    if isinstance(layout, ScatteredLayout):
         at = ", ".join(map(str, layout.index))
         return f"{layout.layout} of {layout.shape} at {at} for {layout.axes}"
     return str(layout or "")
 
 
 @lru_cache
-def sources() -> str:
+def sources_digest() -> str:
     """Return the digest of this package's sources, since another version generates other code."""
-    found = blake2b(digest_size=SIZE)
+    found = blake2b(digest_size=DIGEST_BYTES)
     for folder in (Path(__file__).parent, Path(te.__file__).parent):
         for path in sorted(folder.glob("*.py")):
             found.update(path.read_bytes())
     return found.hexdigest()
 
 
-class _Written:
+class _Serializer:
     """Expressions as text with constants' types; buffers are numbered."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Written:
         self.lines: list[str] = []
 
     def digest(self) -> str:
-        return blake2b("\n".join(self.lines).encode(), digest_size=SIZE).hexdigest()
+        return blake2b("\n".join(self.lines).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
     def kernel(self, k: Kernel) -> None:
         for n, p in enumerate(k.params):
@@ -82,21 +82,21 @@ class _Written:
         if t not in self.places:
             name = self.places[t] = f"v{len(self.places)}"
             if t.body is not None:
-                axes = " ".join(map(_axis, t.axes))
+                axes = " ".join(map(_axis_text, t.axes))
                 self.lines.append(f"{name} {t.type}[{axes}] = {self.expr(t.body)}")
         return self.places[t]
 
     def stmt(self, s: Stmt) -> None:
         if isinstance(s, For):
             until = "" if s.until is None else f" until {self.expr(s.until)}"
-            self.lines.append(f"for {_axis(s.axis)} {s.kind}{until} {{")
+            self.lines.append(f"for {_axis_text(s.axis)} {s.kind}{until} {{")
             for inner in s.body:
                 self.stmt(inner)
             self.lines.append("}")
             return
-        axes, over = " ".join(map(_axis, s.axes)), ""
+        axes, over = " ".join(map(_axis_text, s.axes)), ""
         if not isinstance(s, Store):
-            over = f"{s.fn} {' '.join(map(_axis, s.over))}"
+            over = f"{s.fn} {' '.join(map(_axis_text, s.over))}"
         where = ",".join(map(self.expr, s.index))
         self.lines.append(f"{self.places[s.buffer]}[{where}]={self.expr(s.value)} {axes}|{over}")
 
@@ -115,11 +115,11 @@ class _Written:
             case Load(tensor, index):
                 return f"{self.tensor(tensor)}[{','.join(map(self.expr, index))}]"
             case Reduce(fn, axes, body):
-                return f"{fn}({self.expr(body)} for {' '.join(map(_axis, axes))})"
+                return f"{fn}({self.expr(body)} for {' '.join(map(_axis_text, axes))})"
             case Index(element, bound):
                 return f"at({self.expr(element)},{self.expr(bound)})"
         raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
-def _axis(a: Axis) -> str:
+def _axis_text(a: Axis) -> str:
     return f"{a.name}<{a.extent}"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.transform import Scheduled, reduction
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
-from superopt.te.walk import axes_of
+from superopt.te.walk import index_axes
 
 
 def _dot(k: int) -> Tensor:
@@ -23,7 +23,7 @@ def _dot(k: int) -> Tensor:
     return compute((), lambda: reduce_sum(k, lambda x: a[x] * b[x]))
 
 
-def _product(m: int, n: int, k: int) -> Tensor:
+def _matrix_product(m: int, n: int, k: int) -> Tensor:
     """Return the matrix product of tensor cores (mma), AMX and SME."""
     a, b = Tensor("a", F32, (m, k)), Tensor("b", F32, (k, n))
     return compute((m, n), lambda i, j: reduce_sum(k, lambda x: a[i, x] * b[x, j]))
@@ -31,12 +31,12 @@ def _product(m: int, n: int, k: int) -> Tensor:
 
 INTRINSICS: dict[str, Tensor] = {
     "dot4": _dot(4),
-    "mma4x4x4": _product(4, 4, 4),
-    "mma16x16x16": _product(16, 16, 16),
+    "mma4x4x4": _matrix_product(4, 4, 4),
+    "mma16x16x16": _matrix_product(16, 16, 16),
 }
 
 
-def matched(s: Scheduled, n: int, name: str) -> None:
+def check_intrinsic(s: Scheduled, n: int, name: str) -> None:
     """Raise IllegalSchedule unless the loops from the n-th on compute the intrinsic."""
     what = f"tensorize({s.loops[n].axis.name.removeprefix(s.prefix)}, {name})"
     if name not in INTRINSICS:
@@ -49,34 +49,34 @@ def matched(s: Scheduled, n: int, name: str) -> None:
     wanted = [(a.name, a.extent, False) for a in meant.axes]
     wanted += [(a.name, a.extent, True) for a in meant.body.axes]
     if [x[1:] for x in loops] != [x[1:] for x in wanted]:
-        raise IllegalSchedule(f"{what}: the loops are {_words(loops)}, not {_words(wanted)}")
+        raise IllegalSchedule(f"{what}: the loops are {_loops_text(loops)}, not {_loops_text(wanted)}")
     inner = dict(zip((x.axis for x in s.loops[n:]), (*meant.axes, *meant.body.axes), strict=True))
-    if not _same(found.body, meant.body.body, s.env, inner):
+    if not _is_same_term(found.body, meant.body.body, s.env, inner):
         raise IllegalSchedule(f"{what}: {found.body} is not {meant.body.body} in these loops")
 
 
-def _words(loops: Sequence[tuple[str, object, bool]]) -> str:
+def _loops_text(loops: Sequence[tuple[str, object, bool]]) -> str:
     return ", ".join(f"{name} < {n}{' reduced' * over}" for name, n, over in loops)
 
 
-def _same(e: Expr, meant: Expr, env: dict[Expr, Expr], inner: dict[Axis, Axis]) -> bool:
-    match e, meant:
+def _is_same_term(e: Expr, expected: Expr, env: dict[Expr, Expr], inner: dict[Axis, Axis]) -> bool:
+    match e, expected:
         case Apply("cast", (x,)), Load():
-            return _same(x, meant, env, inner)
+            return _is_same_term(x, expected, env, inner)
         case Apply(f, some), Apply(g, others) if f == g and len(some) == len(others):
-            return all(_same(x, y, env, inner) for x, y in zip(some, others, strict=True))
+            return all(_is_same_term(x, y, env, inner) for x, y in zip(some, others, strict=True))
         case Load(_, index), Load(_, wanted):
-            moving = (_moving(ix.substitute(i, env), inner) for i in index)
+            moving = (_inner_index(index.substitute(i, env), inner) for i in index)
             return tuple(i for i in moving if i is not None) == wanted
     return False
 
 
-def _moving(i: Expr, inner: dict[Axis, Axis]) -> Expr | None:
+def _inner_index(i: Expr, inner: dict[Axis, Axis]) -> Expr | None:
     """Return the part of an index that depends on the inner loops, over the intrinsic's axes; None
     if there is none."""
-    part: ix.Poly = {
+    part: index.Poly = {
         atoms: c
-        for atoms, c in ix.polynomial(i).items()
-        if any(axes_of(a) & inner.keys() for a in atoms)
+        for atoms, c in index.polynomial(i).items()
+        if any(index_axes(a) & inner.keys() for a in atoms)
     }
-    return ix.substitute(ix.from_polynomial(part), dict(inner.items())) if part else None
+    return index.substitute(index.from_polynomial(part), dict(inner.items())) if part else None

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
@@ -24,14 +24,14 @@ class Part:
 
     axis: int
     block: int = 1
-    within: bool = False
+    is_inner: bool = False
     border: int = 0
 
     def __str__(self) -> str:
         inner = f"i{self.axis}" + (f"+{self.border}" if self.border else "")
         if self.block == 1:
             return inner
-        return f"{inner}{'%' if self.within else '//'}{self.block}"
+        return f"{inner}{'%' if self.is_inner else '//'}{self.block}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ class Layout:
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of the buffer of a tensor of this shape."""
         return tuple(
-            p.block if p.within else -(-(shape[p.axis] + 2 * p.border) // p.block)
+            p.block if p.is_inner else -(-(shape[p.axis] + 2 * p.border) // p.block)
             for p in self.parts
         )
 
-    def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    def buffer_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return the buffer index of the element at `index`."""
         out: list[Expr] = []
         for p in self.parts:
-            i = ix.as_index(index[p.axis] + p.border)
+            i = te_index.as_index(index[p.axis] + p.border)
             if p.block > 1:
-                i = ix.as_index(i % p.block if p.within else i // p.block)
+                i = te_index.as_index(i % p.block if p.is_inner else i // p.block)
             out.append(i)
         return tuple(out)
 
@@ -79,7 +79,7 @@ def row_major(rank: int) -> Layout:
     return Layout(tuple(Part(n) for n in range(rank)))
 
 
-def parsed(text: str) -> Layout:
+def parse_layout(text: str) -> Layout:
     """Parse a layout. Raises ValueError for other text."""
     parts = []
     for word in text.split():
@@ -88,14 +88,14 @@ def parsed(text: str) -> Layout:
             raise ValueError(f"{word} is not a layout part, such as i1//16")
         axis, border, how, block = m.groups()
         parts.append(Part(int(axis), int(block or 1), how == "%", int(border or 0)))
-    checked(parts)
+    check_parts(parts)
     return Layout(tuple(parts))
 
 
-def checked(parts: Sequence[Part]) -> None:
+def check_parts(parts: Sequence[Part]) -> None:
     """Raise ValueError unless each axis appears once, whole or in blocks."""
     for axis in range(1 + max((p.axis for p in parts), default=-1)):
-        own = sorted((p.within, p.block, p.border) for p in parts if p.axis == axis)
+        own = sorted((p.is_inner, p.block, p.border) for p in parts if p.axis == axis)
         whole = len(own) == 1 and not own[0][0] and own[0][1] == 1
         blocks = (
             len(own) == 2 and [w for w, _, _ in own] == [False, True] and own[0][1:] == own[1][1:]
@@ -106,7 +106,7 @@ def checked(parts: Sequence[Part]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter:
+class ScatteredLayout:
     """The layout of a tensor whose elements are stored within another tensor, at `index` over the
     tensor's own axes. Several equal elements may share a place."""
 
@@ -115,39 +115,39 @@ class Scatter:
     axes: tuple[Axis, ...]
     index: tuple[Expr, ...]
 
-    def own(self) -> Layout:
+    def axes_layout(self) -> Layout:
         """Return the layout of the tensor's own axes: that of the other tensor, if ranks agree."""
         return self.layout if len(self.axes) == len(self.index) else row_major(len(self.axes))
 
 
-def lying(layout: Layout | Scatter | None, rank: int) -> Layout:
+def effective_layout(layout: Layout | ScatteredLayout | None, rank: int) -> Layout:
     """Return the layout of a tensor's own axes, even if it is stored within another tensor."""
-    if isinstance(layout, Scatter):
-        return layout.own()
+    if isinstance(layout, ScatteredLayout):
+        return layout.axes_layout()
     return layout or row_major(rank)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class BufferView:
     """A tensor in a buffer, or its region from `begin` on; if the buffer holds several copies (its
     first dimension), the copy at `slot`."""
 
     buffer: Tensor
-    layout: Layout | Scatter
+    layout: Layout | ScatteredLayout
     begin: tuple[Expr, ...] = ()
     slot: tuple[Expr, ...] = ()
 
-    def place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        return (*self.slot, *self._place(index))
+    def buffer_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        return (*self.slot, *self._layout_index(index))
 
-    def _place(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    def _layout_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         if self.begin:
-            index = [ix.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
-        if isinstance(self.layout, Scatter):
+            index = [te_index.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
+        if isinstance(self.layout, ScatteredLayout):
             env: dict[Expr, Expr] = dict(zip(self.layout.axes, index, strict=True))
-            at = [ix.substitute(i, env) for i in self.layout.index]
-            return self.layout.layout.place(at)
-        return self.layout.place(index)
+            at = [te_index.substitute(i, env) for i in self.layout.index]
+            return self.layout.layout.buffer_index(at)
+        return self.layout.buffer_index(index)
 
     def border(self, axis: int) -> int:
-        return 0 if isinstance(self.layout, Scatter) else self.layout.border(axis)
+        return 0 if isinstance(self.layout, ScatteredLayout) else self.layout.border(axis)

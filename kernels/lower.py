@@ -16,23 +16,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.kernels.element import Nest
-from superopt.kernels.layout import Layout, Scatter, Stored, row_major
-from superopt.kernels.place import Given, Placed, emitted, placed, scheduled
-from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule, text
-from superopt.kernels.staging import Staged, staged
+from superopt.kernels.element import KernelState
+from superopt.kernels.layout import Layout, ScatteredLayout, BufferView, row_major
+from superopt.kernels.place import LoweringInput, PlacedLoops, emit_placed, place_loops, apply_or_default
+from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule, schedule_text
+from superopt.kernels.staging import StagedTensors, stage_tensors
 from superopt.kernels.tile import Kernel, Stmt
-from superopt.kernels.transform import unscheduled
+from superopt.kernels.transform import initial_loops
 from superopt.te.expr import Tensor
-from superopt.te.walk import stages
+from superopt.te.walk import computed_tensors
 
 
-def lowered(
+def lower_kernel(
     name: str,
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     schedules: Mapping[Tensor, Schedule] | None = None,
-    layouts: Mapping[Tensor, Layout | Scatter] | None = None,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout] | None = None,
     tables: Mapping[Tensor, np.ndarray] | None = None,
     packed: Sequence[Tensor] = (),
 ) -> Kernel:
@@ -43,59 +43,59 @@ def lowered(
     constants, passed in the order in which the kernel reads them. Raises IllegalSchedule.
     """
     how, known = schedules or {}, tables or {}
-    made = staged(outputs, how, known)
-    results = [made.now[o] for o in outputs]
-    nest = Nest(packed=dict.fromkeys(packed))
-    given = _given(made, how, layouts or {}, results)
+    made = stage_tensors(outputs, how, known)
+    results = [made.replacements[o] for o in outputs]
+    nest = KernelState(packed=dict.fromkeys(packed))
+    given = _collect_input(made, how, layouts or {}, results)
     for t in inputs:
         if t in given.layouts:
-            nest.stored[t] = buffer(t.name, t, given.layouts[t])
-    loops: list[Placed] = []
+            nest.stored[t] = buffer_view(t.name, t, given.layouts[t])
+    loops: list[PlacedLoops] = []
     body: list[Stmt] = []
     for root in made.order:
-        if root in given.at:
+        if root in given.compute_at:
             continue
-        kept = nest.stored[root] = buffer(nest.fresh("t"), root, given.layouts.get(root))
+        kept = nest.stored[root] = buffer_view(nest.fresh("t"), root, given.layouts.get(root))
         if root not in results:
             nest.scratch.append((kept.buffer, "local"))
-        s = scheduled(unscheduled(root), given.schedules.get(root), kept.layout)
-        nests = placed(nest, s, given)
+        s = apply_or_default(initial_loops(root), given.schedules.get(root), kept.layout)
+        nests = place_loops(nest, s, given)
         loops += nests.values()
-        body += emitted(nest, root, nests)
+        body += emit_placed(nest, root, nests)
     packs = [p[0] for p in nest.packed.values() if p is not None]
     buffers = {t: s.buffer for t, s in nest.stored.items()} | {p.source: p.buffer for p in packs}
     params = (*(buffers.get(t, t) for t in inputs), *(nest.stored[o].buffer for o in results))
     scratch, numbers = tuple(nest.scratch), tuple(known.items())
-    history = (_Expressions(tuple(outputs)), _Said(how), made, _Loops(tuple(loops)))
+    history = (_Expressions(tuple(outputs)), _Schedules(how), made, _Loops(tuple(loops)))
     passes = tuple(zip(("expressions", "schedule", "stages", "loops"), history, strict=True))
     return Kernel(name, params, tuple(body), scratch, numbers, tuple(packs), passes)
 
 
-def _given(
-    made: Staged,
-    how: Mapping[Tensor, Schedule],
-    layouts: Mapping[Tensor, Layout | Scatter],
+def _collect_input(
+    staged: StagedTensors,
+    schedules: Mapping[Tensor, Schedule],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
     results: Sequence[Tensor],
-) -> Given:
+) -> LoweringInput:
     """Return schedules, layouts and placements of the tensors that replace the given ones."""
-    of = {made.now[t]: steps for t, steps in how.items() if t in made.now}
-    lie = {made.now.get(t, t): layout for t, layout in layouts.items()}
-    at: dict[Tensor, ComputeAt | CacheRead] = {t: p for t, (p, _) in made.copies.items()}
+    of = {staged.replacements[t]: steps for t, steps in schedules.items() if t in staged.replacements}
+    lie = {staged.replacements.get(t, t): layout for t, layout in layouts.items()}
+    at: dict[Tensor, ComputeAt | CacheRead] = {t: p for t, (p, _) in staged.copies.items()}
     for t, steps in of.items():
         said = next((p for p in steps if isinstance(p, ComputeAt)), None)
         if said is not None and t in results:
             raise IllegalSchedule(f"{said}: {t.name} is a result of the kernel")
         at |= {} if said is None else {t: said}
-    return Given(made.order, of, lie, at, {t: reader for t, (_, reader) in made.copies.items()})
+    return LoweringInput(staged.order, of, lie, at, {t: reader for t, (_, reader) in staged.copies.items()})
 
 
-def buffer(name: str, t: Tensor, layout: Layout | Scatter | None) -> Stored:
+def buffer_view(name: str, t: Tensor, layout: Layout | ScatteredLayout | None) -> BufferView:
     """Return a tensor's view of a buffer of this name; row-major without a layout."""
     layout = layout or row_major(t.rank)
-    if isinstance(layout, Scatter):
-        return Stored(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)
+    if isinstance(layout, ScatteredLayout):
+        return BufferView(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)
     shape = [n for n in t.shape if isinstance(n, int)]
-    return Stored(Tensor(name, t.dtype, layout.shape(shape)), layout)
+    return BufferView(Tensor(name, t.dtype, layout.shape(shape)), layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +103,20 @@ class _Expressions:
     outputs: tuple[Tensor, ...]
 
     def __str__(self) -> str:
-        return str(Staged(tuple(stages(self.outputs)), {}))
+        return str(StagedTensors(tuple(computed_tensors(self.outputs)), {}))
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Schedules:
     schedules: Mapping[Tensor, Schedule]
 
     def __str__(self) -> str:
-        return "\n".join(f"{t.name}: {text(steps)}" for t, steps in self.schedules.items())
+        return "\n".join(f"{t.name}: {schedule_text(steps)}" for t, steps in self.schedules.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    nests: tuple[Placed, ...]
+    nests: tuple[PlacedLoops, ...]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.nests))

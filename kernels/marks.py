@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.kernels.intrinsic import matched
+from superopt.kernels.intrinsic import check_intrinsic
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.transform import (
     BLOCK,
@@ -16,9 +16,9 @@ from superopt.kernels.transform import (
     VECTORIZE,
     VTHREAD,
     Scheduled,
-    at,
-    lawful,
-    plain,
+    loop_index,
+    check_legality,
+    require_serial,
 )
 
 
@@ -29,7 +29,7 @@ def unroll(s: Scheduled, axis: str) -> Scheduled:
       y[i] = a[i]           =>   y[1] = a[1]
                                  y[2] = a[2]
     """
-    return _marked(s, axis, UNROLL)
+    return _set_kind(s, axis, UNROLL)
 
 
 def vectorize(s: Scheduled, axis: str) -> Scheduled:
@@ -40,10 +40,10 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
 
     In a reduction loop the lanes are combined at the end.
     """
-    n = at(s, axis)
+    n = loop_index(s, axis)
     if n != len(s.loops) - 1:
         raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
-    return _marked(s, axis, VECTORIZE)
+    return _set_kind(s, axis, VECTORIZE)
 
 
 def parallel(s: Scheduled, axis: str) -> Scheduled:
@@ -53,19 +53,19 @@ def parallel(s: Scheduled, axis: str) -> Scheduled:
         for i < 3               for i < 3 parallel
           for j < 4     =>        for j < 4
     """
-    return lawful(_marked(s, axis, PARALLEL), f"parallel({axis})")
+    return check_legality(_set_kind(s, axis, PARALLEL), f"parallel({axis})")
 
 
-def bind(s: Scheduled, axis: str, to: str) -> Scheduled:
+def bind(s: Scheduled, axis: str, kind: str) -> Scheduled:
     """Bind a loop to the blocks of a GPU's grid, or to the threads of a block: the outermost loops,
     blocks outside threads, and no reduction.
 
         for i < 64              for i < 64 block
           for j < 128     =>      for j < 128 thread
     """
-    if to not in (BLOCK, THREAD):
-        raise IllegalSchedule(f"bind({axis}, {to}): a loop is bound to a block or a thread")
-    return lawful(_marked(s, axis, to), f"bind({axis}, {to})")
+    if kind not in (BLOCK, THREAD):
+        raise IllegalSchedule(f"bind({axis}, {kind}): a loop is bound to a block or a thread")
+    return check_legality(_set_kind(s, axis, kind), f"bind({axis}, {kind})")
 
 
 def vthread(s: Scheduled, axis: str) -> Scheduled:
@@ -76,9 +76,9 @@ def vthread(s: Scheduled, axis: str) -> Scheduled:
           for i < 4       =>      y[0, i] = a[0, i]
             y[v, i] = a[v, i]     y[1, i] = a[1, i]
     """
-    if s.loops[at(s, axis)].reduced:
+    if s.loops[loop_index(s, axis)].reduced:
         raise IllegalSchedule(f"vthread({axis}): it is a reduction axis")
-    return _marked(s, axis, VTHREAD)
+    return _set_kind(s, axis, VTHREAD)
 
 
 def pipeline(s: Scheduled, axis: str, stages: int) -> Scheduled:
@@ -94,8 +94,8 @@ def pipeline(s: Scheduled, axis: str, stages: int) -> Scheduled:
     """
     if stages < 2:
         raise IllegalSchedule(f"pipeline({axis}, {stages}): {stages} stages are fewer than 2")
-    s = _marked(s, axis, PIPELINE)
-    n = at(s, axis)
+    s = _set_kind(s, axis, PIPELINE)
+    n = loop_index(s, axis)
     loops = (*s.loops[:n], replace(s.loops[n], stages=stages), *s.loops[n + 1 :])
     return replace(s, loops=loops)
 
@@ -110,10 +110,10 @@ def tensorize(s: Scheduled, axis: str, intrinsic: str) -> Scheduled:
     They must be the loops of the intrinsic's expression (intrinsic.py), and the sum its term.
     Targets without the instruction, or without it for these types, compute its expression.
     """
-    n = at(s, axis)
+    n = loop_index(s, axis)
     for loop in s.loops[n:]:
-        plain(loop)
-    matched(s, n, intrinsic)
+        require_serial(loop)
+    check_intrinsic(s, n, intrinsic)
     inner = tuple(replace(x, kind=TENSORIZE) for x in s.loops[n:])
     return replace(s, loops=(*s.loops[:n], *inner), intrinsic=intrinsic)
 
@@ -128,17 +128,17 @@ def cache_write(s: Scheduled, axis: str) -> Scheduled:
                                   for j < 8
                                     y[j, i] = t[j]
     """
-    n = at(s, axis)
-    if s.waits is not None:
-        raise IllegalSchedule(f"cache_write({axis}): there is one at {s.waits} already")
+    n = loop_index(s, axis)
+    if s.cache_write_axis is not None:
+        raise IllegalSchedule(f"cache_write({axis}): there is one at {s.cache_write_axis} already")
     if s.loops[n].kind == TENSORIZE:
         raise IllegalSchedule(f"cache_write({axis}): {axis} is already marked {TENSORIZE}")
-    return lawful(replace(s, waits=s.loops[n].axis), f"cache_write({axis})")
+    return check_legality(replace(s, cache_write_axis=s.loops[n].axis), f"cache_write({axis})")
 
 
-def _marked(s: Scheduled, axis: str, kind: str) -> Scheduled:
+def _set_kind(s: Scheduled, axis: str, kind: str) -> Scheduled:
     """Set the kind of a serial loop."""
-    n = at(s, axis)
-    plain(s.loops[n])
+    n = loop_index(s, axis)
+    require_serial(s.loops[n])
     loops = (*s.loops[:n], replace(s.loops[n], kind=kind), *s.loops[n + 1 :])
     return replace(s, loops=loops)

@@ -19,107 +19,107 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from superopt.kernels.factor import put
-from superopt.kernels.nest import put_for
+from superopt.kernels.factor import replace_loads
+from superopt.kernels.nest import replace_reduction
 from superopt.kernels.transform import reduction
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import BOOL, F32, DType
 from superopt.te.expr import Tensor, select
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import index_axes, loads, reductions
 
-FEW = 16  # of a block
-LEAST, MOST = 8, 256  # of queries and of values
+MIN_BLOCK_ROWS = 16  # of a block
+MIN_HEAD_SIZE, MAX_HEAD_SIZE = 8, 256  # of queries and of values
 
 
 @dataclass(frozen=True, slots=True)
-class Online:
+class OnlineAttention:
     """y = epilogue(sum(exp(score - most) * v) for j), where score is of sum(q * k for c):
     expressions over the axes of `tensor`, j and c, in which `placeholder` stands for a sum.
     normalizer: the factor or divisor (`normalizer_fn`), of the sum `total`. shared_heads: for few
     rows, an axis of which `heads_per_key` neighbours read the same keys, so that they are rows,
     too."""
 
-    t: Tensor
+    tensor: Tensor
     i: Axis
     d: Axis
     j: Axis
     c: Axis
     q: Expr
     k: Expr
-    x: Expr
+    score: Expr
     v: Expr
-    out: Expr
-    fn: str
-    over: Expr
+    epilogue: Expr
+    normalizer_fn: str
+    normalizer: Expr
     total: Tensor
-    held: Tensor
-    heads: Axis | None = None
-    share: int = 1
+    placeholder: Tensor
+    shared_heads: Axis | None = None
+    heads_per_key: int = 1
 
     @property
     def rows(self) -> int:
         """The number of rows that read the same keys."""
-        return self.i.size * self.share
+        return self.i.size * self.heads_per_key
 
     @property
-    def short(self) -> DType:
+    def value_dtype(self) -> DType:
         """The dtype of values in memory."""
-        return bare(self.v).dtype
+        return without_widening(self.v).dtype
 
 
-def online(t: Tensor) -> Online | None:
+def match_online_attention(t: Tensor) -> OnlineAttention | None:
     """Match an attention with its stages; None if `t` is none."""
     found = reduction(t)
     if t.body is None or found is None or found.fn != "sum" or len(found.axes) != 1:
         return None
     (j,) = found.axes
-    ones: dict[Axis, Expr] = {a: ix.as_index(0) for a in t.axes if a.extent == 1}
-    match placed(found.body, ones):
+    ones: dict[Axis, Expr] = {a: index.as_index(0) for a in t.axes if a.extent == 1}
+    match substitute_axes(found.body, ones):
         case Apply("mul", (Load(Tensor(body=Expr())) as p, v)):
             pass
         case Apply("mul", (v, Load(Tensor(body=Expr())) as p)):
             pass
         case _:
             return None
-    guard, weights = _guarded(_opened(p))
-    soft = None if j in hangs(guard) else _softmax(weights, j)
-    product = None if soft is None else _product(soft[0])
+    guard, weights = _split_guard(_inline_elements(p))
+    soft = None if j in dependent_axes(guard) else _match_softmax(weights, j)
+    product = None if soft is None else _match_score_product(soft[0])
     if soft is None or product is None:
         return None
     _, fn, over, total = soft
     x, q, k, c, held = product
-    if j in hangs(q):
+    if j in dependent_axes(q):
         q, k = k, q
     own = [a for a in t.axes if a.extent != 1]
-    rows = [a for a in own if a in hangs(q) and a not in hangs(k) | hangs(v)]
-    columns = [a for a in own if a in hangs(v) and a not in hangs(x) | hangs(q) | hangs(k)]
+    rows = [a for a in own if a in dependent_axes(q) and a not in dependent_axes(k) | dependent_axes(v)]
+    columns = [a for a in own if a in dependent_axes(v) and a not in dependent_axes(x) | dependent_axes(q) | dependent_axes(k)]
     sizes = [a.size for a in (c, *columns)]
     rows = rows or [a for a in t.axes if a.extent == 1][-1:]
-    if not rows or len(columns) != 1 or j in hangs(q) or j not in hangs(k) or j not in hangs(v):
+    if not rows or len(columns) != 1 or j in dependent_axes(q) or j not in dependent_axes(k) or j not in dependent_axes(v):
         return None
-    if not all(LEAST <= n <= MOST for n in sizes) or any(
+    if not all(MIN_HEAD_SIZE <= n <= MAX_HEAD_SIZE for n in sizes) or any(
         x.tensor.body is not None
         for e in (x, q, k, v, guard)
         for x in loads(e)
         if x.tensor is not held
     ):
         return None
-    whole = placed(found, ones)
+    whole = substitute_axes(found, ones)
     assert isinstance(whole, Reduce)
     kept = select(guard, held[()], Const(0, F32))  # a masked row's total is 0, too
-    out = put(put_for(placed(t.body, ones), whole, held, ()), held, kept)
+    out = replace_loads(replace_reduction(substitute_axes(t.body, ones), whole, held, ()), held, kept)
     i = max(rows, key=lambda a: a.size)
-    made = Online(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
-    for a in own if i.size < FEW else ():
-        share = 1 if a in (i, columns[0]) else shared(a, (k, v))
+    made = OnlineAttention(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
+    for a in own if i.size < MIN_BLOCK_ROWS else ():
+        share = 1 if a in (i, columns[0]) else shared_neighbours(a, (k, v))
         if share > 1 and a.size % share == 0:
-            return replace(made, heads=a, share=share)
+            return replace(made, shared_heads=a, heads_per_key=share)
     return made
 
 
-def shared(a: Axis, some: Sequence[Expr]) -> int:
+def shared_neighbours(a: Axis, expressions: Sequence[Expr]) -> int:
     """Return how many neighbours along an axis read the same elements; 1 if no quotient says so."""
     found: set[int] = set()
 
@@ -136,22 +136,22 @@ def shared(a: Axis, some: Sequence[Expr]) -> int:
                 visit(element)
                 visit(bound)
 
-    for e in some:
+    for e in expressions:
         visit(e)
     return found.pop() if len(found) == 1 else 1
 
 
-def _opened(e: Expr) -> Expr:
+def _inline_elements(e: Expr) -> Expr:
     """Return `e` with elementwise stages inlined; reductions stay."""
     match e:
         case Load(t, at) if t.body is not None and reduction(t) is None:
-            return _opened(placed(t.body, dict(zip(t.axes, at, strict=True))))
+            return _inline_elements(substitute_axes(t.body, dict(zip(t.axes, at, strict=True))))
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(map(_opened, args)), dtype)
+            return Apply(fn, tuple(map(_inline_elements, args)), dtype)
     return e
 
 
-def _guarded(p: Expr) -> tuple[Expr, Expr]:
+def _split_guard(p: Expr) -> tuple[Expr, Expr]:
     """Return the condition for a row to have weights (ONNX's Attention: some key is not masked;
     true by default), and the weights."""
     match p:
@@ -160,7 +160,7 @@ def _guarded(p: Expr) -> tuple[Expr, Expr]:
     return Const(1, BOOL), p
 
 
-def _softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
+def _match_softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
     """Match p = exp(x - its row maximum) times, or over, a function of the row sum: x, the function
     name, the normalizer, and the sum's tensor."""
     match p:
@@ -174,22 +174,22 @@ def _softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
     match e:
         case Apply("exp", (Apply("sub", (x, Load() as most)),)) if len(sums) == 1:
             (total,) = sums
-            if _row(most, "max", j) == x and _row(total, "sum", j) == e and j not in hangs(over):
+            if _match_row_reduction(most, "max", j) == x and _match_row_reduction(total, "sum", j) == e and j not in dependent_axes(over):
                 return x, fn, over, total.tensor
     return None
 
 
-def _row(e: Load, fn: str, j: Axis) -> Expr | None:
+def _match_row_reduction(e: Load, fn: str, j: Axis) -> Expr | None:
     """Return what is reduced along j."""
     match e.tensor.body:
         case Reduce(f, (over,), body) if f == fn and over.extent == j.extent:
-            return _opened(
-                placed(body, {**dict(zip(e.tensor.axes, e.index, strict=True)), over: j})
+            return _inline_elements(
+                substitute_axes(body, {**dict(zip(e.tensor.axes, e.index, strict=True)), over: j})
             )
     return None
 
 
-def _product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
+def _match_score_product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
     """Match the product in x: x with a placeholder for it, its factors, its axis, the
     placeholder."""
     some = {y for y in loads(x) if y.tensor.body is not None}
@@ -198,22 +198,22 @@ def _product(x: Expr) -> tuple[Expr, Expr, Expr, Axis, Tensor] | None:
     (scores,) = some
     s = scores.tensor
     assert s.body is not None
-    body = placed(s.body, dict(zip(s.axes, scores.index, strict=True)))
+    body = substitute_axes(s.body, dict(zip(s.axes, scores.index, strict=True)))
     found = reductions(body)
     match found:
         case [Reduce("sum", (c,), Apply("mul", (q, k)), dtype)] if dtype == F32:
             held = Tensor("held", F32, ())
-            inner = put_for(body, found[0], held, ())
-            return put(x, s, inner), q, k, c, held
+            inner = replace_reduction(body, found[0], held, ())
+            return replace_loads(x, s, inner), q, k, c, held
     return None
 
 
-def hangs(e: Expr) -> set[Axis]:
+def dependent_axes(e: Expr) -> set[Axis]:
     """Return the axes that a value or its indices depend on."""
-    return axes_of(e) | {a for x in loads(e) for a in axes_of(x)}
+    return index_axes(e) | {a for x in loads(e) for a in index_axes(x)}
 
 
-def bare(e: Expr) -> Expr:
+def without_widening(e: Expr) -> Expr:
     """Return the operand of a cast from a narrower float, as it is in memory."""
     match e:
         case Apply("cast", (x,), dtype) if dtype == F32 and x.dtype.is_float:

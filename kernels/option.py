@@ -23,11 +23,11 @@ class Option:
         return dict(self.knobs)[knob]
 
     @classmethod
-    def of(cls, algorithm: str, **knobs: int) -> Self:
+    def make(cls, algorithm: str, **knobs: int) -> Self:
         return cls(algorithm, tuple(knobs.items()))
 
     @classmethod
-    def parsed(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """Parse an option. Raises ValueError for other text."""
         algorithm, *rest = text.split()
         knobs = []

@@ -8,12 +8,12 @@ import numpy as np
 
 from superopt.kernels.layout import Layout
 from superopt.kernels.tile import Pack
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.affine import affine
 from superopt.te.node import Apply, Axis, Const, Expr
 
 
-def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def pack_constant(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return the source's array as the kernel takes it; in `out`, if given."""
     shape = [a.extent for a in pack.axes if isinstance(a.extent, int)]
     out = np.empty(shape, array.dtype) if out is None else out.reshape(shape)
@@ -32,11 +32,11 @@ def packed(pack: Pack, array: np.ndarray, out: np.ndarray | None = None) -> np.n
         np.copyto(out, view)
         return out
     grid = dict(zip(pack.axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))
-    np.copyto(out, array[tuple(_numbers(i, grid) for i in pack.index)])
+    np.copyto(out, array[tuple(_evaluate_index(i, grid) for i in pack.index)])
     return out
 
 
-def _numbers(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:
+def _evaluate_index(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:
     """Evaluate an index for all values of the axes at once."""
     match e:
         case Const(v):
@@ -44,7 +44,7 @@ def _numbers(e: Expr, grid: dict[Axis, np.ndarray]) -> np.ndarray:
         case Axis():
             return grid[e]
         case Apply(fn, args):
-            some = [_numbers(a, grid) for a in args]
+            some = [_evaluate_index(a, grid) for a in args]
             out = some[0]
             for x in some[1:]:
                 out = np.asarray(_FUNCTIONS[fn](out, x))
@@ -62,19 +62,19 @@ _FUNCTIONS = {
 }
 
 
-def laid(layout: Layout, array: np.ndarray) -> np.ndarray:
+def to_layout(layout: Layout, array: np.ndarray) -> np.ndarray:
     """Return the buffer of an array in this layout; borders and block remainders are zeros."""
     out = np.zeros(layout.shape(array.shape), array.dtype)
-    out[_places(layout, array.shape)] = array
+    out[_element_indices(layout, array.shape)] = array
     return out
 
 
-def read(layout: Layout, buffer: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def from_layout(layout: Layout, buffer: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Return the array of this shape from its buffer."""
-    return np.asarray(buffer[_places(layout, shape)])
+    return np.asarray(buffer[_element_indices(layout, shape)])
 
 
-def _places(layout: Layout, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
+def _element_indices(layout: Layout, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
     axes = [Axis(f"i{n}", extent) for n, extent in enumerate(shape)]
     grid = dict(zip(axes, np.ogrid[tuple(slice(n) for n in shape)], strict=True))
-    return tuple(_numbers(ix.as_index(i), grid) for i in layout.place(axes))
+    return tuple(_evaluate_index(index.as_index(i), grid) for i in layout.buffer_index(axes))

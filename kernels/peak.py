@@ -11,21 +11,21 @@ from functools import lru_cache
 
 import numpy as np
 
-from superopt.kernels.cpu import Machine, linked, object_code
+from superopt.kernels.cpu import Machine, link_objects, object_code
 
-CHAINS = 12  # independent FMA dependency chains
-STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
-SIZES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
-TAKES, MANY = 3, 12  # the best of so many takes counts
-SECONDS = 0.002  # of a take
-GONE = 1 << 22  # traversed by one call
+FMA_CHAINS = 12  # independent FMA dependency chains
+SPIN_STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
+BUFFER_BYTES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
+TAKES, FLOP_TAKES = 3, 12  # the best of so many takes counts
+MIN_TAKE_SECONDS = 0.002  # of a take
+MIN_CALL_BYTES = 1 << 22  # traversed by one call
 
 
-_SUMMED = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_SUM_ARGUMENT_TYPES = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class CpuPeak:
     """flops: fp32 operations per second; bandwidths: bytes per second, by the bytes that are
     traversed repeatedly."""
 
@@ -34,24 +34,24 @@ class Peak:
 
     def bandwidth(self, size: int) -> float:
         """Return the rate for `size` bytes: of the cache that holds them, or of memory."""
-        return next((rate for n, rate in self.bandwidths if n >= size), self.memory)
+        return next((rate for n, rate in self.bandwidths if n >= size), self.memory_bandwidth)
 
     @property
-    def memory(self) -> float:
+    def memory_bandwidth(self) -> float:
         return self.bandwidths[-1][1]
 
 
 @lru_cache(maxsize=8)
-def peak(machine: Machine, threads: int) -> Peak:
+def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
     """Measure the peak rates of so many threads together."""
-    engine = linked([object_code(_text(machine.width // 4), machine)], machine)
-    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUMMED}
+    engine = link_objects([object_code(_benchmark_text(machine.width // 4), machine)], machine)
+    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUM_ARGUMENT_TYPES}
     spin, read = (
         ctypes.CFUNCTYPE(None, *kind)(engine.get_function_address(name))
         for name, kind in kinds.items()
     )
     sink = np.zeros(16, np.float32)
-    operations = 2 * CHAINS * STEPS * (machine.width // 4)
+    operations = 2 * FMA_CHAINS * SPIN_STEPS * (machine.width // 4)
     with ThreadPoolExecutor(threads) as pool:
 
         def least(runs: Sequence[Callable[[], object]], takes: int = TAKES) -> float:
@@ -60,41 +60,41 @@ def peak(machine: Machine, threads: int) -> Peak:
             for _ in range(takes):
                 while True:
                     begin = time.perf_counter()
-                    for waiting in [pool.submit(_often, run, count) for run in runs]:
+                    for waiting in [pool.submit(_repeat, run, count) for run in runs]:
                         waiting.result()
                     taken = time.perf_counter() - begin
-                    if taken > SECONDS:
+                    if taken > MIN_TAKE_SECONDS:
                         break
                     count *= 2
                 best = min(best, taken / count)
             return best
 
         flops = (
-            threads * operations / least([lambda: spin(STEPS, sink.ctypes.data)] * threads, MANY)
+            threads * operations / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
         )
         rates = []
-        for size in SIZES:
+        for size in BUFFER_BYTES:
             given = [np.ones(size // 4, np.float32) for _ in range(threads)]
             halves = [(a[: len(a) // 2], a[len(a) // 2 :]) for a in given]
-            again = max(1, GONE // size)
+            again = max(1, MIN_CALL_BYTES // size)
             reads = [lambda a=a: read(a.ctypes.data, a.nbytes, again) for a in given]  # noqa: B023
             copies = [lambda h=h: np.copyto(*h) for h in halves]
             rates.append((size, threads * size / min(least(reads) / again, least(copies))))
-    return Peak(flops, tuple(rates))
+    return CpuPeak(flops, tuple(rates))
 
 
-def _often(run: Callable[[], object], count: int) -> None:
+def _repeat(run: Callable[[], object], count: int) -> None:
     for _ in range(count):
         run()
 
 
-def _text(lanes: int) -> str:
+def _benchmark_text(lanes: int) -> str:
     """Return LLVM text. spin: `steps` FMAs of each chain. sum: the sum of `bytes` (a multiple of 8
     vectors), `times` times."""
     kind = f"<{lanes} x float>"
     fma = f"@llvm.fmuladd.v{lanes}f32"
     half = "<" + ", ".join(["float 0.5"] * lanes) + ">"
-    chains, rows = range(CHAINS), range(8)
+    chains, rows = range(FMA_CHAINS), range(8)
     lines = [
         f"declare {kind} {fma}({kind}, {kind}, {kind})",
         "define void @spin(i64 %steps, ptr %out) {\nentry:\n  br label %loop\nloop:",
@@ -107,7 +107,7 @@ def _text(lanes: int) -> str:
         "  %more = add i64 %n, 1",
         "  %on = icmp ult i64 %more, %steps",
         "  br i1 %on, label %loop, label %done\ndone:",
-        *_joined([f"%b{k}" for k in chains], kind),
+        *_store_total([f"%b{k}" for k in chains], kind),
         "  ret void\n}",
         "define void @sum(ptr %from, i64 %bytes, i64 %times) {\nentry:\n  %out = alloca float",
         "  br label %again\nagain:",
@@ -121,7 +121,7 @@ def _text(lanes: int) -> str:
         f"  %more = add i64 %n, {len(rows) * lanes * 4}",
         "  %on = icmp ult i64 %more, %bytes",
         "  br i1 %on, label %loop, label %done\ndone:",
-        *_joined([f"%b{k}" for k in rows], kind),
+        *_store_total([f"%b{k}" for k in rows], kind),
         "  %next = add i64 %time, 1",
         "  %not.yet = icmp ult i64 %next, %times",
         "  br i1 %not.yet, label %again, label %end\nend:",
@@ -130,7 +130,7 @@ def _text(lanes: int) -> str:
     return "\n".join(lines)
 
 
-def _joined(values: list[str], kind: str) -> list[str]:
+def _store_total(values: list[str], kind: str) -> list[str]:
     """Return text that stores a lane of the values' sum, so that none is eliminated."""
     lines = []
     total = values[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
+from superopt.kernels.cpu_run import STATE_BYTES, STOP_WORD, WAKE_WORD
 
 Work = Callable[[int, int], None]
 
@@ -22,11 +22,11 @@ class Pool:
     """state: the words that threads share; pid: the owning process (a fork has no threads)."""
 
     state: np.ndarray
-    process: int
+    pid: int
     threads: tuple[threading.Thread, ...]
 
 
-def started(work: Work, workspaces: list[int], owns: object) -> Pool:
+def start_pool(work: Work, workspaces: list[int], owner: object) -> Pool:
     """Start a thread for each workspace; it runs `work(state, workspace)`. Threads end with the
     pool or the process; until then `owner` keeps their code and memory alive.
 
@@ -44,31 +44,31 @@ def started(work: Work, workspaces: list[int], owns: object) -> Pool:
         try:
             t.start()
         except RuntimeError as e:
-            _ended(state, threads[:n], os.getpid(), owns)
+            _stop_threads(state, threads[:n], os.getpid(), owner)
             raise UsageError(
                 f"thread {n + 2} of {len(threads) + 1} cannot be started", str(e),
                 "compile it for fewer threads, or allow the process more",
             ) from None  # fmt: skip
     pool = Pool(state, os.getpid(), threads)
-    weakref.finalize(pool, _ended, state, threads, os.getpid(), owns)
+    weakref.finalize(pool, _stop_threads, state, threads, os.getpid(), owner)
     return pool
 
 
-def _ended(
-    state: np.ndarray, threads: tuple[threading.Thread, ...], process: int, owns: object
+def _stop_threads(
+    state: np.ndarray, threads: tuple[threading.Thread, ...], pid: int, owner: object
 ) -> None:
-    if os.getpid() != process:
+    if os.getpid() != pid:
         return  # a fork: the threads belong to the parent
     words = state.view(np.int64)
-    words[STOP] = 1
+    words[STOP_WORD] = 1
     for t in threads:
         while t.is_alive():
-            words[WAKE] += 1
-            _wake(state.ctypes.data + 8 * WAKE)
+            words[WAKE_WORD] += 1
+            _wake_sleepers(state.ctypes.data + 8 * WAKE_WORD)
             t.join(0.01)
 
 
-def _wake(address: int) -> None:
+def _wake_sleepers(address: int) -> None:
     """Wake all sleepers on this word (Linux; elsewhere none sleep)."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine)

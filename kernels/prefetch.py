@@ -6,49 +6,49 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels.address import Moving
+from superopt.kernels.address import LoopTerms
 from superopt.kernels.tile import For, Kernel, Stmt
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.affine import affine, atoms_of
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load
-from superopt.te.walk import axes_of, loads
+from superopt.te.walk import index_axes, loads
 
-STREAMED = 1 << 20  # of a buffer that does not stay in L2
+MIN_STREAMED_BYTES = 1 << 20  # of a buffer that does not stay in L2
 # Bytes of a constant that does not stay in L2, by bytes of a vector: processors with narrower
 # vectors have smaller caches. With 512 KiB, panels of 0.6 MB came late: products of 7 x 7 pixels
 # reached 85 % of peak, and reach 94 % with prefetches.
-KEPT = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
-PARTS = 1 << 18  # of a buffer that is read in many distant places at a time
-PAGE = 4096
-LINE = 64  # bytes that memory gives at a time
-PANEL = 1 << 19  # of a part that stays in L2 together with the next one
-NEXT = 12288  # ahead in what is read once
-FEW = 2  # rows of a product that reads the constant once
-SOON = 2048  # ahead at large strides, which the hardware prefetcher misses
+MIN_PREFETCHED_CONSTANT_BYTES = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
+MIN_SCATTERED_BYTES = 1 << 18  # of a buffer that is read in many distant places at a time
+PAGE_BYTES = 4096
+LINE_BYTES = 64  # bytes that memory gives at a time
+MAX_PANEL_BYTES = 1 << 19  # of a part that stays in L2 together with the next one
+STREAM_DISTANCE_BYTES = 12288  # ahead in what is read once
+MAX_SINGLE_PASS_ROWS = 2  # rows of a product that reads the constant once
+STRIDED_DISTANCE_BYTES = 2048  # ahead at large strides, which the hardware prefetcher misses
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Prefetch:
     """What to prefetch when a buffer is read: the bytes `distance_bytes` ahead. For the next part
     of `part_bytes`: repeat_loops, which read a part again, with the weight of each loop's step:
     each repetition prefetches a share of the next part, so that memory is busy evenly; part_loops:
     those along the part. fresh_elements: per unrolled window axis, the range of elements that
     trigger a prefetch."""
 
-    bytes: int
-    part: int = 0
-    again: tuple[tuple[Axis, int], ...] = ()
-    within: tuple[Axis, ...] = ()
-    fresh: tuple[tuple[Axis, int, int], ...] = ()
+    distance_bytes: int
+    part_bytes: int = 0
+    repeat_loops: tuple[tuple[Axis, int], ...] = ()
+    part_loops: tuple[Axis, ...] = ()
+    fresh_elements: tuple[tuple[Axis, int, int], ...] = ()
 
     @property
-    def times(self) -> int:
+    def repeat_count(self) -> int:
         """The number of times a part is read."""
-        return prod(a.size for a, _ in self.again)
+        return prod(a.size for a, _ in self.repeat_loops)
 
 
-def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
+def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
     """Return the prefetches of large buffers, for vectors of `width` bytes.
 
     For a constant whose part is read several times before the next one: that next part; else the
@@ -57,72 +57,72 @@ def ahead(kernel: Kernel, width: int) -> dict[Tensor, Ahead]:
     """
     fixed = {p.buffer for p in kernel.packs}
     parts = bool(kernel.tables)
-    other = PARTS if parts else STREAMED
-    large = {p for p in kernel.params if _bytes(p) > (KEPT[width] if p in fixed else other)}
-    out: dict[Tensor, Ahead] = {}
-    for load, loops, own in _reads(kernel.body, large, ()) if large else ():
+    other = MIN_SCATTERED_BYTES if parts else MIN_STREAMED_BYTES
+    large = {p for p in kernel.params if _buffer_bytes(p) > (MIN_PREFETCHED_CONSTANT_BYTES[width] if p in fixed else other)}
+    out: dict[Tensor, Prefetch] = {}
+    for load, loops, own in _buffer_reads(kernel.body, large, ()) if large else ():
         buffer = load.tensor
         if buffer in fixed:
-            used = set().union(*map(axes_of, load.index))
+            used = set().union(*map(index_axes, load.index))
             tile = prod(a.size for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
-            part = _again(told, tile) * max(buffer.dtype.bits // 8, 1)
+            part = _elements_between_repeats(told, tile) * max(buffer.dtype.bits // 8, 1)
             rows = prod(a.size for a in own if a not in used)
-            if part >= _bytes(buffer) and rows <= FEW:
+            if part >= _buffer_bytes(buffer) and rows <= MAX_SINGLE_PASS_ROWS:
                 continue  # one sequential stream: prefetching costs more than it saves
-            if part > PANEL:
-                out[buffer] = Ahead(NEXT)
+            if part > MAX_PANEL_BYTES:
+                out[buffer] = Prefetch(STREAM_DISTANCE_BYTES)
             else:
-                out[buffer] = Ahead(-(-NEXT // part) * part, part, *_shares(told))
-        elif parts and _jumps(load, loops):
-            out[buffer] = Ahead(SOON)
-        elif not parts and _steps(load, loops, own):
-            out[buffer] = Ahead(SOON, fresh=_fresh(load, loops, own))
+                out[buffer] = Prefetch(-(-STREAM_DISTANCE_BYTES // part) * part, part, *_repeat_and_part_loops(told))
+        elif parts and _crosses_pages(load, loops):
+            out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES)
+        elif not parts and _is_strided(load, loops, own):
+            out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES, fresh_elements=_fresh_elements(load, loops, own))
     return out
 
 
-def asked(how: Ahead, moving: Moving, constant: int, size: int) -> tuple[Moving, int] | None:
+def prefetch_address(prefetch: Prefetch, loop_terms: LoopTerms, constant: int, size: int) -> tuple[LoopTerms, int] | None:
     """Return the address to prefetch at a read, both in elements of `size` bytes; None if another
     read prefetches its cache line."""
-    times = how.times
-    along = [c for atoms, c in moving if atoms[0] in how.within]
+    times = prefetch.repeat_count
+    along = [c for atoms, c in loop_terms if atoms[0] in prefetch.part_loops]
     if times == 1 or not along or min(along) < times:
-        return moving, constant + how.bytes // size
-    if constant % (LINE // size * times):
+        return loop_terms, constant + prefetch.distance_bytes // size
+    if constant % (LINE_BYTES // size * times):
         return None
     # rounded up: shares overlap, and nothing is left out
-    slower = tuple((a, -(-c // times) if a[0] in how.within else c) for a, c in moving)
-    share = how.part // size // times
-    turns = tuple(((a,), share * count) for a, count in how.again)
-    return (*slower, *turns), constant // times + how.bytes // size
+    slower = tuple((a, -(-c // times) if a[0] in prefetch.part_loops else c) for a, c in loop_terms)
+    share = prefetch.part_bytes // size // times
+    turns = tuple(((a,), share * count) for a, count in prefetch.repeat_loops)
+    return (*slower, *turns), constant // times + prefetch.distance_bytes // size
 
 
-def _jumps(load: Load, loops: Sequence[For]) -> bool:
+def _crosses_pages(load: Load, loops: Sequence[For]) -> bool:
     """True if each step of the innermost loop reads another page."""
     written = [f for f in loops if f.kind != "unroll"]
     if not written:
         return False
     inner = written[-1].axis
-    others: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops if f.axis is not inner}
+    others: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops if f.axis is not inner}
     pitch = max(load.dtype.bits // 8, 1)
     moved = 0
     for i, n in zip(reversed(load.index), reversed(load.tensor.shape), strict=True):
-        form = affine(ix.substitute(i, others))
+        form = affine(te_index.substitute(i, others))
         moved += pitch * (0 if form is None else abs(form.coefficient(inner)))
         assert isinstance(n, int)
         pitch *= n
-    return moved >= PAGE
+    return moved >= PAGE_BYTES
 
 
-def _steps(load: Load, loops: Sequence[For], own: Collection[Axis]) -> bool:
+def _is_strided(load: Load, loops: Sequence[For], tile_axes: Collection[Axis]) -> bool:
     """True if neighbours in a tile are strided in some dimension."""
-    first: dict[Expr, Expr] = {f.axis: ix.as_index(0) for f in loops}
-    forms = [affine(ix.substitute(i, first)) for i in load.index]
-    return any(f.coefficient(a) > 1 for f in forms if f is not None for a in own)
+    first: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops}
+    forms = [affine(te_index.substitute(i, first)) for i in load.index]
+    return any(f.coefficient(a) > 1 for f in forms if f is not None for a in tile_axes)
 
 
-def _fresh(
-    load: Load, loops: Sequence[For], own: Collection[Axis]
+def _fresh_elements(
+    load: Load, loops: Sequence[For], tile_axes: Collection[Axis]
 ) -> tuple[tuple[Axis, int, int], ...]:
     """Return, for overlapping unrolled windows, the elements (from, to) that no earlier window
     reads, in loop steps or, in a tile, no later one."""
@@ -132,7 +132,7 @@ def _fresh(
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
             n = a.size
             inside, around = (
-                [c for b in axes if 0 < (c := form.coefficient(b)) < n] for axes in (own, moved)
+                [c for b in axes if 0 < (c := form.coefficient(b)) < n] for axes in (tile_axes, moved)
             )
             if inside:
                 out.append((a, 0, min(inside)))
@@ -144,26 +144,26 @@ def _fresh(
 def _without_clamp(index: Expr) -> Expr:
     """Return the index without the clamps of partial last tiles."""
     clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
-    return ix.substitute(index, {a: max(a.args, key=lambda x: len(axes_of(x))) for a in clamps})
+    return te_index.substitute(index, {a: max(a.args, key=lambda x: len(index_axes(x))) for a in clamps})
 
 
-Loop = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on it?
+LoopUse = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on it?
 
 
-def _reads(
-    body: Sequence[Stmt], buffers: Collection[Tensor], around: tuple[For, ...]
+def _buffer_reads(
+    body: Sequence[Stmt], buffers: Collection[Tensor], loops: tuple[For, ...]
 ) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...]]]:
     """Yield reads of these buffers, with their loops and tile axes."""
     for s in body:
         if isinstance(s, For):
-            yield from _reads(s.body, buffers, (*around, s))
+            yield from _buffer_reads(s.body, buffers, (*loops, s))
             continue
         for load in loads(s.value):
             if load.tensor in buffers:
-                yield load, around, (*s.axes, *getattr(s, "over", ()))
+                yield load, loops, (*s.axes, *getattr(s, "over", ()))
 
 
-def _again(loops: Sequence[Loop], tile: int) -> int:
+def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
     """Return the elements that a loop reads again in each step before others are read; all of them
     if no loop does."""
     moved = False
@@ -174,7 +174,7 @@ def _again(loops: Sequence[Loop], tile: int) -> int:
     return tile * prod(a.size for a, _, used in loops if used)
 
 
-def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
+def _repeat_and_part_loops(loops: Sequence[LoopUse]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
     """Return the loops that read a part again, and those along it; empty if they are not nested
     so."""
     some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]
@@ -190,5 +190,5 @@ def _shares(loops: Sequence[Loop]) -> tuple[tuple[tuple[Axis, int], ...], tuple[
     return tuple(again), tuple(axis for axis, _ in some[end:])
 
 
-def _bytes(t: Tensor) -> int:
+def _buffer_bytes(t: Tensor) -> int:
     return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)

@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels import contraction as co
-from superopt.kernels import strassen as st
-from superopt.kernels.layout import Layout, Scatter, lying
+from superopt.kernels import contraction
+from superopt.kernels import strassen
+from superopt.kernels.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
 from superopt.kernels.tile import Kernel
@@ -28,32 +28,32 @@ class Problem:
     stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py)."""
 
     tensor: Tensor
-    layouts: Mapping[Tensor, Layout | Scatter]
+    layouts: Mapping[Tensor, Layout | ScatteredLayout]
     constants: Collection[Tensor]
     width: int
-    lead: int = 0
-    tiles: bool = True
-    levels: int = max(st.LEVELS)
-    unit: int = 0
-    dilated: bool = True
-    registers: int = co.REGISTERS
-    halved: bool = False
+    row_axes: int = 0
+    allow_winograd: bool = True
+    strassen_levels: int = max(strassen.LEVELS)
+    multiply_bytes: int = 0
+    allow_dilated_winograd: bool = True
+    registers: int = contraction.VECTOR_REGISTERS
+    stores_half: bool = False
 
     @property
     def lanes(self) -> int:
         return max(self.width * 8 // self.tensor.dtype.bits, 1)
 
     @property
-    def parts(self) -> int:
+    def multiply_lanes(self) -> int:
         """The lanes of a vector that are multiplied at a time."""
-        return max(min(self.unit or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
+        return max(min(self.multiply_bytes or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
 
     @property
-    def halves(self) -> bool:
+    def splits_vectors(self) -> bool:
         """True if the processor splits vector multiplications."""
-        return self.parts < self.lanes
+        return self.multiply_lanes < self.lanes
 
-    def numbers(self) -> tuple[int, ...]:
+    def features(self) -> tuple[int, ...]:
         """Return the features a problem's time mostly depends on: elements of the result, terms of
         each sum, bytes of constants and of other operands, extents of the result's last two axes in
         memory order, and the bytes of a vector."""
@@ -61,14 +61,14 @@ class Problem:
         sums = reductions(t.body)
         terms = prod(a.size for a in sums[0].axes) if sums else 1
         read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
-        fixed = sum(_bytes(x) for x in read if x in self.constants)
-        other = sum(_bytes(x) for x in read if x not in self.constants)
-        order = [t.axes[p.axis].size for p in lying(self.layouts.get(t), t.rank).parts]
+        fixed = sum(_buffer_bytes(x) for x in read if x in self.constants)
+        other = sum(_buffer_bytes(x) for x in read if x not in self.constants)
+        order = [t.axes[p.axis].size for p in effective_layout(self.layouts.get(t), t.rank).parts]
         last = [1, 1, *order][-2:]
         return (prod(a.size for a in t.axes), terms, fixed, other, *last, self.width)
 
 
-Direct = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | Scatter]], Kernel]
+KernelFunction = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | ScatteredLayout]], Kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,16 @@ class Choice:
     root: Tensor
     schedules: Mapping[Tensor, Schedule] = field(default_factory=dict)
     packed: tuple[Tensor, ...] = ()
-    lies: Scatter | None = None
+    layout: ScatteredLayout | None = None
     tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
-    first: tuple[tuple[Tensor, Tensor], ...] = ()
-    made: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
+    producers: tuple[tuple[Tensor, Tensor], ...] = ()
+    derived_constants: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
-    direct: Mapping[Tensor, Direct] = field(default_factory=dict)
-    settles: bool = False
+    direct: Mapping[Tensor, KernelFunction] = field(default_factory=dict)
+    in_place: bool = False
     programs: int = 0
 
 
-def _bytes(t: Tensor) -> int:
+def _buffer_bytes(t: Tensor) -> int:
     return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)

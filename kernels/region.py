@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from superopt.kernels.transform import Region, Scheduled
 from superopt.te import affine
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr
-from superopt.te.walk import axes_of, loads
+from superopt.te.walk import index_axes, loads
 
 
-def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Region:
+def read_region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Region:
     """Return the box of `t` that all readers read at fixed values of the axes `outer`.
 
     An index a + b, with a over outer axes and b over others, begins at a + min b. The minimum of
@@ -22,7 +22,7 @@ def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Re
     """
     fixed = frozenset(outer)
     reads = [
-        tuple(ix.substitute(i, r.env) for i in load.index)
+        tuple(te_index.substitute(i, r.env) for i in load.index)
         for r in readers
         if r.tensor.body is not None
         for load in loads(r.tensor.body)
@@ -32,7 +32,7 @@ def region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) -> Re
     for d, n in enumerate(t.shape):
         assert isinstance(n, int)
         found = [_span(index[d], fixed) for index in reads]
-        out.append(_joined(found, n))
+        out.append(_enclosing_range(found, n))
     return tuple(out)
 
 
@@ -40,47 +40,47 @@ Span = tuple[Expr, int, int]  # the fixed part, and the range of the rest
 
 
 def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
-    still, moving, more = ix.as_index(0), ix.as_index(0), 0
-    for atoms, c in ix.polynomial(i).items():
-        axes = frozenset[Axis]().union(*map(axes_of, atoms)) if atoms else frozenset()
+    still, moving, more = te_index.as_index(0), te_index.as_index(0), 0
+    for atoms, c in te_index.polynomial(i).items():
+        axes = frozenset[Axis]().union(*map(index_axes, atoms)) if atoms else frozenset()
         if any(True for a in atoms for _ in loads(a)):
             return None
-        term = ix.from_polynomial({atoms: c})
+        term = te_index.from_polynomial({atoms: c})
         if atoms and axes <= fixed:
-            still = ix.as_index(still + term)
+            still = te_index.as_index(still + term)
         elif not axes & fixed:
-            moving = ix.as_index(moving + term)
+            moving = te_index.as_index(moving + term)
         else:
-            found = _lesser(atoms, fixed) if c > 0 else None
+            found = _min_range(atoms, fixed) if c > 0 else None
             if found is None:
-                ones: dict[Expr, Expr] = {a: ix.as_index(0) for a in axes_of(i) if a.extent == 1}
-                return _span(ix.substitute(i, ones), fixed) if ones else None
-            still, more = ix.as_index(still + found[0] * c), more + found[1] * c
+                ones: dict[Expr, Expr] = {a: te_index.as_index(0) for a in index_axes(i) if a.extent == 1}
+                return _span(te_index.substitute(i, ones), fixed) if ones else None
+            still, more = te_index.as_index(still + found[0] * c), more + found[1] * c
     rest = affine.interval(moving)
     return None if rest is None else (still, rest[0], rest[1] + more)
 
 
-def _lesser(atoms: Sequence[Expr], fixed: frozenset[Axis]) -> tuple[Expr, int] | None:
+def _min_range(atoms: Sequence[Expr], fixed: frozenset[Axis]) -> tuple[Expr, int] | None:
     """Return where the minimum of a sum and a constant begins, and its maximal extent."""
     match atoms:
         case [Apply("min", (Const() as c, p) | (p, Const() as c))]:
             found = _span(p, fixed)
             if found is not None:
                 begin, low, high = found
-                return ix.apply("min", (ix.as_index(begin + low), c), INDEX), high - low
+                return te_index.apply("min", (te_index.as_index(begin + low), c), INDEX), high - low
     return None
 
 
-def _joined(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
-    whole = ix.as_index(0), n
+def _enclosing_range(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
+    whole = te_index.as_index(0), n
     known = [s for s in spans if s is not None]
     if len(known) < len(spans) or not known or len({s[0] for s in known}) > 1:
         return whole
     low, high = min(s[1] for s in known), max(s[2] for s in known)
-    begin, size = ix.as_index(known[0][0] + low), high - low + 1
+    begin, size = te_index.as_index(known[0][0] + low), high - low + 1
     where = affine.interval(begin)
     if where is None or where[0] < 0 or size > n:
         return whole
     if where[1] + size > n:  # reads are within the tensor
-        begin = ix.apply("min", (begin, ix.as_index(n - size)), INDEX)
+        begin = te_index.apply("min", (begin, te_index.as_index(n - size)), INDEX)
     return begin, size

@@ -13,11 +13,11 @@ except ImportError:  # not on Windows
 
 # Generous upper bounds: a kernel of half a million characters takes about 5 MB besides LLVM's own
 # code and tables, and linked objects.
-LLVM = 48 << 20
-LETTER = 64
+LLVM_BYTES = 48 << 20
+BYTES_PER_CHARACTER = 64
 
 
-def left() -> int | None:
+def remaining_address_space() -> int | None:
     """Return the bytes that may still be mapped; None if unlimited or unknown."""
     if resource is None or (most := resource.getrlimit(resource.RLIMIT_AS)[0]) < 0:
         return None
@@ -28,9 +28,9 @@ def left() -> int | None:
     return max(most - pages * mmap.PAGESIZE, 0)
 
 
-def ask(letters: int, besides: int = 0) -> None:
+def require_address_space(characters: int, extra_bytes: int = 0) -> None:
     """Raise MemoryError if LLVM may lack memory for a text, or for so many bytes of code.
     extra_bytes: needed besides."""
-    needs = LLVM + letters * LETTER + besides
-    if (there := left()) is not None and there < needs:
+    needs = LLVM_BYTES + characters * BYTES_PER_CHARACTER + extra_bytes
+    if (there := remaining_address_space()) is not None and there < needs:
         raise MemoryError(f"compiling needs up to {needs} bytes of address space, {there} are left")

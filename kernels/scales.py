@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from superopt.kernels.factor import placed
+from superopt.kernels.factor import substitute_and_fold
 from superopt.te.dtype import F32, I32
 from superopt.te.expr import Tensor, apply, compare, compute, const, reduce_max, select
 from superopt.te.node import Axis, Expr
 
 # range of largest elements whose inverse is a normal number, as bits
-LEAST, MOST = (int(np.float32(x).view(np.int32)) for x in (2.0**-126, 2.0**126))
-MAGNITUDE = 0x7FFFFFFF  # all bits of a float but its sign
+MIN_SCALE_BITS, MAX_SCALE_BITS = (int(np.float32(x).view(np.int32)) for x in (2.0**-126, 2.0**126))
+MAGNITUDE_MASK = 0x7FFFFFFF  # all bits of a float but its sign
 
 
-def inverses(factor: Expr, rows: Sequence[Axis], k: Axis, none: Mapping[Expr, Expr]) -> Tensor:
+def row_scales(factor: Expr, rows: Sequence[Axis], k: Axis, fixed: Mapping[Expr, Expr]) -> Tensor:
     """Return the inverse of each row's largest magnitude, by the indices of `rows`; 0 for rows of
     zeros. factor: an element, over rows and k. fixed: values of its other axes.
 
@@ -32,17 +32,17 @@ def inverses(factor: Expr, rows: Sequence[Axis], k: Axis, none: Mapping[Expr, Ex
 
     def body(*at: Expr) -> Expr:
         def bits(j: Expr) -> Expr:
-            e = placed(factor, {**none, **dict(zip(rows, at, strict=True)), k: j})
-            return apply("bitand", apply("bitcast", e, dtype=I32), MAGNITUDE)
+            e = substitute_and_fold(factor, {**fixed, **dict(zip(rows, at, strict=True)), k: j})
+            return apply("bitand", apply("bitcast", e, dtype=I32), MAGNITUDE_MASK)
 
         largest = reduce_max(k.size, bits)
-        inside = apply("min", apply("max", largest, LEAST), MOST)
+        inside = apply("min", apply("max", largest, MIN_SCALE_BITS), MAX_SCALE_BITS)
         inverse = 1 / apply("bitcast", inside, dtype=F32)
         return select(compare("lt", 0, largest), inverse, const(0, F32))
 
     return compute(tuple(a.size for a in rows), body, name="scale")
 
 
-def undone(inverse: Expr) -> Expr:
+def unscale_factor(inverse: Expr) -> Expr:
     """Return the factor that unscales a result of such a row."""
     return select(compare("lt", 0, inverse), 1 / inverse, const(0, F32))

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from superopt.kernels.identity import identity
+from superopt.kernels.identity import kernel_digest
 from superopt.kernels.tile import For, Kernel, Stmt, Store
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor, apply, gather, ravel
 from superopt.te.node import Axis, Const, Expr
 
-BLOCK = 128  # of a row, for a chunk; half of short rows
-LONGEST_TILE = 512  # of a row without a suitable divisor
+MAX_BLOCK_ELEMENTS = 128  # of a row, for a chunk; half of short rows
+MAX_TILE_ELEMENTS = 512  # of a row without a suitable divisor
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter:
+class ScatterProblem:
     """A scatter.
 
     dtype: of data and updates. index_dtype: of indices. outer, rows, row: the data's shape [outer,
@@ -33,41 +33,41 @@ class Scatter:
     """
 
     dtype: DType
-    index: DType
+    index_dtype: DType
     outer: int
     rows: int
     row: int
     count: int
-    named: tuple[int, ...]
+    indexed_sizes: tuple[int, ...]
     reduction: str
     fill: int | float | None = None
 
 
-def block(row: int) -> int:
+def block_elements(row: int) -> int:
     """Return the elements of a row in a tile; 0 if no tile is small enough."""
-    most = min(BLOCK, max(row // 2, 1))
+    most = min(MAX_BLOCK_ELEMENTS, max(row // 2, 1))
     found = next((n for n in range(most, 15, -1) if row % n == 0), row)
-    return found if found <= LONGEST_TILE else 0
+    return found if found <= MAX_TILE_ELEMENTS else 0
 
 
-def scatter(s: Scatter) -> Kernel:
+def scatter_kernel(s: ScatterProblem) -> Kernel:
     """Return a kernel of data (unless constant), indices, updates, and the result."""
     shape = (s.outer, s.rows, s.row)
     x, y = Tensor("x", s.dtype, shape), Tensor("y", s.dtype, shape)
     updates = Tensor("updates", s.dtype, (s.outer, s.count, s.row))
-    places = (s.count, len(s.named)) if s.named else updates.shape
-    indices = Tensor("indices", s.index, places)
-    size = block(s.row)
+    places = (s.count, len(s.indexed_sizes)) if s.indexed_sizes else updates.shape
+    indices = Tensor("indices", s.index_dtype, places)
+    size = block_elements(s.row)
     i, step, lane = Axis("i", s.outer), Axis("step", s.row // size), Axis("lane", size)
     k = Axis("k", s.count)
-    j = ix.as_index(step * size + lane) if size > 1 else ix.as_index(step)
+    j = index.as_index(step * size + lane) if size > 1 else index.as_index(step)
     tile = (lane,) if size > 1 else ()
-    copy = _copy(s, x, y, i, j, tile)
-    if s.named:
-        numbers = [gather(indices[k, d], size_) for d, size_ in enumerate(s.named)]
-        at = ravel(numbers, s.named)
+    copy = _copy_statements(s, x, y, i, j, tile)
+    if s.indexed_sizes:
+        numbers = [gather(indices[k, d], size_) for d, size_ in enumerate(s.indexed_sizes)]
+        at = ravel(numbers, s.indexed_sizes)
     else:
-        at = ix.as_index(gather(indices[i, k, j], s.rows))
+        at = index.as_index(gather(indices[i, k, j], s.rows))
     new: Expr = updates[i, k, j]
     if s.reduction != "none":
         new = apply(s.reduction, y[i, at, j], new)
@@ -75,11 +75,11 @@ def scatter(s: Scatter) -> Kernel:
     body: tuple[Stmt, ...] = (For(i, (For(step, (*copy, update), "parallel"),), "parallel"),)
     params = ((x,) if s.fill is None else ()) + (indices, updates, y)
     kernel = Kernel("scatter", params, body)
-    return replace(kernel, name=f"k{identity(kernel)}")
+    return replace(kernel, name=f"k{kernel_digest(kernel)}")
 
 
-def _copy(
-    s: Scatter, x: Tensor, y: Tensor, i: Axis, j: Expr, tile: tuple[Axis, ...]
+def _copy_statements(
+    s: ScatterProblem, x: Tensor, y: Tensor, i: Axis, j: Expr, tile: tuple[Axis, ...]
 ) -> tuple[Stmt, ...]:
     """Return a copy of elements j of all rows; of many rows at once if a row is one element."""
 
@@ -90,10 +90,10 @@ def _copy(
         n = Axis("n", s.rows)
         return (For(n, (Store(y, (i, n, j), own(n), tile),)),)
     out: list[Stmt] = []
-    full, rest = divmod(s.rows, BLOCK)
-    for first, steps, width in ((0, full, BLOCK), (full * BLOCK, 1, rest)):
+    full, rest = divmod(s.rows, MAX_BLOCK_ELEMENTS)
+    for first, steps, width in ((0, full, MAX_BLOCK_ELEMENTS), (full * MAX_BLOCK_ELEMENTS, 1, rest)):
         if steps and width:
             step, lane = Axis(f"step{width}", steps), Axis(f"lane{width}", width)
-            at = ix.as_index(step * width + lane + first)
+            at = index.as_index(step * width + lane + first)
             out.append(For(step, (Store(y, (i, at, j), own(at), (lane,)),)))
     return tuple(out)

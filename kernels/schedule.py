@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 
 
-class _Written:
+class _PrintableCall:
     """A primitive, which prints as a call of its class with its fields."""
 
     __slots__ = ()
@@ -25,74 +25,74 @@ class _Written:
     def __str__(self) -> str:
         given = (getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
         words = (", ".join(g) if isinstance(g, tuple) else str(g) for g in given)
-        return f"{_word(type(self))}({', '.join(words)})"
+        return f"{_primitive_name(type(self))}({', '.join(words)})"
 
 
-def _word(primitive: type) -> str:
+def _primitive_name(primitive: type) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", primitive.__name__).lower()
 
 
 @dataclass(frozen=True, slots=True)
-class Split(_Written):
+class Split(_PrintableCall):
     axis: str
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cover(_Written):
+class Cover(_PrintableCall):
     axis: str
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fuse(_Written):
+class Fuse(_PrintableCall):
     outer: str
     inner: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reorder(_Written):
+class Reorder(_PrintableCall):
     axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tile(_Written):
+class Tile(_PrintableCall):
     rows: str
     columns: str
-    high: int
-    wide: int
+    row_factor: int
+    column_factor: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll(_Written):
+class Unroll(_PrintableCall):
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorize(_Written):
+class Vectorize(_PrintableCall):
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel(_Written):
+class Parallel(_PrintableCall):
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bind(_Written):
+class Bind(_PrintableCall):
     """kind: block or thread, of a GPU's grid."""
 
     axis: str
-    to: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class Vthread(_Written):
+class Vthread(_PrintableCall):
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline(_Written):
+class Pipeline(_PrintableCall):
     """stages: the number of buffered steps."""
 
     axis: str
@@ -100,7 +100,7 @@ class Pipeline(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensorize(_Written):
+class Tensorize(_PrintableCall):
     """intrinsic: a name in intrinsic.INTRINSICS."""
 
     axis: str
@@ -108,7 +108,7 @@ class Tensorize(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRead(_Written):
+class CacheRead(_PrintableCall):
     """source: the name of a tensor that is read."""
 
     source: str
@@ -116,12 +116,12 @@ class CacheRead(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWrite(_Written):
+class CacheWrite(_PrintableCall):
     axis: str
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeAt(_Written):
+class ComputeAt(_PrintableCall):
     """tensor: the name of a reader of this tensor."""
 
     tensor: str
@@ -129,7 +129,7 @@ class ComputeAt(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Inline(_Written):
+class Inline(_PrintableCall):
     pass
 
 
@@ -139,7 +139,7 @@ Primitive = (
 )  # fmt: skip
 Schedule = tuple[Primitive, ...]
 PRIMITIVES: dict[str, Callable[..., Primitive]] = {
-    _word(p): p
+    _primitive_name(p): p
     for p in (
         Split, Cover, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, Bind, Vthread, Pipeline,
         Tensorize, CacheRead, CacheWrite, ComputeAt, Inline,
@@ -151,20 +151,20 @@ class IllegalSchedule(ValueError):
     """A primitive that is not applicable, with the reason."""
 
 
-def text(schedule: Schedule) -> str:
+def schedule_text(schedule: Schedule) -> str:
     return "; ".join(map(str, schedule))
 
 
-def parsed(source: str) -> Schedule:
+def parse_schedule(source: str) -> Schedule:
     """Parse a schedule. Raises IllegalSchedule for other text."""
-    return tuple(_primitive(part.strip()) for part in source.split(";") if part.strip())
+    return tuple(_parse_primitive(part.strip()) for part in source.split(";") if part.strip())
 
 
-def _primitive(part: str) -> Primitive:
+def _parse_primitive(part: str) -> Primitive:
     try:
         match ast.parse(part, mode="eval").body:
             case ast.Call(ast.Name(word), args, []) if word in PRIMITIVES:
-                given = _given(PRIMITIVES[word], args)
+                given = _parse_arguments(PRIMITIVES[word], args)
                 if given is not None:
                     return PRIMITIVES[word](*given)
     except SyntaxError:
@@ -172,11 +172,11 @@ def _primitive(part: str) -> Primitive:
     raise IllegalSchedule(f"{part} is not a primitive, such as split(i0, 8)")
 
 
-def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
+def _parse_arguments(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
     """Return a primitive's fields, each of its type; None if they do not match."""
     wanted = fields(primitive)  # type: ignore[arg-type]  # a class, which is called
     if wanted and wanted[0].type == "tuple[str, ...]":
-        return [tuple(map(_name, args))] if args else None
+        return [tuple(map(_axis_name, args))] if args else None
     least = sum(f.default is MISSING for f in wanted)
     if not least <= len(args) <= len(wanted):
         return None
@@ -186,17 +186,17 @@ def _given(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> lis
             case ast.Constant(int() as number) if f.type == "int" and type(number) is int:
                 out.append(number)
             case _ if f.type == "str":
-                out.append(_name(e))
+                out.append(_axis_name(e))
             case _:
                 return None
     return out
 
 
-def _name(e: ast.expr) -> str:
+def _axis_name(e: ast.expr) -> str:
     """Return an axis as written: i0, i0.o, i0.o.i."""
     match e:
         case ast.Name(n):
             return n
         case ast.Attribute(of, n):
-            return f"{_name(of)}.{n}"
+            return f"{_axis_name(of)}.{n}"
     raise IllegalSchedule(f"{ast.unparse(e)} is not an axis")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from superopt.kernels.tile import For, Kernel, Stmt, Store, flat
-from superopt.kernels.work import cost
+from superopt.kernels.tile import For, Kernel, Stmt, Store, flat_statements
+from superopt.kernels.work import function_operations
 from superopt.te.affine import affine, interval
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load
 from superopt.te.walk import loads
 
-SLOW = 10  # of a function that takes longer than fetching the memory it is stored to
+MIN_FUNCTION_OPERATIONS = 10  # of a function that takes longer than fetching the memory it is stored to
 
 
-def settled(kernel: Kernel) -> Kernel:
+def compute_in_place(kernel: Kernel) -> Kernel:
     """Replace a local buffer by a part of the result, if each element of the result is computed
     from the one at its place in the buffer, and no two iterations share any.
 
@@ -24,14 +24,14 @@ def settled(kernel: Kernel) -> Kernel:
     layer norms took 0.8 to 0.9 times as long there.
     """
     for buffer, scope in kernel.scratch:
-        if scope == "local" and (begin := _begin(kernel, buffer)) is not None:
-            body = tuple(_moved(s, buffer, kernel.params[-1], begin) for s in kernel.body)
+        if scope == "local" and (begin := _result_offset(kernel, buffer)) is not None:
+            body = tuple(_redirect(s, buffer, kernel.params[-1], begin) for s in kernel.body)
             rest = tuple(x for x in kernel.scratch if x[0] is not buffer)
             return replace(kernel, body=body, scratch=rest)
     return kernel
 
 
-def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
+def _result_offset(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
     """Return the index in the result of the buffer's first element; None if this is not
     possible."""
     body: Sequence[Stmt] = kernel.body
@@ -40,13 +40,13 @@ def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
         around.add(body[0].axis)
         body = body[0].body
     result = kernel.params[-1]
-    match [s for s in flat(kernel.body) if s.buffer is result]:
+    match [s for s in flat_statements(kernel.body) if s.buffer is result]:
         case [Store(_, index, value)] if (buffer.dtype, buffer.rank) == (result.dtype, result.rank):
             read = {x.index for x in loads(value) if x.tensor is buffer}
         case _:
             return None
-    made = [s.value for s in flat(kernel.body) if s.buffer is buffer]
-    if len(read) != 1 or not any(map(_slow, made)):
+    made = [s.value for s in flat_statements(kernel.body) if s.buffer is buffer]
+    if len(read) != 1 or not any(map(_has_expensive_function, made)):
         return None
     (where,) = read
     if [interval(i) for i in where] != [(0, n - 1) for n in buffer.shape if isinstance(n, int)]:
@@ -59,31 +59,31 @@ def _begin(kernel: Kernel, buffer: Tensor) -> tuple[Expr, ...] | None:
     return begin if free else None
 
 
-def _slow(e: Expr) -> bool:
+def _has_expensive_function(e: Expr) -> bool:
     """True if the expression has a function that is computed by a polynomial."""
     if not isinstance(e, Apply):
         return False
-    own = e.args and cost(e.fn, e.args[0].dtype, len(e.args), e.dtype) >= SLOW
-    return bool(own) or any(map(_slow, e.args))
+    own = e.args and function_operations(e.fn, e.args[0].dtype, len(e.args), e.dtype) >= MIN_FUNCTION_OPERATIONS
+    return bool(own) or any(map(_has_expensive_function, e.args))
 
 
-def _moved(s: Stmt, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Stmt:
+def _redirect(s: Stmt, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Stmt:
     if isinstance(s, For):
-        return replace(s, body=tuple(_moved(x, buffer, result, begin) for x in s.body))
-    value = _read(s.value, buffer, result, begin)
+        return replace(s, body=tuple(_redirect(x, buffer, result, begin) for x in s.body))
+    value = _redirect_loads(s.value, buffer, result, begin)
     if s.buffer is not buffer:
         return replace(s, value=value)
-    return replace(s, buffer=result, index=_sum(s.index, begin), value=value)
+    return replace(s, buffer=result, index=_add_indices(s.index, begin), value=value)
 
 
-def _read(e: Expr, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Expr:
+def _redirect_loads(e: Expr, buffer: Tensor, result: Tensor, begin: Sequence[Expr]) -> Expr:
     match e:
         case Load(b, index, dtype):
-            return Load(result, _sum(index, begin), dtype) if b is buffer else e
+            return Load(result, _add_indices(index, begin), dtype) if b is buffer else e
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_read(a, buffer, result, begin) for a in args), dtype)
+            return Apply(fn, tuple(_redirect_loads(a, buffer, result, begin) for a in args), dtype)
     return e
 
 
-def _sum(index: Sequence[Expr], begin: Sequence[Expr]) -> tuple[Expr, ...]:
+def _add_indices(index: Sequence[Expr], begin: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(i + b for i, b in zip(index, begin, strict=True))

@@ -25,7 +25,7 @@ class Value:
 
     @property
     def type(self) -> str:
-        one = element(self.dtype)
+        one = element_type(self.dtype)
         return f"<{self.lanes} x {one}>" if self.lanes else one
 
     @property
@@ -39,7 +39,7 @@ class Value:
         return f"{self.type} {self.text}"
 
 
-def element(dtype: DType) -> str:
+def element_type(dtype: DType) -> str:
     """Return LLVM's type of a value; a bool is one bit, and a byte in memory."""
     if dtype == BOOL:
         return "i1"
@@ -50,12 +50,12 @@ def element(dtype: DType) -> str:
     return f"i{dtype.bits}"
 
 
-def stored(dtype: DType) -> str:
-    return "i8" if dtype == BOOL else element(dtype)
+def memory_type(dtype: DType) -> str:
+    return "i8" if dtype == BOOL else element_type(dtype)
 
 
 @dataclass(slots=True)
-class Text:
+class TextBuilder:
     """A function's lines, its entry block, and the declarations it needs.
 
     has_scalef: the target has an instruction that scales by powers of two.
@@ -65,7 +65,7 @@ class Text:
     entry: list[str] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
     count: int = 0
-    scales: bool = False
+    has_scalef: bool = False
 
     def line(self, text: str) -> None:
         self.lines.append("  " + text)
@@ -89,7 +89,7 @@ class Text:
         given = ", ".join(map(str, args))
         return self.make(f"call {out.type} @{name}({given})", dtype, lanes)
 
-    def each(self, name: str, args: Sequence[Value]) -> Value:
+    def call_per_lane(self, name: str, args: Sequence[Value]) -> Value:
         """Emit calls of a libm function for each lane."""
         a = args[0]
         if not a.lanes:
@@ -102,7 +102,7 @@ class Text:
         return out
 
     @contextmanager
-    def steps(self, extent: int) -> Iterator[Value]:
+    def loop(self, extent: int) -> Iterator[Value]:
         """Emit a loop around what is emitted meanwhile; yield its counter. The extent is not 0."""
         n = self.fresh("loop")
         self.entry.append(f"  %{n}.at = alloca i64")
@@ -122,7 +122,7 @@ class Text:
         if v.lanes == lanes:
             return v
         if not v.text.startswith("%"):
-            return repeated(v, lanes)
+            return splat_constant(v, lanes)
         wide = Value("", v.dtype, lanes)
         one = self.make(f"insertelement {wide.type} poison, {v}, i64 0", v.dtype, lanes)
         zeros = f"<{lanes} x i32> zeroinitializer"
@@ -142,9 +142,9 @@ def number(value: Number | bool, dtype: DType, lanes: int = 0) -> Value:
     else:
         text = str(int(value))
     only = Value(text, dtype)
-    return repeated(only, lanes) if lanes else only
+    return splat_constant(only, lanes) if lanes else only
 
 
-def repeated(only: Value, lanes: int) -> Value:
+def splat_constant(only: Value, lanes: int) -> Value:
     """Return a vector of one constant."""
     return Value("<" + ", ".join([str(only)] * lanes) + ">", only.dtype, lanes)

@@ -32,7 +32,7 @@ import numpy as np
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
-KINDS = ("serial", "parallel", "block", "thread", "unroll")
+LOOP_KINDS = ("serial", "parallel", "block", "thread", "unroll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Store:
     axes: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
-        return f"{_at(self.buffer, self.index)} = {self.value}{_over(self.axes)}"
+        return f"{_element_text(self.buffer, self.index)} = {self.value}{_axes_text(self.axes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Update:
     intrinsic: str = ""
 
     def __str__(self) -> str:
-        axes = _over((*self.axes, *self.over))
+        axes = _axes_text((*self.axes, *self.over))
         by = f" by {self.intrinsic}" if self.intrinsic else ""
-        return f"{_at(self.buffer, self.index)} {self.fn}= {self.value}{axes}{by}"
+        return f"{_element_text(self.buffer, self.index)} {self.fn}= {self.value}{axes}{by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class For:
 Stmt = Store | Update | For
 
 
-def flat(body: Sequence[Stmt]) -> Iterator[Store | Update]:
+def flat_statements(body: Sequence[Stmt]) -> Iterator[Store | Update]:
     """Yield the statements inside all loops."""
     for s in body:
         if isinstance(s, For):
-            yield from flat(s.body)
+            yield from flat_statements(s.body)
         else:
             yield s
 
@@ -142,9 +142,9 @@ def _lines(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
             yield f"{indent}{s}"
 
 
-def _at(buffer: Tensor, index: tuple[Expr, ...]) -> str:
+def _element_text(buffer: Tensor, index: tuple[Expr, ...]) -> str:
     return f"{buffer.name}[{', '.join(map(str, index))}]"
 
 
-def _over(axes: tuple[Axis, ...]) -> str:
+def _axes_text(axes: tuple[Axis, ...]) -> str:
     return " for " + ", ".join(f"{a.name} < {a.extent}" for a in axes) if axes else ""

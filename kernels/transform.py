@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from superopt.kernels.schedule import IllegalSchedule
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr, Reduce
 from superopt.te.walk import reductions
@@ -16,7 +16,7 @@ SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize
 BLOCK, THREAD, VTHREAD = "block", "thread", "vthread"
 PIPELINE, TENSORIZE = "pipeline", "tensorize"
 # kinds of loops whose steps run concurrently: which kinds of loops may be around them
-OUTERMOST = {
+ALLOWED_OUTER_KINDS = {
     PARALLEL: (PARALLEL,),
     BLOCK: (BLOCK, VTHREAD),
     THREAD: (BLOCK, THREAD, VTHREAD),
@@ -49,14 +49,14 @@ class Scheduled:
 
     tensor: Tensor
     loops: tuple[Loop, ...]
-    origin: tuple[tuple[Axis, Expr], ...]
+    axis_values: tuple[tuple[Axis, Expr], ...]
     prefix: str = ""
-    waits: Axis | None = None
+    cache_write_axis: Axis | None = None
     intrinsic: str = ""
 
     @property
     def env(self) -> dict[Expr, Expr]:
-        return {a: e for a, e in self.origin}  # noqa: C416
+        return {a: e for a, e in self.axis_values}  # noqa: C416
 
     def __str__(self) -> str:
         lines = []
@@ -65,26 +65,26 @@ class Scheduled:
             words += [self.intrinsic] if loop.kind == TENSORIZE else []
             words += [str(loop.stages)] if loop.kind == PIPELINE else []
             words += ["reduced"] if loop.reduced else []
-            words += ["cache_write"] if loop.axis == self.waits else []
+            words += ["cache_write"] if loop.axis == self.cache_write_axis else []
             head = f"{'  ' * depth}for {loop.axis.name} < {loop.extent}"
             lines.append(" ".join([head, *words]))
-        where = ", ".join(f"{a.name} = {e}" for a, e in self.origin)
+        where = ", ".join(f"{a.name} = {e}" for a, e in self.axis_values)
         return "\n".join([*lines, f"{'  ' * len(self.loops)}{where}"])
 
 
 Region = tuple[tuple[Expr, int], ...]  # of each axis the begin and the extent
 
 
-def unscheduled(t: Tensor, prefix: str = "", region: Region | None = None) -> Scheduled:
+def initial_loops(t: Tensor, prefix: str = "", region: Region | None = None) -> Scheduled:
     """Return the tensor's own loops: over its elements, or a region, then over its reduction axes
     if it has one reduction."""
-    region = region or tuple((ix.as_index(0), a.size) for a in t.axes)
+    region = region or tuple((index.as_index(0), a.size) for a in t.axes)
     own = [Axis(prefix + a.name, n) for a, (_, n) in zip(t.axes, region, strict=True)]
     found = reduction(t)
     over = () if found is None else found.axes
     summed = [Axis(prefix + a.name, a.extent) for a in over]
     loops = (*(Loop(a, False) for a in own), *(Loop(a, True) for a in summed))
-    places = [ix.as_index(begin + a) for a, (begin, _) in zip(own, region, strict=True)]
+    places = [index.as_index(begin + a) for a, (begin, _) in zip(own, region, strict=True)]
     return Scheduled(
         t, loops, (*zip(t.axes, places, strict=True), *zip(over, summed, strict=True)), prefix
     )
@@ -107,9 +107,9 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     some elements: i = min(i.o * 4, 10 - 4) + i.i. Reductions would count them twice: there the
     factor must divide the extent.
     """
-    n = at(s, axis)
+    n = loop_index(s, axis)
     loop = s.loops[n]
-    plain(loop)
+    require_serial(loop)
     if factor < 1:
         raise IllegalSchedule(f"split({axis}, {factor}): the factor is below 1")
     factor = min(factor, max(loop.extent, 1))
@@ -120,16 +120,16 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     blocks = -(-loop.extent // factor)
     name = loop.axis.name
     outer, inner = Axis(f"{name}.o", blocks), Axis(f"{name}.i", factor)
-    begin = ix.as_index(outer * factor)
+    begin = index.as_index(outer * factor)
     if loop.extent % factor:
         last = loop.extent - factor
         # factored out, so that the block an index falls into can be simplified
         step = gcd(factor, last)
-        begin = ix.as_index(begin // step)
-        begin = ix.apply("min", (begin, ix.as_index(last // step)), begin.dtype)
-        begin = ix.as_index(begin * step)
+        begin = index.as_index(begin // step)
+        begin = index.apply("min", (begin, index.as_index(last // step)), begin.dtype)
+        begin = index.as_index(begin * step)
     new = tuple(Loop(a, loop.reduced) for a in (outer, inner))
-    return _with(s, n, n + 1, new, {loop.axis: ix.as_index(begin + inner)})
+    return _replace_loops(s, n, n + 1, new, {loop.axis: index.as_index(begin + inner)})
 
 
 def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
@@ -139,9 +139,9 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
                   =>      for k.i < 4
                             k = k.o * 4 + k.i, if that is below 10
     """
-    n = at(s, axis)
+    n = loop_index(s, axis)
     loop = s.loops[n]
-    plain(loop)
+    require_serial(loop)
     why = "" if loop.reduced else "it is not a reduction axis"
     why = "the factor is below 1" if factor < 1 else why
     if "." in axis:  # beyond a part is another part
@@ -151,7 +151,7 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
     name = loop.axis.name
     outer, inner = Axis(f"{name}.o", -(-loop.extent // factor)), Axis(f"{name}.i", factor)
     new = tuple(Loop(a, True) for a in (outer, inner))
-    return _with(s, n, n + 1, new, {loop.axis: ix.as_index(outer * factor + inner)})
+    return _replace_loops(s, n, n + 1, new, {loop.axis: index.as_index(outer * factor + inner)})
 
 
 def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
@@ -160,21 +160,21 @@ def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:
     for i < 3           for i_j < 12
       for j < 4     =>    i = i_j // 4, j = i_j % 4
     """
-    n = at(s, outer)
-    if at(s, inner) != n + 1:
+    n = loop_index(s, outer)
+    if loop_index(s, inner) != n + 1:
         raise IllegalSchedule(f"fuse({outer}, {inner}): {inner} is not directly inside {outer}")
     a, b = s.loops[n : n + 2]
-    plain(a)
-    plain(b)
+    require_serial(a)
+    require_serial(b)
     if a.reduced != b.reduced:
         raise IllegalSchedule(f"fuse({outer}, {inner}): only one of them is a reduction loop")
     both = Axis(f"{s.prefix}{outer}_{inner}", a.extent * b.extent)
     size = b.extent or 1  # of an empty loop any index will do
     env: dict[Expr, Expr] = {
-        a.axis: ix.as_index(both // size),
-        b.axis: ix.as_index(both % size),
+        a.axis: index.as_index(both // size),
+        b.axis: index.as_index(both % size),
     }
-    return _with(s, n, n + 2, (Loop(both, a.reduced),), env)
+    return _replace_loops(s, n, n + 2, (Loop(both, a.reduced),), env)
 
 
 def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
@@ -186,7 +186,7 @@ def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
     Permuting reduction loops changes the rounding of float sums.
     """
     what = f"reorder({', '.join(axes)})"
-    places = [at(s, a) for a in axes]
+    places = [loop_index(s, a) for a in axes]
     if len(set(places)) < len(places):
         raise IllegalSchedule(f"{what}: an axis is repeated")
     loops = list(s.loops)
@@ -194,32 +194,32 @@ def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
         if place != was and s.loops[was].kind == TENSORIZE:
             raise IllegalSchedule(f"{what}: {s.loops[was].axis.name} is marked {TENSORIZE}")
         loops[place] = s.loops[was]
-    return lawful(replace(s, loops=tuple(loops)), what)
+    return check_legality(replace(s, loops=tuple(loops)), what)
 
 
-def lawful(s: Scheduled, what: str) -> Scheduled:
+def check_legality(s: Scheduled, primitive: str) -> Scheduled:
     """Return `s`. Raises IllegalSchedule unless concurrent loops are outside the others, and
     cache_write is outside reductions."""
     for n, x in enumerate(s.loops):
         outside = s.loops[:n]
-        if x.kind in OUTERMOST:
+        if x.kind in ALLOWED_OUTER_KINDS:
             if x.reduced:
-                raise IllegalSchedule(f"{what}: it is a reduction axis")
-            other = next((o for o in outside if o.kind not in OUTERMOST[x.kind]), None)
+                raise IllegalSchedule(f"{primitive}: it is a reduction axis")
+            other = next((o for o in outside if o.kind not in ALLOWED_OUTER_KINDS[x.kind]), None)
             if other is not None:
                 name = other.axis.name
-                raise IllegalSchedule(f"{what}: {x.axis.name} is {x.kind}, but inside {name}")
-        if x.axis == s.waits:
+                raise IllegalSchedule(f"{primitive}: {x.axis.name} is {x.kind}, but inside {name}")
+        if x.axis == s.cache_write_axis:
             other = next((o for o in (*outside, x) if o.reduced), None)
             if other is not None:
                 raise IllegalSchedule(
-                    f"{what}: results collected inside {x.axis.name} are incomplete until the "
+                    f"{primitive}: results collected inside {x.axis.name} are incomplete until the "
                     f"reduction loop {other.axis.name} ends"
                 )
     return s
 
 
-def tile(s: Scheduled, rows: str, columns: str, high: int, wide: int) -> Scheduled:
+def tile(s: Scheduled, rows: str, columns: str, row_factor: int, column_factor: int) -> Scheduled:
     """Tile two loops, `row_factor` by `column_factor`: two splits and a reorder.
 
     for i < 8           for i.o < 4
@@ -228,11 +228,11 @@ def tile(s: Scheduled, rows: str, columns: str, high: int, wide: int) -> Schedul
                               for j.i < 16
                                 i = i.o * 2 + i.i, j = j.o * 16 + j.i
     """
-    s = split(split(s, rows, high), columns, wide)
+    s = split(split(s, rows, row_factor), columns, column_factor)
     return reorder(s, (f"{rows}.o", f"{columns}.o", f"{rows}.i", f"{columns}.i"))
 
 
-def at(s: Scheduled, axis: str) -> int:
+def loop_index(s: Scheduled, axis: str) -> int:
     """Return the position of a loop. Raises IllegalSchedule if there is none."""
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
     if axis not in names:
@@ -240,17 +240,17 @@ def at(s: Scheduled, axis: str) -> int:
     return names.index(axis)
 
 
-def plain(loop: Loop) -> None:
+def require_serial(loop: Loop) -> None:
     """Raise IllegalSchedule if the loop is already marked."""
     if loop.kind != SERIAL:
         raise IllegalSchedule(f"{loop.axis.name} is already marked {loop.kind}")
 
 
-def _with(
+def _replace_loops(
     s: Scheduled, begin: int, end: int, new: tuple[Loop, ...], env: dict[Expr, Expr]
 ) -> Scheduled:
     """Replace loops, whose axes become `env`."""
-    if any(x.axis == s.waits for x in s.loops[begin:end]):
-        raise IllegalSchedule(f"cache_write is at {s.waits}: split or fuse it before")
-    origin = tuple((a, ix.substitute(e, env)) for a, e in s.origin)
-    return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), origin=origin)
+    if any(x.axis == s.cache_write_axis for x in s.loops[begin:end]):
+        raise IllegalSchedule(f"cache_write is at {s.cache_write_axis}: split or fuse it before")
+    origin = tuple((a, index.substitute(e, env)) for a, e in s.axis_values)
+    return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), axis_values=origin)

@@ -24,26 +24,26 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Index, Load
-from superopt.te.walk import axes_of, loads, parts, stages
+from superopt.te.walk import index_axes, loads, subexpressions, computed_tensors
 
-TREES = 64  # at a time: four vectors of 16 hide the latency of loads
-
-
-ROWS = 32  # of a chunk
+MAX_TREES = 64  # at a time: four vectors of 16 hide the latency of loads
 
 
-def is_step(t: Tensor, of: Tensor) -> bool:
+CHUNK_ROWS = 32  # of a chunk
+
+
+def is_step(t: Tensor, previous: Tensor) -> bool:
     """True if elements of `previous` at the same place are indices of what `t` reads."""
-    return t.body is not None and t.shape == of.shape and any(
-        isinstance(e, Index) and isinstance(e.element, Load) and e.element.tensor is of
+    return t.body is not None and t.shape == previous.shape and any(
+        isinstance(e, Index) and isinstance(e.element, Load) and e.element.tensor is previous
         and e.element.index == t.axes
-        for e in parts(t.body)
+        for e in subexpressions(t.body)
     )  # fmt: skip
 
 
-def walks(t: Tensor) -> bool:
+def is_tree_walk(t: Tensor) -> bool:
     """True if `t` sums the leaves of walks, whose steps are its stages."""
-    some = stages([t])
+    some = computed_tensors([t])
     return (
         reduction(t) is not None
         and len(some) > 2
@@ -51,31 +51,31 @@ def walks(t: Tensor) -> bool:
     )
 
 
-def side_by_side(count: int, most: int = TREES) -> int:
+def trees_per_step(count: int, max_trees: int = MAX_TREES) -> int:
     """Return how many of so many trees to walk at a time: whole vectors, if these divide."""
-    whole = [k for k in (64, 48, 32, 16, 8) if k <= most and count % k == 0]
-    return whole[0] if whole else max(k for k in range(1, most + 1) if count % k == 0)
+    whole = [k for k in (64, 48, 32, 16, 8) if k <= max_trees and count % k == 0]
+    return whole[0] if whole else max(k for k in range(1, max_trees + 1) if count % k == 0)
 
 
-def walk_schedules(t: Tensor, trees: int = TREES) -> Mapping[Tensor, Schedule]:
+def schedule_tree_walk(t: Tensor, trees: int = MAX_TREES) -> Mapping[Tensor, Schedule]:
     """Return the schedules of a sum over trees and of its steps, which run for several trees at a
     time, once for all outputs of a leaf."""
-    found, steps = reduction(t), stages([t])[:-1]
+    found, steps = reduction(t), computed_tensors([t])[:-1]
     assert found is not None
     (read,) = {x for x in loads(found.body) if x.tensor is steps[-1]}
-    moving = set[Axis]().union(*map(axes_of, read.index))
+    moving = set[Axis]().union(*map(index_axes, read.index))
     outer = [a for a in t.axes if a in moving]
     inner = [a.name for a in t.axes if a not in moving and a.size > 1]
     ones = [a.name for a in t.axes if a not in moving and a.size == 1]
     axis = found.axes[-1]
     rest = [a.name for a in found.axes[:-1]]
-    lanes = side_by_side(axis.size, trees)
+    lanes = trees_per_step(axis.size, trees)
     split: list[Primitive] = [Split(axis.name, lanes)] if lanes < axis.size else []
     block, lane = ([f"{axis.name}.o"], f"{axis.name}.i") if split else ([], axis.name)
     row, *others = outer
-    if row.size > ROWS:
-        split.append(Split(row.name, ROWS))
-    chunk, each = ([f"{row.name}.o"], f"{row.name}.i") if row.size > ROWS else ([], row.name)
+    if row.size > CHUNK_ROWS:
+        split.append(Split(row.name, CHUNK_ROWS))
+    chunk, each = ([f"{row.name}.o"], f"{row.name}.i") if row.size > CHUNK_ROWS else ([], row.name)
     # the nodes of these trees stay in the cache for all rows of a chunk
     order = [*chunk, *(a.name for a in others), *ones, *rest, *block, each, lane, *inner]
     out: dict[Tensor, Schedule] = {

@@ -14,7 +14,7 @@ from superopt.ir.graph import (
     Graph,
     Node,
     Value,
-    item,
+    result,
     nodes,
     operands,
     producer,
@@ -22,36 +22,36 @@ from superopt.ir.graph import (
     results,
 )
 from superopt.ir.op import Attr, InferError
-from superopt.rules.condition import Scope, compiled, no_users, unpack
+from superopt.rules.condition import Scope, compile_formula, reject_users, unpack
 from superopt.rules.context import GraphContext
-from superopt.rules.facts import sibling_kind
-from superopt.rules.functions import VALUE, NotKnown, Result, number, sequence
-from superopt.rules.magnitude import SUMS, loses, magnitude
-from superopt.rules.make import Unsafe, attribute, filled, make, scalar
+from superopt.rules.facts import sibling_dtype
+from superopt.rules.functions import VALUE_TYPES, NotKnown, Result, as_number, as_tuple
+from superopt.rules.magnitude import SUM_OPS, lossy_operand, magnitude
+from superopt.rules.make import Unsafe, as_attribute, fill_constant, make_node, scalar_constant
 from superopt.rules.match import Match
-from superopt.rules.plan import Plan, plan
+from superopt.rules.plan import Pattern, compile_pattern
 from superopt.rules.rule import Rule
-from superopt.rules.steps import FOUND, Cells
+from superopt.rules.steps import FOUND_SLOT, Cells
 from superopt.rules.term import (
     Absent,
-    All,
+    AllResults,
     App,
-    Filled,
+    Fill,
     Formula,
-    Map,
+    MapTerms,
     Number,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Term,
     Var,
-    names,
+    free_names,
     show,
     walk,
 )
 from superopt.te.dtype import I64, DType
 
-DTYPE = FOUND  # while building: the element type of numbers without siblings
+DTYPE_SLOT = FOUND_SLOT  # while building: the element type of numbers without siblings
 
 
 class Lossy(Exception):
@@ -90,14 +90,14 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
     side = _right_side(match.rule)
     if len(match.roots) > 1:
         leaves = [v for s in side.leaves for v in _values(match.cells[s])]
-        if needs_one(leaves, match.roots, None if ctx is None else ctx.position):
+        if depends_on_any(leaves, match.roots, None if ctx is None else ctx.position):
             return Refusal("cycle", "an operand of the right side needs a result of the left side")
     env: Cells = [*match.cells, *[None] * (side.size - len(match.cells))]
-    env[DTYPE] = match.roots[0].type.dtype
+    env[DTYPE_SLOT] = match.roots[0].type.dtype
     try:
         new = [v for build in side.results for v in build(env)]
         if match.part is not None:
-            return _in_part(match, new)
+            return _rewrite_part(match, new)
     except InferError as e:
         return Refusal("infer", str(e))
     except NotKnown as e:
@@ -116,15 +116,15 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
     return change
 
 
-def _in_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal:
+def _rewrite_part(match: Match, new: Sequence[Value]) -> dict[Value, Value] | Refusal:
     """Replace operands i to j of an n-ary operator, which are the root."""
     assert match.part is not None
     n, i, j = match.part
-    (root, _), *_ = match.plan.roots
+    (root, _), *_ = match.pattern.roots
     old = match.cells[root].type
     if len(new) != 1 or new[0].type != old:
         return Refusal("shape", f"{old} would become {', '.join(str(v.type) for v in new)}")
-    return {n: make(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
+    return {n: make_node(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
 
 
 def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
@@ -136,7 +136,7 @@ def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
     return Applied(replace(ctx.graph, change, ctx.position), made, change)
 
 
-def needs_one(
+def depends_on_any(
     values: Iterable[Value], goals: Sequence[Value], position: Mapping[Node, int] | None
 ) -> bool:
     """True if one of `goals` is among `values` or their ancestors.
@@ -161,15 +161,15 @@ def needs_one(
 
 
 def _values(cell: object) -> Iterable[Value]:
-    if isinstance(cell, VALUE):
+    if isinstance(cell, VALUE_TYPES):
         return (cell,)
-    return [v for v in cell if isinstance(v, VALUE)] if isinstance(cell, tuple) else ()
+    return [v for v in cell if isinstance(v, VALUE_TYPES)] if isinstance(cell, tuple) else ()
 
 
 # --- right sides ----------------------------------------------------------------------------------
 
-One = Callable[[Cells], Value | None]
-Many = Callable[[Cells], Sequence[Value]]
+BuildOne = Callable[[Cells], Value | None]
+BuildMany = Callable[[Cells], Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,59 +178,59 @@ class _RightSide:
 
     size: int
     leaves: tuple[int, ...]
-    results: tuple[Many, ...]
+    results: tuple[BuildMany, ...]
 
 
 @lru_cache(maxsize=1 << 13)
 def _right_side(rule: Rule) -> _RightSide:
-    p = plan(rule)
+    p = compile_pattern(rule)
     b = _Builder(p, rule)
-    made = tuple(b.root(t, alone=len(rule.rhs) == 1) for t in rule.rhs)
+    made = tuple(b.build_root(t, alone=len(rule.rhs) == 1) for t in rule.rhs)
     leaves = {
         p.slots[q.name]
         for t in rule.rhs
         for q in walk(t)
-        if isinstance(q, (Var, Run)) and q.name in p.slots
+        if isinstance(q, (Var, OperandRun)) and q.name in p.slots
     }
-    return _RightSide(len(b.scope.used), tuple(sorted(leaves)), made)
+    return _RightSide(len(b.scope.cells), tuple(sorted(leaves)), made)
 
 
 class _Builder:
     """Compiles the terms of one right side."""
 
-    def __init__(self, p: Plan, rule: Rule) -> None:
+    def __init__(self, p: Pattern, rule: Rule) -> None:
         self.scope = Scope(dict(p.slots), dict(p.terms), [None] * p.size)
-        self.regroups = rule.float_class != "E0"
-        self.local: frozenset[str] = frozenset()  # variables of enclosing comprehensions
+        self.may_regroup = rule.float_class != "E0"
+        self.local_names: frozenset[str] = frozenset()  # variables of enclosing comprehensions
         counts: dict[App, int] = {}
         for t in rule.rhs:
             for q in walk(t):
                 if isinstance(q, App):
                     counts[q] = counts.get(q, 0) + 1
-        self.kept = {q: self.scope.fresh() for q, n in counts.items() if n > 1}
+        self.cached_slots = {q: self.scope.new_slot() for q, n in counts.items() if n > 1}
 
     def formula(self, f: Formula) -> Callable[[Cells], Result]:
-        return compiled(f, self.scope, no_users)
+        return compile_formula(f, self.scope, reject_users)
 
-    def root(self, t: Term, alone: bool) -> Many:
+    def build_root(self, t: Term, alone: bool) -> BuildMany:
         if isinstance(t, App) and alone:
-            build = self.app(t)
+            build = self.build_app(t)
             return lambda env: results(build(env))
-        return self.several(t)
+        return self.build_many(t)
 
-    def several(self, t: Term) -> Many:
+    def build_many(self, t: Term) -> BuildMany:
         """Return a builder of the values that a term adds to a list of operands or results."""
         match t:
-            case Run(n):
+            case OperandRun(n):
                 slot = self.scope.slots[n]
                 return lambda env: env[slot]
-            case All(app):
-                build = self.app(app)
+            case AllResults(app):
+                build = self.build_app(app)
                 return lambda env: results(build(env))
-            case Map(body, own, over):
-                return self.map(body, own, over)
+            case MapTerms(body, own, over):
+                return self.build_map(body, own, over)
             case _:
-                one = self.one(t)
+                one = self.build_one(t)
 
                 def single(env: Cells) -> Sequence[Value]:
                     v = one(env)
@@ -240,18 +240,18 @@ class _Builder:
 
                 return single
 
-    def map(self, body: Term, own: tuple[str, ...], over: Formula | App) -> Many:
+    def build_map(self, body: Term, variables: tuple[str, ...], over: Formula | App) -> BuildMany:
         source: Callable[[Cells], Sequence[Result]]
         if isinstance(over, App):
-            source = self.several(All(over))
+            source = self.build_many(AllResults(over))
         else:
             items = self.formula(over)
-            source = lambda env: sequence(items(env))  # noqa: E731
-        outer, local = self.scope, self.local
-        self.scope, self.local = outer.inner(own), local | frozenset(own)
-        slots = [self.scope.slots[n] for n in own]
-        build = self.several(body)
-        self.scope, self.local = outer, local
+            source = lambda env: as_tuple(items(env))  # noqa: E731
+        outer, local = self.scope, self.local_names
+        self.scope, self.local_names = outer.nested(variables), local | frozenset(variables)
+        slots = [self.scope.slots[n] for n in variables]
+        build = self.build_many(body)
+        self.scope, self.local_names = outer, local
 
         def run(env: Cells) -> Sequence[Value]:
             out: list[Value] = []
@@ -262,7 +262,7 @@ class _Builder:
 
         return run
 
-    def one(self, t: Term) -> One:
+    def build_one(self, t: Term) -> BuildOne:
         match t:
             case Var(n):
                 slot = self.scope.slots[n]
@@ -270,21 +270,21 @@ class _Builder:
             case Absent():
                 return lambda env: None
             case App():
-                build = self.app(t)
-                return lambda env: _only(build(env))
+                build = self.build_app(t)
+                return lambda env: _single_result(build(env))
             case Pick(app, i):
-                build = self.app(app)
+                build = self.build_app(app)
                 return lambda env: _result(build(env), i)
-            case Number() | Scalar() | Filled():
-                constant_of = self.constant(t)
-                return lambda env: constant_of(env, env[DTYPE])
+            case Number() | Scalar() | Fill():
+                constant_of = self.build_constant(t)
+                return lambda env: constant_of(env, env[DTYPE_SLOT])
             case _:
                 raise AssertionError(f"{show(t)} where one value is meant")
 
-    def app(self, t: App) -> Callable[[Cells], Node]:
-        build = self.fresh(t)
-        keep = self.kept.get(t)
-        if keep is None or names(t) & self.local:
+    def build_app(self, t: App) -> Callable[[Cells], Node]:
+        build = self.build_node(t)
+        keep = self.cached_slots.get(t)
+        if keep is None or free_names(t) & self.local_names:
             return build
 
         def once(env: Cells) -> Node:
@@ -294,18 +294,18 @@ class _Builder:
 
         return once
 
-    def fresh(self, t: App) -> Callable[[Cells], Node]:
-        regroups = self.regroups and t.op.name in SUMS
+    def build_node(self, t: App) -> Callable[[Cells], Node]:
+        regroups = self.may_regroup and t.op.name in SUM_OPS
         op, index = t.op, 1 if t.op.name.startswith("Gather") else -1
-        parts: list[tuple[One | None, Many | None, Callable[[Cells, DType], Value] | None]] = []
+        parts: list[tuple[BuildOne | None, BuildMany | None, Callable[[Cells, DType], Value] | None]] = []
         for o in t.operands:
             match o:
-                case Number() | Scalar() | Filled():
-                    parts.append((None, None, self.constant(o)))
-                case Run() | All() | Map():
-                    parts.append((None, self.several(o), None))
+                case Number() | Scalar() | Fill():
+                    parts.append((None, None, self.build_constant(o)))
+                case OperandRun() | AllResults() | MapTerms():
+                    parts.append((None, self.build_many(o), None))
                 case _:
-                    parts.append((self.one(o), None, None))
+                    parts.append((self.build_one(o), None, None))
         waits = any(c is not None for _, _, c in parts)
         rest = None if t.rest is None else self.scope.slots[t.rest]
         given = [(k, self.formula(f)) for k, f in t.attrs]
@@ -323,31 +323,31 @@ class _Builder:
                     values.append(None)
             if waits:
                 kinds = (v.type.dtype for v in values if v is not None)
-                dtype = sibling_kind(kinds) or env[DTYPE]
+                dtype = sibling_dtype(kinds) or env[DTYPE_SLOT]
                 for at, late in pending:
                     values[at] = late(env, I64 if at == index else dtype)
             attrs: dict[str, Attr] = {} if rest is None else dict(env[rest])
             for k, f in given:
-                attrs[k] = attribute(f(env))
-            if regroups and (large := loses(op, values)) is not None:
+                attrs[k] = as_attribute(f(env))
+            if regroups and (large := lossy_operand(op, values)) is not None:
                 raise Lossy(f"an operand of {op.name} may be as large as {magnitude(large):.3g}")
-            return make(op, values, attrs)
+            return make_node(op, values, attrs)
 
         return build
 
-    def constant(self, t: Number | Scalar | Filled) -> Callable[[Cells, DType], Value]:
+    def build_constant(self, t: Number | Scalar | Fill) -> Callable[[Cells, DType], Value]:
         match t:
             case Number(n):
-                return lambda env, dtype: scalar(n, dtype)
+                return lambda env, dtype: scalar_constant(n, dtype)
             case Scalar(f):
                 run = self.formula(f)
-                return lambda env, dtype: scalar(number(run(env)), dtype)
-            case Filled(kind, args):
+                return lambda env, dtype: scalar_constant(as_number(run(env)), dtype)
+            case Fill(kind, args):
                 given = [self.formula(a) for a in args]
-                return lambda env, dtype: filled(kind, [g(env) for g in given], dtype)
+                return lambda env, dtype: fill_constant(kind, [g(env) for g in given], dtype)
 
 
-def _only(n: Node) -> Value:
+def _single_result(n: Node) -> Value:
     if len(n.types) != 1:
         raise InferError(f"{n.op.name} has {len(n.types)} results where one is meant")
     return n
@@ -356,4 +356,4 @@ def _only(n: Node) -> Value:
 def _result(n: Node, i: int) -> Value:
     if i >= len(n.types):
         raise InferError(f"{n.op.name} has no result {i}, only {len(n.types)}")
-    return item(n, i)
+    return result(n, i)

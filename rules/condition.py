@@ -13,39 +13,39 @@ from superopt.rules.functions import (
     FUNCTIONS,
     NotKnown,
     Result,
-    binary,
-    compare,
-    integer,
+    apply_binary,
+    compare_results,
+    as_integer,
     item_of,
-    number,
-    sequence,
-    tell,
-    value_of,
+    as_number,
+    as_tuple,
+    show_result,
+    as_value,
 )
 from superopt.rules.term import (
-    At,
+    Subscript,
     Binary,
     Call,
     Compare,
-    Cut,
-    Each,
+    Slice,
+    Comprehension,
     Formula,
     If,
     Lit,
     Logic,
     Name,
-    Of,
+    TermValue,
     Seq,
     Spread,
     Term,
     Unary,
-    parts,
+    children,
     show,
 )
 from superopt.te.node import Expr
 
 Env = list[Result]
-Run = Callable[[Env], Result]
+Compiled = Callable[[Env], Result]
 UsedOnly = Callable[[Env, Result], bool]
 
 
@@ -55,59 +55,59 @@ class Scope:
 
     slots: dict[str, int] = field(default_factory=dict)
     terms: dict[Term, int] = field(default_factory=dict)
-    used: list[None] = field(default_factory=list)  # as long as the environment
+    cells: list[None] = field(default_factory=list)  # as long as the environment
 
-    def fresh(self) -> int:
+    def new_slot(self) -> int:
         """Return a new slot."""
-        self.used.append(None)
-        return len(self.used) - 1
+        self.cells.append(None)
+        return len(self.cells) - 1
 
     def slot(self, name: str) -> int:
         """Return the slot of `name`, created at its first use."""
         if name not in self.slots:
-            self.slots[name] = self.fresh()
+            self.slots[name] = self.new_slot()
         return self.slots[name]
 
-    def inner(self, own: Sequence[str]) -> Scope:
+    def nested(self, names: Sequence[str]) -> Scope:
         """Return the scope inside a comprehension that binds `names`."""
         slots = dict(self.slots)
-        for name in own:
-            slots[name] = self.fresh()
-        return Scope(slots, self.terms, self.used)
+        for name in names:
+            slots[name] = self.new_slot()
+        return Scope(slots, self.terms, self.cells)
 
 
-def needs(f: Formula) -> frozenset[str | Term]:
+def required_names(f: Formula) -> frozenset[str | Term]:
     """Return the names and subterms of the left side that must be bound before `f` has a value."""
     match f:
-        case Of(term):
+        case TermValue(term):
             return frozenset((term,))
-        case Each(body, own, over, test):
-            inside = needs(body) | (needs(test) if test is not None else frozenset())
-            return needs(over) | (inside - frozenset(own))
+        case Comprehension(body, own, over, test):
+            inside = required_names(body) | (required_names(test) if test is not None else frozenset())
+            return required_names(over) | (inside - frozenset(own))
         case Name(n):
             return frozenset((n,))
         case _:
             out: frozenset[str | Term] = frozenset()
-            for p in parts(f):
-                out |= needs(p)  # type: ignore[arg-type]
+            for p in children(f):
+                out |= required_names(p)  # type: ignore[arg-type]
             return out
 
 
-def truth(r: Result) -> bool:
+def as_bool(r: Result) -> bool:
     """Return a condition's value; raises NotKnown if it is no bool."""
     if isinstance(r, bool):
         return r
-    raise NotKnown(f"{tell(r)} is not a bool")
+    raise NotKnown(f"{show_result(r)} is not a bool")
 
 
-def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
+def compile_formula(f: Formula, scope: Scope, used_only: UsedOnly) -> Compiled:
     """Return `f` as a function of the environment, which raises NotKnown if `f` has no value.
 
     `used_only` answers single_use.
     """
 
-    def sub(g: Formula) -> Run:
-        return compiled(g, scope, used_only)
+    def sub(g: Formula) -> Compiled:
+        return compile_formula(g, scope, used_only)
 
     match f:
         case Lit(constant):
@@ -115,7 +115,7 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
         case Name(n):
             slot = scope.slots[n]
             return lambda env: env[slot]
-        case Of(term):
+        case TermValue(term):
             slot = scope.terms[term]
             return lambda env: env[slot]
         case Seq(items):
@@ -125,9 +125,9 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
             return lambda env: used_only(env, of(env))
         case Call("all" | "any" as fn, (arg,)):
             of = sub(arg)
-            return lambda env: _quantified(fn, sequence(of(env)))
+            return lambda env: _quantify(fn, as_tuple(of(env)))
         case Call(fn, args):
-            run = FUNCTIONS[fn].run
+            run = FUNCTIONS[fn].evaluate
             if len(args) == 1 and not isinstance(args[0], Spread):
                 only = sub(args[0])
                 return lambda env: run(only(env))
@@ -135,16 +135,16 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
             return lambda env: run(*given(env))
         case Unary("not", g):
             of = sub(g)
-            return lambda env: not truth(of(env))
+            return lambda env: not as_bool(of(env))
         case Unary(_, g):
             of = sub(g)
-            return lambda env: _negated(of(env))
+            return lambda env: _negate(of(env))
         case Binary(op, a, b):
             left, right = sub(a), sub(b)
-            return lambda env: binary(op, left(env), right(env))
+            return lambda env: apply_binary(op, left(env), right(env))
         case Compare(first, ((op, second),)):
             left, right = sub(first), sub(second)
-            return lambda env: compare(op, left(env), right(env))
+            return lambda env: compare_results(op, left(env), right(env))
         case Compare(first, rest):
             sides = (first, *(g for _, g in rest))
             pairs = [Compare(g, (link,)) for g, link in zip(sides, rest, strict=False)]
@@ -153,21 +153,21 @@ def compiled(f: Formula, scope: Scope, used_only: UsedOnly) -> Run:
             return _logic(op, [sub(g) for g in some])
         case If(test, yes, no):
             guard, then, other = sub(test), sub(yes), sub(no)
-            return lambda env: then(env) if truth(guard(env)) else other(env)
-        case At(g, index):
+            return lambda env: then(env) if as_bool(guard(env)) else other(env)
+        case Subscript(g, index):
             of, where = sub(g), sub(index)
             return lambda env: item_of(of(env), where(env))
-        case Cut(g, start, stop, step):
+        case Slice(g, start, stop, step):
             of = sub(g)
             ends = [None if e is None else sub(e) for e in (start, stop, step)]
-            return lambda env: sequence(of(env))[_slice(ends, env)]
-        case Each():
+            return lambda env: as_tuple(of(env))[_slice(ends, env)]
+        case Comprehension():
             return _each(f, scope, used_only)
         case Spread(g):
             raise ValueError(f"*{show(g)} is not inside a tuple or call")
 
 
-def evaluated(
+def evaluate_formula(
     f: Formula,
     names: Mapping[str, Result],
     terms: Mapping[Term, Result],
@@ -182,18 +182,18 @@ def evaluated(
     cells = [*names.values(), *terms.values()]
     slots = {n: k for k, n in enumerate(names)}
     places = {t: len(slots) + k for k, t in enumerate(terms)}
-    if any(n not in slots and n not in places for n in needs(f)):
+    if any(n not in slots and n not in places for n in required_names(f)):
         raise NotKnown(f"{show(f)} uses values that are not known yet")
     scope = Scope(slots, places, [None] * len(cells))
-    run = compiled(f, scope, lambda env, v: used_only(v))
-    return run([*cells, *[None] * (len(scope.used) - len(cells))])
+    run = compile_formula(f, scope, lambda env, v: used_only(v))
+    return run([*cells, *[None] * (len(scope.cells) - len(cells))])
 
 
 def _tuple(
     items: Sequence[Formula], scope: Scope, used_only: UsedOnly
 ) -> Callable[[Env], tuple[Result, ...]]:
     runs = [
-        (isinstance(i, Spread), compiled(i.value if isinstance(i, Spread) else i, scope, used_only))
+        (isinstance(i, Spread), compile_formula(i.value if isinstance(i, Spread) else i, scope, used_only))
         for i in items
     ]
     if not any(spread for spread, _ in runs):
@@ -204,7 +204,7 @@ def _tuple(
         out: list[Result] = []
         for spread, run in runs:
             if spread:
-                out.extend(sequence(run(env)))
+                out.extend(as_tuple(run(env)))
             else:
                 out.append(run(env))
         return tuple(out)
@@ -212,26 +212,26 @@ def _tuple(
     return build
 
 
-def _negated(r: Result) -> Result:
-    return binary("-", 0, r) if isinstance(r, Expr) else -number(r)
+def _negate(r: Result) -> Result:
+    return apply_binary("-", 0, r) if isinstance(r, Expr) else -as_number(r)
 
 
-def _slice(ends: list[Run | None], env: Env) -> slice:
-    start, stop, step = (None if e is None else integer(e(env)) for e in ends)
+def _slice(ends: list[Compiled | None], env: Env) -> slice:
+    start, stop, step = (None if e is None else as_integer(e(env)) for e in ends)
     if step == 0:
         raise NotKnown("a slice with step 0")
     return slice(start, stop, step)
 
 
-def _logic(op: str, some: list[Run]) -> Run:
+def _logic(op: str, operands: list[Compiled]) -> Compiled:
     """Return three-valued `and` or `or`: a decided side may make an undecided one irrelevant."""
     stop = op == "or"
 
     def run(env: Env) -> Result:
         undecided: NotKnown | None = None
-        for part in some:
+        for part in operands:
             try:
-                if truth(part(env)) is stop:
+                if as_bool(part(env)) is stop:
                     return stop
             except NotKnown as e:
                 undecided = undecided or e
@@ -242,23 +242,23 @@ def _logic(op: str, some: list[Run]) -> Run:
     return run
 
 
-def _quantified(fn: str, items: Sequence[Result]) -> bool:
-    found = [truth(i) for i in items]
+def _quantify(fn: str, items: Sequence[Result]) -> bool:
+    found = [as_bool(i) for i in items]
     return all(found) if fn == "all" else any(found)
 
 
-def _each(f: Each, scope: Scope, used_only: UsedOnly) -> Run:
-    over = compiled(f.over, scope, used_only)
-    inner = scope.inner(f.names)
+def _each(f: Comprehension, scope: Scope, used_only: UsedOnly) -> Compiled:
+    over = compile_formula(f.over, scope, used_only)
+    inner = scope.nested(f.names)
     slots = [inner.slots[n] for n in f.names]
-    body = compiled(f.body, inner, used_only)
-    test = None if f.test is None else compiled(f.test, inner, used_only)
+    body = compile_formula(f.body, inner, used_only)
+    test = None if f.test is None else compile_formula(f.test, inner, used_only)
 
     def run(env: Env) -> Result:
         out: list[Result] = []
-        for item in sequence(over(env)):
+        for item in as_tuple(over(env)):
             unpack(env, slots, item)
-            if test is None or truth(test(env)):
+            if test is None or as_bool(test(env)):
                 out.append(body(env))
         return tuple(out)
 
@@ -270,13 +270,13 @@ def unpack(env: Env, slots: Sequence[int], item: Result) -> None:
     if len(slots) == 1:
         env[slots[0]] = item
         return
-    items = sequence(item)
+    items = as_tuple(item)
     if len(items) != len(slots):
-        raise NotKnown(f"{tell(item)} has {len(items)} items, not {len(slots)}")
+        raise NotKnown(f"{show_result(item)} has {len(items)} items, not {len(slots)}")
     for slot, one in zip(slots, items, strict=True):
         env[slot] = one
 
 
-def no_users(env: Env, r: Result) -> bool:
+def reject_users(env: Env, r: Result) -> bool:
     """single_use without a graph, as on right sides."""
-    raise NotKnown(f"the users of {tell(value_of(r))} are not known here")
+    raise NotKnown(f"the users of {show_result(as_value(r))} are not known here")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from superopt.ir.graph import Graph, Item, Node, Value, producer, results
 from superopt.ir.op import Op
 
-NOBODY: tuple[Node, ...] = ()
-ByOp = dict[Op, list[Node]]
+NO_NODES: tuple[Node, ...] = ()
+NodesByOp = dict[Op, list[Node]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,49 +27,49 @@ class GraphContext:
 
     graph: Graph
     position: dict[Node, int]
-    by_op: ByOp
+    by_op: NodesByOp
     users: dict[Value, list[Node]]
     outputs: frozenset[Value]
-    joined: dict[tuple[Node, int, int], Value | None] = field(default_factory=dict)
-    zones: list[tuple[Collection[Node], list[ByOp]]] = field(default_factory=list)
+    joined_parts: dict[tuple[Node, int, int], Value | None] = field(default_factory=dict)
+    neighborhoods: list[tuple[Collection[Node], list[NodesByOp]]] = field(default_factory=list)
 
-    def place(self, n: Node, op: Op) -> int:
+    def insertion_index(self, n: Node, op: Op) -> int:
         """Return the index of `n`, or its insertion index, among the nodes of `op`."""
         return bisect_left(
-            self.by_op.get(op, NOBODY), self.position[n], key=self.position.__getitem__
+            self.by_op.get(op, NO_NODES), self.position[n], key=self.position.__getitem__
         )
 
-    def near(self, nodes: Collection[Node], steps: int) -> ByOp:
+    def nodes_near(self, nodes: Collection[Node], steps: int) -> NodesByOp:
         """Return by operator the nodes that reach one of `nodes` within `steps` operands."""
-        if not self.zones or self.zones[-1][0] is not nodes:
-            self.zones[:] = [(nodes, [self._indexed(n for n in nodes if n in self.position)])]
-        levels = self.zones[-1][1]
+        if not self.neighborhoods or self.neighborhoods[-1][0] is not nodes:
+            self.neighborhoods[:] = [(nodes, [self._group_by_op(n for n in nodes if n in self.position)])]
+        levels = self.neighborhoods[-1][1]
         while len(levels) <= steps:
             last = {n: None for some in levels[-1].values() for n in some}
             for n in list(last):
                 for v in results(n):
-                    last.update(dict.fromkeys(self.users.get(v, NOBODY)))
-            levels.append(self._indexed(last))
+                    last.update(dict.fromkeys(self.users.get(v, NO_NODES)))
+            levels.append(self._group_by_op(last))
         return levels[steps]
 
-    def _indexed(self, nodes: Iterable[Node]) -> ByOp:
-        out: ByOp = {}
+    def _group_by_op(self, nodes: Iterable[Node]) -> NodesByOp:
+        out: NodesByOp = {}
         for n in sorted(nodes, key=self.position.__getitem__):
             out.setdefault(n.op, []).append(n)
         return out
 
-    def used_only_by(self, v: Value, nodes: Iterable[Node]) -> bool:
+    def is_used_only_by(self, v: Value, nodes: Iterable[Node]) -> bool:
         """True if `v` is no output of the graph, and only these nodes read it."""
         if v in self.outputs:
             return False
-        users = self.users.get(v, NOBODY)
+        users = self.users.get(v, NO_NODES)
         return all(any(u is n for n in nodes) for u in users)
 
 
-def context(graph: Graph) -> GraphContext:
+def graph_context(graph: Graph) -> GraphContext:
     """Return the indices of `graph`."""
     position: dict[Node, int] = {}
-    by_op: ByOp = {}
+    by_op: NodesByOp = {}
     users: dict[Value, list[Node]] = {}
     stack: list[Node] = []
     # A node is pushed before its operands; when it is on top again they are done.

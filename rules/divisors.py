@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from superopt.rules.rule import Rule
-from superopt.rules.term import App, Filled, Number, Scalar, Term, show, walk
+from superopt.rules.term import App, Fill, Number, Scalar, Term, show, walk
 
-COMMUTE = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
+ZERO_COMMUTES = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
 SAME_ZEROS = frozenset(
     (
         "Neg", "Abs", "Sqrt", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand",
@@ -21,8 +21,8 @@ SAME_ZEROS = frozenset(
     )
 )  # fmt: skip
 POSITIVE = frozenset(("Exp", "Sigmoid", "Softmax", "Softplus", "Cosh"))
-MEANS = frozenset(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"))
-NOT_BELOW_ZERO = frozenset(
+REDUCTIONS = frozenset(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"))
+NONNEGATIVE = frozenset(
     ("Abs", "Relu", "Sqrt", "ReduceSumSquare", "ReduceL1", "ReduceL2", *POSITIVE)
 )
 
@@ -33,31 +33,31 @@ def new_divisors(rule: Rule) -> tuple[str, ...]:
     found = {
         key: show(t)
         for side in rule.rhs
-        for d in _divisors(side, within=True)
-        for key, t in _factors(d)
+        for d in _divisors(side, nested_only=True)
+        for key, t in _zero_factors(d)
     }
     if not found:
         return ()
-    before = {key for side in rule.lhs for key in _known(side)}
+    before = {key for side in rule.lhs for key in _nonzero_keys(side)}
     return tuple(text for key, text in found.items() if key not in before)
 
 
-def _known(side: Term) -> Iterator[str]:
+def _nonzero_keys(side: Term) -> Iterator[str]:
     """Yield keys of terms that are nonzero where a side has a value."""
     for d in _divisors(side):
-        yield from (key for key, _ in _factors(d))
+        yield from (key for key, _ in _zero_factors(d))
     for t in walk(side):
         if isinstance(t, App) and t.op.name == "BatchNormalization":
             epsilon = dict(t.attrs).get("epsilon")
             if epsilon is not None:
-                yield _sum("Add", (t.operands[4], Scalar(epsilon)))
+                yield _commuted_key("Add", (t.operands[4], Scalar(epsilon)))
 
 
-def _divisors(side: Term, within: bool = False) -> Iterator[Term]:
+def _divisors(side: Term, nested_only: bool = False) -> Iterator[Term]:
     """Yield divisors and arguments of logarithms of a side. nested_only: without those of the
     root."""
     for t in walk(side):
-        if not isinstance(t, App) or (within and t is side):
+        if not isinstance(t, App) or (nested_only and t is side):
             continue
         match t.op.name:
             case "Div":
@@ -68,35 +68,35 @@ def _divisors(side: Term, within: bool = False) -> Iterator[Term]:
                 yield t.operands[0]
 
 
-def _factors(t: Term) -> Iterator[tuple[str, Term]]:
+def _zero_factors(t: Term) -> Iterator[tuple[str, Term]]:
     """Yield terms that are all nonzero if and only if `t` is, with keys that ignore operand
     order."""
-    if _positive(t) or (isinstance(t, Number) and t.value != 0):
+    if _is_positive(t) or (isinstance(t, Number) and t.value != 0):
         return
     if isinstance(t, App):
         name, given = t.op.name, t.operands
         if name in ("Mul", "Concat"):
             for operand in given:
-                yield from _factors(operand)
+                yield from _zero_factors(operand)
             return
         if name == "Reciprocal":
             return
         if name == "Sub" and given[0] == Number(0):
-            yield from _factors(given[1])
+            yield from _zero_factors(given[1])
             return
         if name in SAME_ZEROS or (name == "Add" and given[0] == given[1]):
-            yield from _factors(given[0])  # a quotient's own divisor is handled elsewhere
+            yield from _zero_factors(given[0])  # a quotient's own divisor is handled elsewhere
             return
-    yield _key(t), t
+    yield _zero_key(t), t
 
 
-def _positive(t: Term) -> bool:
+def _is_positive(t: Term) -> bool:
     """True if `t` is positive for any operands (up to underflow)."""
     if isinstance(t, Number):
         return t.value > 0
     if isinstance(t, Scalar):
         return True  # an attribute: a size, a number of elements, an epsilon
-    if isinstance(t, Filled):
+    if isinstance(t, Fill):
         return t.kind == "ones"
     if not isinstance(t, App):
         return False
@@ -104,36 +104,36 @@ def _positive(t: Term) -> bool:
     if name in POSITIVE:
         return True
     if name in ("Mul", "Div", "Concat"):
-        return all(map(_positive, given))
-    if name in MEANS or name in SAME_ZEROS:
-        return name != "Neg" and _positive(given[0])
+        return all(map(_is_positive, given))
+    if name in REDUCTIONS or name in SAME_ZEROS:
+        return name != "Neg" and _is_positive(given[0])
     if name in ("Add", "Max"):
-        some = any(map(_positive, given))
-        return some and (name == "Max" or all(map(_not_negative, given)))
+        some = any(map(_is_positive, given))
+        return some and (name == "Max" or all(map(_is_nonnegative, given)))
     return False
 
 
-def _not_negative(t: Term) -> bool:
-    if _positive(t) or (isinstance(t, Number) and t.value >= 0):
+def _is_nonnegative(t: Term) -> bool:
+    if _is_positive(t) or (isinstance(t, Number) and t.value >= 0):
         return True
     if not isinstance(t, App):
         return False
     name, given = t.op.name, t.operands
-    if name in NOT_BELOW_ZERO or (name == "Mul" and given[0] == given[1]):
+    if name in NONNEGATIVE or (name == "Mul" and given[0] == given[1]):
         return True
     if name == "Pow" and isinstance(given[1], Number):
         return given[1].value % 2 == 0
-    if name in MEANS or name in SAME_ZEROS - {"Neg", "Div"}:
-        return _not_negative(given[0])
-    return name in ("Add", "Mul", "Div", "Concat") and all(map(_not_negative, given))
+    if name in REDUCTIONS or name in SAME_ZEROS - {"Neg", "Div"}:
+        return _is_nonnegative(given[0])
+    return name in ("Add", "Mul", "Div", "Concat") and all(map(_is_nonnegative, given))
 
 
-def _key(t: Term) -> str:
+def _zero_key(t: Term) -> str:
     """Return a term's text, with operands sorted where order does not affect zeros."""
-    if isinstance(t, App) and t.op.name in COMMUTE and not t.attrs:
-        return _sum(t.op.name, t.operands)
+    if isinstance(t, App) and t.op.name in ZERO_COMMUTES and not t.attrs:
+        return _commuted_key(t.op.name, t.operands)
     return show(t)
 
 
-def _sum(name: str, operands: Iterable[Term]) -> str:
-    return f"{name}({', '.join(sorted(map(_key, operands)))})"
+def _commuted_key(name: str, operands: Iterable[Term]) -> str:
+    return f"{name}({', '.join(sorted(map(_zero_key, operands)))})"

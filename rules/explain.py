@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from superopt.ir.graph import Graph, Node, Value, producer, results
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import GraphContext, context
-from superopt.rules.functions import tell
-from superopt.rules.match import Match, emit, environment
-from superopt.rules.plan import Plan, Start, plan
+from superopt.rules.context import GraphContext, graph_context
+from superopt.rules.functions import show_result
+from superopt.rules.match import Match, emit_match, new_environment
+from superopt.rules.plan import Pattern, Start, compile_pattern
 from superopt.rules.rule import Rule
-from superopt.rules.steps import FOUND, Cells, Cont
+from superopt.rules.steps import FOUND_SLOT, Cells, Continuation
 from superopt.rules.term import show
 
 Outcome = Literal["applies", "refused", "failed"]
@@ -50,86 +50,86 @@ def explain(rule: Rule, graph: Graph | GraphContext, value: Value | None = None)
 
     Around a value are the nodes whose left side might cover its producer.
     """
-    ctx = context(graph) if isinstance(graph, Graph) else graph
-    p = plan(rule)
-    near = None if value is None else _near(value, ctx)
+    ctx = graph_context(graph) if isinstance(graph, Graph) else graph
+    p = compile_pattern(rule)
+    near = None if value is None else _covering_nodes(value, ctx)
     out: list[Attempt] = []
     tried: set[Node] = set()
     for start in p.starts if near is not None else p.starts[:1]:
-        sites = ctx.by_op if near is None else ctx.near(near, start.depth - 1)
+        sites = ctx.by_op if near is None else ctx.nodes_near(near, start.depth - 1)
         for n in sites.get(start.op, ()):
             if n not in tried:
                 tried.add(n)
                 out += _attempts(p, start, ctx, n, near)
     if not out and value is not None:
-        out.append(_elsewhere(p, value))
+        out.append(_unreachable(p, value))
     return out
 
 
-def _near(value: Value, ctx: GraphContext) -> Collection[Node]:
+def _covering_nodes(value: Value, ctx: GraphContext) -> Collection[Node]:
     n = producer(value)
     return [n] if n is not None and n in ctx.position else ctx.users.get(value, [])
 
 
-def _elsewhere(p: Plan, value: Value) -> Attempt:
+def _unreachable(p: Pattern, value: Value) -> Attempt:
     n = producer(value)
     wanted = " or ".join(sorted({s.op.name for s in p.starts}))
-    found = tell(value) if n is None else f"{n.op.title} of type {value.type}"
+    found = show_result(value) if n is None else f"{n.op.title} of type {value.type}"
     reason = f"this is {found}, which the rule does not reach from any {wanted}"
     return Attempt(p.rule.name, value, "failed", 0, len(p.starts[0].steps), reason)
 
 
 def _attempts(
-    p: Plan, start: Start, ctx: GraphContext, n: Node, near: Collection[Node] | None
+    p: Pattern, start: Start, ctx: GraphContext, n: Node, near: Collection[Node] | None
 ) -> list[Attempt]:
-    env = environment(p, ctx, near)
-    env[FOUND] = found = list[Match]()
+    env = new_environment(p, ctx, near)
+    env[FOUND_SLOT] = found = list[Match]()
     env[start.slot] = n
     far: list[tuple[int, tuple[Any, ...]]] = [(-1, ())]
-    _probed(p, start, far)(env)
+    _probe_chain(p, start, far)(env)
     site, count = results(n)[0], len(start.steps)
     if found:
-        return [_outcome(m, ctx, count) for m in found]
+        return [_match_outcome(m, ctx, count) for m in found]
     last, cells = far[0]
     if last == count:
         reason = "it matches only elsewhere: no match covers the given node"
     else:
-        reason = start.steps[last].tell(list(cells))
+        reason = start.steps[last].explain(list(cells))
     return [Attempt(p.rule.name, site, "failed", last, count, reason)]
 
 
-def _probed(p: Plan, start: Start, far: list[tuple[int, tuple[Any, ...]]]) -> Cont:
+def _probe_chain(p: Pattern, start: Start, progress: list[tuple[int, tuple[Any, ...]]]) -> Continuation:
     """Return the step chain, which records the last step reached and its bindings in `progress`."""
 
-    def probe(number: int, go: Cont) -> Cont:
+    def probe(number: int, go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
-            if number > far[0][0]:
-                far[0] = (number, tuple(env))
+            if number > progress[0][0]:
+                progress[0] = (number, tuple(env))
             go(env)
 
         return run
 
-    go = probe(len(start.steps), emit(p))
+    go = probe(len(start.steps), emit_match(p))
     for number, step in reversed(list(enumerate(start.steps))):
         go = probe(number, step.make(go))
     return go
 
 
-def _outcome(m: Match, ctx: GraphContext, count: int) -> Attempt:
+def _match_outcome(m: Match, ctx: GraphContext, count: int) -> Attempt:
     change = rewrite(m, ctx)
     if isinstance(change, Refusal):
-        reason = f"it matches, but {_refused(change)}: {change.detail}"
+        reason = f"it matches, but {_refusal_text(change)}: {change.detail}"
         return Attempt(m.rule.name, m.roots[0], "refused", count, count, reason)
     if all(old is new for old, new in change.items()):
         reason = "it matches, and changes nothing"
         return Attempt(m.rule.name, m.roots[0], "applies", count, count, reason)
-    bound = [f"{n} is {tell(v)}" for n, v in m.bindings.items() if v is not None]
+    bound = [f"{n} is {show_result(v)}" for n, v in m.bindings.items() if v is not None]
     becomes = ", ".join(map(show, m.rule.rhs)).removeprefix("*")
     reason = f"becomes {becomes} where {'; '.join(bound)}"
     return Attempt(m.rule.name, m.roots[0], "applies", count, count, reason)
 
 
-def _refused(r: Refusal) -> str:
+def _refusal_text(r: Refusal) -> str:
     words = {
         "shape": "the result would have another type",
         "cycle": "the new graph would have a cycle",
@@ -141,7 +141,7 @@ def _refused(r: Refusal) -> str:
     return words[r.reason]
 
 
-def summary(attempts: Sequence[Attempt]) -> str:
+def show_attempts(attempts: Sequence[Attempt]) -> str:
     """Return the attempts as lines; equal ones are counted."""
     counts: dict[str, int] = {}
     for a in attempts:

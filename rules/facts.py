@@ -17,19 +17,19 @@ from superopt.ir.graph import Constant, Input, Item, Node, Value, producer
 from superopt.ir.op import Attr
 from superopt.te.dtype import BOOL, DType, to_numpy
 
-READ_BYTES = 1 << 20  # constants are read lazily, and larger ones not at all
+MAX_READ_BYTES = 1 << 20  # constants are read lazily, and larger ones not at all
 
 Scalar = int | float | bool
 
-_CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+_IS_CONST: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _UNIFORM: WeakKeyDictionary[Constant, Scalar | None] = WeakKeyDictionary()
 _LISTED: WeakKeyDictionary[Constant, tuple[int, ...] | None] = WeakKeyDictionary()
 
 
-def sibling_kind(kinds: Iterable[DType | None]) -> DType | None:
+def sibling_dtype(dtypes: Iterable[DType | None]) -> DType | None:
     """Return the element type of a number beside operands of these types; bools (conditions) come
     last."""
-    known = [k for k in kinds if k is not None]
+    known = [k for k in dtypes if k is not None]
     return next((k for k in known if k != BOOL), known[0] if known else None)
 
 
@@ -46,25 +46,25 @@ def is_const(v: Value) -> bool:
         case Node() | Item():
             n = producer(v)
             assert n is not None
-    known = _CONST.get(n)
+    known = _IS_CONST.get(n)
     if known is not None:
         return known
     stack = [n]
     while stack:
         top = stack[-1]
-        if top in _CONST:
+        if top in _IS_CONST:
             stack.pop()
             continue
-        below = _verdict(top)
+        below = _const_or_pending(top)
         if isinstance(below, bool):
-            _CONST[top] = below
+            _IS_CONST[top] = below
             stack.pop()
         else:
             stack.append(below)
-    return _CONST[n]
+    return _IS_CONST[n]
 
 
-def _verdict(n: Node) -> bool | Node:
+def _const_or_pending(n: Node) -> bool | Node:
     """Return whether `n` is constant, or the node that must be decided first."""
     if n.op.opaque:
         return False
@@ -81,7 +81,7 @@ def _verdict(n: Node) -> bool | Node:
             case _:
                 m = producer(v)
                 assert m is not None
-                known = _CONST.get(m)
+                known = _IS_CONST.get(m)
                 if known is False:
                     return False
                 if known is None and ask is None:
@@ -89,20 +89,20 @@ def _verdict(n: Node) -> bool | Node:
     return True if ask is None else ask
 
 
-def uniform(v: Value | None) -> Scalar | None:
+def uniform_value(v: Value | None) -> Scalar | None:
     """Return the number that all elements of a constant equal; None if there is none."""
     if type(v) is not Constant:
         return None
     try:
         return _UNIFORM[v]
     except KeyError:
-        found = _UNIFORM[v] = _uniform(v)
+        found = _UNIFORM[v] = _uniform_value(v)
         return found
 
 
-def _uniform(c: Constant) -> Scalar | None:
+def _uniform_value(c: Constant) -> Scalar | None:
     dtype = c.type.dtype
-    if c.nbytes > READ_BYTES or dtype is None or not (dtype.is_number or dtype == BOOL):
+    if c.nbytes > MAX_READ_BYTES or dtype is None or not (dtype.is_number or dtype == BOOL):
         return None
     array = c.load().reshape(-1)
     if not array.size:
@@ -115,30 +115,30 @@ def _uniform(c: Constant) -> Scalar | None:
     return float(first) if dtype.is_float else int(first)
 
 
-LISTED = 1024  # items of a constant that formulas may use
+MAX_LISTED = 1024  # items of a constant that formulas may use
 
 
-def listed(v: Value | None) -> tuple[int, ...] | None:
+def listed_integers(v: Value | None) -> tuple[int, ...] | None:
     """Return the items of a short constant vector of integers; None for any other value."""
     if type(v) is not Constant:
         return None
     try:
         return _LISTED[v]
     except KeyError:
-        found = _LISTED[v] = _listed(v)
+        found = _LISTED[v] = _listed_integers(v)
         return found
 
 
-def _listed(c: Constant) -> tuple[int, ...] | None:
+def _listed_integers(c: Constant) -> tuple[int, ...] | None:
     shape, dtype = c.type.shape, c.type.dtype
     if dtype is None or not dtype.is_int or shape is None or len(shape) != 1:
         return None
-    if c.nbytes > LISTED * dtype.bits // 8:
+    if c.nbytes > MAX_LISTED * dtype.bits // 8:
         return None
     return tuple(int(i) for i in c.load())
 
 
-def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
+def round_to(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
     """Return `value` as `dtype` stores it; None if it cannot (0.5 as an integer, 300 as i8)."""
     if dtype == BOOL:
         return bool(value) if value in (0, 1) else None
@@ -155,25 +155,25 @@ def rounded(value: Scalar | Fraction, dtype: DType) -> Scalar | None:
 
 
 @lru_cache(maxsize=1 << 10)
-def as_attr(value: float) -> float:
+def as_float32(value: float) -> float:
     """Return a float attribute as ONNX stores it, in 32 bits."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 
 
-def alike(a: object, b: object) -> bool:
+def are_attrs_equal(a: object, b: object) -> bool:
     """True if attributes are equal, with floats as ONNX stores them, in 32 bits."""
     if a is b or a == b:
         return True
     if type(a) is float and type(b) is float:
-        return as_attr(a) == as_attr(b)
+        return as_float32(a) == as_float32(b)
     if type(a) is tuple and type(b) is tuple and len(a) == len(b):
-        return all(alike(x, y) for x, y in zip(a, b, strict=True))
+        return all(are_attrs_equal(x, y) for x, y in zip(a, b, strict=True))
     return False
 
 
-def stored(value: Attr) -> Attr:
+def as_stored(value: Attr) -> Attr:
     """Return an attribute with its floats as ONNX stores them."""
     if isinstance(value, tuple):
-        return tuple(map(stored, value))
-    return as_attr(value) if isinstance(value, float) else value
+        return tuple(map(as_stored, value))
+    return as_float32(value) if isinstance(value, float) else value

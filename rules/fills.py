@@ -15,47 +15,47 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from superopt.ir.graph import Constant, Value
-from superopt.rules.facts import READ_BYTES, rounded, uniform
-from superopt.rules.functions import NotKnown, Number, Result, equal, number, sequence
+from superopt.rules.facts import MAX_READ_BYTES, round_to, uniform_value
+from superopt.rules.functions import NotKnown, Number, Result, are_equal, as_number, as_tuple
 from superopt.te.dtype import DType, to_numpy
 
-ARRAYS = frozenset(("eye", "dirac", "means"))
+ARRAY_FILLS = frozenset(("eye", "dirac", "means"))
 Content = Number | tuple["Content", ...]  # the number of all elements, or those of a table
 
-_KNOWN: WeakKeyDictionary[Constant, dict[str, bool]] = WeakKeyDictionary()
+_ARRAY_FILL_CACHE: WeakKeyDictionary[Constant, dict[str, bool]] = WeakKeyDictionary()
 
 
-def meant(kind: str, args: Sequence[Result]) -> tuple[tuple[Result, ...], Content]:
+def shape_and_content(kind: str, args: Sequence[Result]) -> tuple[tuple[Result, ...], Content]:
     """Return the shape and content of a fill from its arguments."""
     if kind == "table":
-        rows = _numbers(args[0])
-        return _shape(rows), rows
+        rows = _as_content(args[0])
+        return _table_shape(rows), rows
     extent = args[0]
     if kind == "full":
-        return sequence(extent), number(args[1])
-    return (extent, extent) if kind == "eye" else sequence(extent), int(kind != "zeros")
+        return as_tuple(extent), as_number(args[1])
+    return (extent, extent) if kind == "eye" else as_tuple(extent), int(kind != "zeros")
 
 
-def _numbers(r: Result) -> Content:
-    return tuple(map(_numbers, r)) if isinstance(r, tuple) else number(r)
+def _as_content(r: Result) -> Content:
+    return tuple(map(_as_content, r)) if isinstance(r, tuple) else as_number(r)
 
 
-def _shape(rows: Content) -> tuple[int, ...]:
+def _table_shape(rows: Content) -> tuple[int, ...]:
     if not isinstance(rows, tuple):
         return ()
-    inner = {_shape(row) for row in rows}
+    inner = {_table_shape(row) for row in rows}
     if len(inner) != 1:
         raise NotKnown(f"the rows of table{rows} differ in length")
     return (len(rows), *inner.pop())
 
 
-def table(rows: Content, dtype: DType) -> np.ndarray:
+def table_array(rows: Content, dtype: DType) -> np.ndarray:
     """Return the array of a table; raises NotKnown if `dtype` cannot represent a number."""
 
     def element(content: Content) -> object:
         if isinstance(content, tuple):
             return [element(c) for c in content]
-        stored = rounded(content, dtype)
+        stored = round_to(content, dtype)
         if stored is None:
             raise NotKnown(f"{content} is no {dtype}")
         return stored
@@ -63,7 +63,7 @@ def table(rows: Content, dtype: DType) -> np.ndarray:
     return np.array(element(rows), to_numpy(dtype))
 
 
-def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
+def fill_array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
     """Return the array of a fill; (n, n) is the shape of eye(n)."""
     stored = to_numpy(dtype)
     if kind == "eye":
@@ -78,49 +78,49 @@ def array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
     return np.asarray(same.reshape(out, channels, *(1 for _ in kernel)) * one)
 
 
-def is_number(v: Value | None, wanted: Result) -> bool:
+def is_number_constant(v: Value | None, wanted: Result) -> bool:
     """True if `v` is a small constant whose elements all equal the number, rounded to its type."""
-    found = uniform(v)
+    found = uniform_value(v)
     if found is None or v is None or v.type.dtype is None:
         return False
-    return found == rounded(number(wanted), v.type.dtype)
+    return found == round_to(as_number(wanted), v.type.dtype)
 
 
-def is_filled(kind: str, v: Value | None, args: Sequence[Result]) -> bool:
+def is_fill(kind: str, v: Value | None, args: Sequence[Result]) -> bool:
     """True if `v` is the fill with these arguments."""
     if v is None:
         return False
-    shape, content = meant(kind, args)
-    if not equal(v.type.shape, shape):
+    shape, content = shape_and_content(kind, args)
+    if not are_equal(v.type.shape, shape):
         return False
-    if kind in ARRAYS:
-        return is_array(kind, v)
-    return _is_table(v, content) if isinstance(content, tuple) else is_number(v, content)
+    if kind in ARRAY_FILLS:
+        return is_array_fill(kind, v)
+    return _is_table(v, content) if isinstance(content, tuple) else is_number_constant(v, content)
 
 
 def _is_table(v: Value, rows: Content) -> bool:
     dtype = v.type.dtype
     if type(v) is not Constant or dtype is None or not dtype.is_number:
         return False
-    return v.nbytes <= READ_BYTES and np.array_equal(v.load(), table(rows, dtype))
+    return v.nbytes <= MAX_READ_BYTES and np.array_equal(v.load(), table_array(rows, dtype))
 
 
-def is_array(kind: str, v: Value | None) -> bool:
+def is_array_fill(kind: str, v: Value | None) -> bool:
     """True if `v` is a small constant that is eye, dirac or means of its own shape."""
     if type(v) is not Constant:
         return False
-    known = _KNOWN.setdefault(v, {})
+    known = _ARRAY_FILL_CACHE.setdefault(v, {})
     if kind not in known:
-        known[kind] = _is_array(kind, v)
+        known[kind] = _is_array_fill(kind, v)
     return known[kind]
 
 
-def _is_array(kind: str, v: Constant) -> bool:
+def _is_array_fill(kind: str, v: Constant) -> bool:
     shape, dtype = v.type.shape, v.type.dtype
-    if v.nbytes > READ_BYTES or dtype is None or not dtype.is_number or shape is None:
+    if v.nbytes > MAX_READ_BYTES or dtype is None or not dtype.is_number or shape is None:
         return False
     sizes = tuple(d for d in shape if isinstance(d, int))
     square = len(sizes) == 2 and sizes[0] == sizes[1]
     if len(sizes) < len(shape) or not (square if kind == "eye" else len(sizes) > 2):
         return False
-    return bool(np.array_equal(v.load(), array(kind, sizes, dtype)))
+    return bool(np.array_equal(v.load(), fill_array(kind, sizes, dtype)))

@@ -16,11 +16,11 @@ from superopt.ir.op import InferError
 from superopt.rules.functions import NotKnown, Result
 from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Draw, Misfit, Style
-from superopt.rules.sample.make import Maker
+from superopt.rules.sample.make import LeftSideBuilder
 from superopt.rules.sample.right import right_side
-from superopt.rules.sample.windows import blank
+from superopt.rules.sample.windows import has_padding_only_window
 from superopt.rules.syntax import Param
-from superopt.rules.term import All, App, Pick, Var, names, walk
+from superopt.rules.term import AllResults, App, Pick, Var, free_names, walk
 from superopt.te.expr import TensorType
 
 # Unequal sizes, ranks 1 to 4, axes of size 1; and all sizes equal, where types hide no error: a
@@ -28,16 +28,16 @@ from superopt.te.expr import TensorType
 STYLES = (
     Style(),
     Style(rank=2),
-    Style(equal=True, rank=4),
-    Style(ones=0.4),
+    Style(equal_sizes=True, rank=4),
+    Style(ones_share=0.4),
     Style(rank=3),
-    Style(equal=True, rank=3),
-    Style(rank=4, ones=0.15),
+    Style(equal_sizes=True, rank=3),
+    Style(rank=4, ones_share=0.15),
     Style(rank=1),
     Style(),
-    Style(equal=True),
+    Style(equal_sizes=True),
 )
-PATIENCE = 300  # attempts in one style
+MAX_TRIES_PER_STYLE = 300  # attempts in one style
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Instance:
         for name, v in self.names.items():
             if isinstance(v, Constant):
                 shown.append(f"{name} = {v.load().reshape(-1)[0]} {v.type}")
-            elif not isinstance(v, (Input, Node)) and not _of_values(v):
+            elif not isinstance(v, (Input, Node)) and not _has_values(v):
                 shown.append(f"{name} = {v}")
         return ", ".join(shown)
 
 
-def _of_values(v: Result) -> bool:
+def _has_values(v: Result) -> bool:
     return isinstance(v, tuple) and any(isinstance(i, (Input, Node)) for i in v)
 
 
@@ -73,7 +73,7 @@ def instances(
     *,
     constants: bool = False,
     rounds: int = 10,
-    patience: int = PATIENCE,
+    max_tries: int = MAX_TRIES_PER_STYLE,
 ) -> Iterator[Instance]:
     """Yield distinct instances of `rule`, the styles in turn, until `rounds` of all add nothing.
 
@@ -83,42 +83,42 @@ def instances(
     rng = Random(f"{rule.name} {seed}")
     seen: set[object] = set()
     barren, thorough = 0, False
-    tries = [max(patience // 6, 4)] * len(STYLES)
+    tries = [max(max_tries // 6, 4)] * len(STYLES)
     while barren < rounds:
         fruitful = False
         for n, style in enumerate(STYLES):
             for _ in range(tries[n]):
-                made = attempt(rule, Draw(Random(rng.random()), style), constants)
-                if made is None or (key := _key(made)) in seen:
+                made = try_instance(rule, Draw(Random(rng.random()), style), constants)
+                if made is None or (key := _instance_key(made)) in seen:
                     continue
                 seen.add(key)
                 fruitful = True
                 yield made
                 break
             else:
-                tries[n] = max(tries[n] // 4, patience // 16)
+                tries[n] = max(tries[n] // 4, max_tries // 16)
         if not (fruitful or thorough):
-            thorough, tries = True, [patience] * len(STYLES)
+            thorough, tries = True, [max_tries] * len(STYLES)
         else:
             barren = 0 if fruitful else barren + 1
 
 
-def _key(i: Instance) -> object:
+def _instance_key(i: Instance) -> object:
     plain = tuple((n, str(v)) for n, v in i.names.items() if not isinstance(v, (Input, Node)))
     return tuple(str(x.type) for x in i.inputs), tuple(p for p in plain if "<" not in p[1])
 
 
-CRAMPED = 3  # the only size besides 1
-ONES = (0.15, 0.4)  # shares of sizes of 1
-ODD = 0.3  # share of operands of image operators with another rank
-FEW = (1, 2, 2, 3, 4)  # sizes that divide and multiply each other
-ALIKE = 0.8  # share of parameters with the shape of others in their role
-THIN = 0.25  # share of these that are broadcast along an axis
-BIAS = ("Conv", 2)  # drawn to fit in any case: nothing else fits
-SPATIAL = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
+CRAMPED_SIZE = 3  # the only size besides 1
+ONES_SHARES = (0.15, 0.4)  # shares of sizes of 1
+ODD_RANK_SHARE = 0.3  # share of operands of image operators with another rank
+ROLE_SIZES = (1, 2, 2, 3, 4)  # sizes that divide and multiply each other
+SAME_SHAPE_SHARE = 0.8  # share of parameters with the shape of others in their role
+BROADCAST_SHARE = 0.25  # share of these that are broadcast along an axis
+BIAS_ROLE = ("Conv", 2)  # drawn to fit in any case: nothing else fits
+SPATIAL_OPS = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
 
 
-def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
+def cramped_instances(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
     """Yield instances whose types hide few errors. It ends when half of the tries yield nothing
     new.
 
@@ -128,65 +128,65 @@ def cramped(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
     evenly.
     """
     rng = Random(f"cramped {rule.name} {seed}")
-    roles = _roles(rule)
+    roles = _operand_roles(rule)
     ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
-    image = 4 if ops & SPATIAL else None
+    image = 4 if ops & SPATIAL_OPS else None
     seen: set[object] = set()
     last = 0
     for number in range(tries):
         if number > last + tries // 2:
             return
-        maker = Maker(rule, Draw(Random(rng.random()), Style(equal=True)))
-        shape = _alike(rng, image) if number % 2 else _in_roles(rng, image, roles)
+        maker = LeftSideBuilder(rule, Draw(Random(rng.random()), Style(equal_sizes=True)))
+        shape = _equal_sizes(rng, image) if number % 2 else _role_shapes(rng, image, roles)
         for p in rule.params:
-            if isinstance(p, Param) and p.shape is None and not p.run and roles.get(p.name) != BIAS:
-                given = Input(p.name, TensorType(maker.kind(p.kind), shape(p.name)))
+            if isinstance(p, Param) and p.shape is None and not p.is_run and roles.get(p.name) != BIAS_ROLE:
+                given = Input(p.name, TensorType(maker.element_type(p.kind), shape(p.name)))
                 maker.names[p.name] = given
                 maker.inputs.append(given)
-        made = _made(rule, maker)
-        if made is not None and (key := _key(made)) not in seen:
+        made = _try_builder(rule, maker)
+        if made is not None and (key := _instance_key(made)) not in seen:
             seen.add(key)
             last = number
             yield made
 
 
-def neighbours(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
+def neighbor_instances(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
     """Yield instances like `one` with one axis of one parameter set to 1 or longer by one, or with
     a leading axis of 1 added or removed: random draws rarely find an operand that is broadcast."""
-    free = free_shapes(rule, one)
-    shapes = [{name: near} for name, shape in free.items() for near in _near(shape)]
+    free = open_shapes(rule, one)
+    shapes = [{name: near} for name, shape in free.items() for near in _neighbor_shapes(shape)]
     Random(f"{rule.name} {seed}").shuffle(shapes)
     for near in shapes:
-        yield from changed(rule, one, near, {})
+        yield from changed_instances(rule, one, near, {})
 
 
-def resized(rule: Rule, one: Instance) -> Iterator[Instance]:
+def resized_instances(rule: Rule, one: Instance) -> Iterator[Instance]:
     """Yield instances like `one` with one of its sizes changed everywhere, and one with a leading
     axis added to all parameters of any shape."""
-    free = free_shapes(rule, one)
-    own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in names(f)}
+    free = open_shapes(rule, one)
+    own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in free_names(f)}
     sizes = {n: v for n, v in one.names.items() if n in own}
     every = [*free.values(), *(v if isinstance(v, tuple) else (v,) for v in sizes.values())]
     known = {d for some in every for d in some or () if type(d) is int}
     for size in sorted(known, reverse=True):
         for other in (size + 1, 1):
             if other != size:
-                shapes = {n: with_size(s, size, other) for n, s in free.items()}
-                yield from changed(
-                    rule, one, shapes, {n: with_size(v, size, other) for n, v in sizes.items()}
+                shapes = {n: replace_size(s, size, other) for n, s in free.items()}
+                yield from changed_instances(
+                    rule, one, shapes, {n: replace_size(v, size, other) for n, v in sizes.items()}
                 )
     if free:
-        yield from changed(rule, one, {n: (2, *s) for n, s in free.items()}, {})
+        yield from changed_instances(rule, one, {n: (2, *s) for n, s in free.items()}, {})
 
 
-def with_size(r: Result, size: int, other: int) -> Any:
+def replace_size(r: Result, size: int, other: int) -> Any:
     """Return a size, or sizes, with `size` replaced by `other`."""
     if isinstance(r, tuple):
-        return tuple(with_size(d, size, other) for d in r)
+        return tuple(replace_size(d, size, other) for d in r)
     return other if type(r) is int and r == size else r
 
 
-def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
+def open_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the parameters declared with any shape."""
     found = {
         p.name: given.type.shape
@@ -197,11 +197,11 @@ def free_shapes(rule: Rule, one: Instance) -> dict[str, tuple[int, ...]]:
     return {n: tuple(d for d in s if isinstance(d, int)) for n, s in found.items() if s is not None}
 
 
-def changed(
+def changed_instances(
     rule: Rule, one: Instance, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, Result]
 ) -> Iterator[Instance]:
     """Yield the instance with other shapes and sizes, if it exists."""
-    maker = Maker(rule, Draw(Random(0), Style()))
+    maker = LeftSideBuilder(rule, Draw(Random(0), Style()))
     for n, v in one.names.items():
         if not isinstance(v, (Input, Constant, Node, Item)):
             maker.names[n] = sizes.get(n, v)
@@ -209,18 +209,18 @@ def changed(
         given = one.names.get(p.name)
         if isinstance(p, Param) and isinstance(given, Input) and given.type.dtype is not None:
             maker.kinds[p.kind] = given.type.dtype
-    for name, shape in free_shapes(rule, one).items():
+    for name, shape in open_shapes(rule, one).items():
         given = one.names[name]
         assert isinstance(given, Input)
         changed = Input(name, TensorType(given.type.dtype, shapes.get(name, shape)))
         maker.names[name] = changed
         maker.inputs.append(changed)
-    made = _made(rule, maker)
+    made = _try_builder(rule, maker)
     if made is not None:
         yield made
 
 
-def _near(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _neighbor_shapes(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for k, d in enumerate(shape):
         for size in (1, d + 1):
             if size != d:
@@ -230,31 +230,31 @@ def _near(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield shape[1:]
 
 
-def _alike(rng: Random, rank: int | None) -> Callable[[str], tuple[int, ...]]:
-    ones = ONES[rng.randrange(len(ONES))]
+def _equal_sizes(rng: Random, rank: int | None) -> Callable[[str], tuple[int, ...]]:
+    ones = ONES_SHARES[rng.randrange(len(ONES_SHARES))]
 
     def shape(name: str) -> tuple[int, ...]:
-        length = rng.randint(0, 4) if rank is None or rng.random() < ODD else rank
-        return tuple(1 if rng.random() < ones else CRAMPED for _ in range(length))
+        length = rng.randint(0, 4) if rank is None or rng.random() < ODD_RANK_SHARE else rank
+        return tuple(1 if rng.random() < ones else CRAMPED_SIZE for _ in range(length))
 
     return shape
 
 
-def _in_roles(
+def _role_shapes(
     rng: Random, image: int | None, roles: Mapping[str, object]
 ) -> Callable[[str], tuple[int, ...]]:
     rank = image or rng.randint(1, 4)
 
     def drawn() -> tuple[int, ...]:
-        return tuple(FEW[rng.randrange(len(FEW))] for _ in range(rank))
+        return tuple(ROLE_SIZES[rng.randrange(len(ROLE_SIZES))] for _ in range(rank))
 
     known: dict[object, tuple[int, ...]] = {}
 
     def shape(name: str) -> tuple[int, ...]:
-        if rng.random() > ALIKE:
+        if rng.random() > SAME_SHAPE_SHARE:
             return drawn()
         made = known.setdefault(roles.get(name), drawn())
-        if rng.random() < THIN:
+        if rng.random() < BROADCAST_SHARE:
             at = rng.randrange(rank)
             made = (*made[:at], 1, *made[at + 1 :])
         return made
@@ -262,7 +262,7 @@ def _in_roles(
     return shape
 
 
-def _roles(rule: Rule) -> dict[str, object]:
+def _operand_roles(rule: Rule) -> dict[str, object]:
     """Return for each parameter the operator and operand index that it serves: x and y in
     Conv(Concat(x, y), w) are both images."""
     found: dict[str, object] = {}
@@ -274,76 +274,76 @@ def _roles(rule: Rule) -> dict[str, object]:
                 found.setdefault(name, role)
             case App(op, operands):
                 for n, o in enumerate(operands):
-                    apart = op.name in SPATIAL or op.name in ("MatMul", "Gemm")
+                    apart = op.name in SPATIAL_OPS or op.name in ("MatMul", "Gemm")
                     pending.append((o, (op.name, n) if apart else role))
-            case Pick(app, _) | All(app):
+            case Pick(app, _) | AllResults(app):
                 pending.append((app, role))
     return found
 
 
-def given(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None:
+def instance_of_names(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None:
     """Return the instance with these values of a rule's names: inputs, sizes and attributes.
     Anything without a name, as the shape of a number, is drawn."""
-    maker = Maker(rule, Draw(Random(seed), Style()))
+    maker = LeftSideBuilder(rule, Draw(Random(seed), Style()))
     maker.names |= names
     for p in rule.params:
         v = names.get(p.name)
-        some = v if isinstance(v, tuple) and isinstance(p, Param) and p.run else (v,)
+        some = v if isinstance(v, tuple) and isinstance(p, Param) and p.is_run else (v,)
         own = [i for i in some if isinstance(i, Input)]
         maker.inputs += own
         if isinstance(p, Param) and own and own[0].type.dtype is not None:
             maker.kinds[p.kind] = own[0].type.dtype
-    return _made(rule, maker)
+    return _try_builder(rule, maker)
 
 
-def attempt(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
+def try_instance(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
     """Make one attempt at an instance; None if the choices did not fit together."""
-    return _made(rule, Maker(rule, draw, constants))
+    return _try_builder(rule, LeftSideBuilder(rule, draw, constants))
 
 
-def _made(rule: Rule, maker: Maker) -> Instance | None:
+def _try_builder(rule: Rule, builder: LeftSideBuilder) -> Instance | None:
     """Return the instance of a builder, None if there is none."""
     try:
-        return _fitted(rule, maker)
+        return _build_instance(rule, builder)
     except (Misfit, NotKnown, InferError):
         return None
 
 
-class _Unlike(Misfit):
+class _SidesDiffer(Misfit):
     """The left side fits, but not the right one."""
 
 
-def _fitted(rule: Rule, maker: Maker) -> Instance:
+def _build_instance(rule: Rule, builder: LeftSideBuilder) -> Instance:
     """Return the instance of a builder; raises Misfit, NotKnown or InferError."""
-    lhs = maker.roots()
-    maker.conditions()
+    lhs = builder.roots()
+    builder.check_conditions()
     dtype = lhs[0].type.dtype
     assert dtype is not None
     try:
-        rhs = right_side(rule, maker.names, maker.terms, dtype)
+        rhs = right_side(rule, builder.names, builder.terms, dtype)
     except (NotKnown, InferError) as e:
-        raise _Unlike(f"its right side is none: {e}") from None
+        raise _SidesDiffer(f"its right side is none: {e}") from None
     if [v.type for v in lhs] != [v.type for v in rhs]:  # such a match is refused
         left, right = (", ".join(str(v.type) for v in side) for side in (lhs, rhs))
-        raise _Unlike(f"its left side is {left}, its right side {right}")
+        raise _SidesDiffer(f"its left side is {left}, its right side {right}")
     if lhs == rhs:
         raise Misfit("nothing to test")
-    inputs = tuple(maker.inputs)
-    if (limits := _limits(lhs, inputs)) is None:
+    inputs = tuple(builder.inputs)
+    if (limits := _index_limits(lhs, inputs)) is None:
         raise Misfit("an index out of range, or a window of padding only")
-    return Instance(inputs, lhs, rhs, limits, maker.names)
+    return Instance(inputs, lhs, rhs, limits, builder.names)
 
 
-def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
+def misfit_reason(rule: Rule, seed: int, tries: int = 400) -> str:
     """Return why the right side never fits where the left one does, by the smallest such attempt;
     "" if there is an instance."""
     rng = Random(f"{rule.name} {seed}")
     said: list[tuple[int, str]] = []
     for n in range(tries):
-        maker = Maker(rule, Draw(Random(rng.random()), STYLES[n % len(STYLES)]), False)
+        maker = LeftSideBuilder(rule, Draw(Random(rng.random()), STYLES[n % len(STYLES)]), False)
         try:
-            _fitted(rule, maker)
-        except _Unlike as e:
+            _build_instance(rule, maker)
+        except _SidesDiffer as e:
             shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
             ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
             said.append((ranks or 99, f"as for {shown}: {e}"))  # scalars last: they have no axes
@@ -354,7 +354,7 @@ def unfit(rule: Rule, seed: int, tries: int = 400) -> str:
     return f"its sides do not fit together, {min(said)[1]}" if said else ""
 
 
-def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:
+def _index_limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:
     """Return for each input that becomes an index of a Gather the least extent that it indexes.
 
     None if a constant index is out of range, or a pool has a window of padding only: the result of
@@ -382,7 +382,7 @@ def _limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, 
                 return None
             continue
         n = v.node if isinstance(v, Item) else v
-        if blank(n):
+        if has_padding_only_window(n):
             return None
         for place, operand in enumerate(n.inputs):
             if operand is None:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 # A string in a rule.
-STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_COMMENT = re.compile(f"({STRING})|#.*")
+STRING_PATTERN = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+_COMMENT = re.compile(f"({STRING_PATTERN})|#.*")
 
 
-def logical(text: str) -> Iterator[tuple[int, str]]:
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines with the number of their first line."""
     start, parts_ = 0, list[str]()
     for number, raw in enumerate(text.split("\n"), 1):

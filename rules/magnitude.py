@@ -12,21 +12,21 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Node, Value, producer
 from superopt.ir.op import Op
-from superopt.rules.facts import READ_BYTES, is_const, uniform
+from superopt.rules.facts import MAX_READ_BYTES, is_const, uniform_value
 
-LARGE = 1000.0  # its rounding error in f32, 6e-5, is what a check detects
-TINY = 1e-20  # no epsilon is as small: one divided by a mask
-SUMS = frozenset({"Add", "Sub", "Sum"})
+LARGE_MAGNITUDE = 1000.0  # its rounding error in f32, 6e-5, is what a check detects
+TINY_MAGNITUDE = 1e-20  # no epsilon is as small: one divided by a mask
+SUM_OPS = frozenset({"Add", "Sub", "Sum"})
 
 # Operators whose results are about 1, or 0, for any operand.
-_BOUNDED = frozenset(
+_BOUNDED_OPS = frozenset(
     {
         "Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign", "Erf", "Sin", "Cos",
         "Exp", "Log", "LayerNormalization", "RMSNormalization", "BatchNormalization",
         "InstanceNormalization", "GroupNormalization", "Attention",
     }
 )  # fmt: skip
-_FIRST = frozenset({"Clip", "Pow", "Gather", "GatherND", "GatherElements", "Pad", "Tile", "Slice"})
+_FIRST_OPERAND_OPS = frozenset({"Clip", "Pow", "Gather", "GatherND", "GatherElements", "Pad", "Tile", "Slice"})
 
 _MAGNITUDE: WeakKeyDictionary[Value, float] = WeakKeyDictionary()
 
@@ -40,7 +40,7 @@ def magnitude(v: Value) -> float:
     if known is not None:
         return known
     if isinstance(v, Constant):
-        found = _MAGNITUDE[v] = _of_constant(v)
+        found = _MAGNITUDE[v] = _constant_magnitude(v)
         return found
     n = producer(v)
     if n is None:
@@ -55,65 +55,65 @@ def magnitude(v: Value) -> float:
             continue
         stack.pop()
         if top not in _MAGNITUDE:
-            _MAGNITUDE[top] = _of_node(top)
+            _MAGNITUDE[top] = _node_magnitude(top)
     return _MAGNITUDE[n]
 
 
-def declare(v: Value, size: float) -> None:
+def declare_magnitude(v: Value, size: float) -> None:
     """Set the magnitude of an input."""
     _MAGNITUDE[v] = size
 
 
-def _of_constant(c: Constant) -> float:
+def _constant_magnitude(c: Constant) -> float:
     dtype = c.type.dtype
-    if c.nbytes > READ_BYTES or dtype is None or not dtype.is_number:
+    if c.nbytes > MAX_READ_BYTES or dtype is None or not dtype.is_number:
         return 1.0
     array = c.load()
     return float(np.max(np.abs(array.astype(np.float64)), initial=0.0))
 
 
-def _of_node(n: Node) -> float:
-    if n.op.opaque or n.op.name in _BOUNDED:
+def _node_magnitude(n: Node) -> float:
+    if n.op.opaque or n.op.name in _BOUNDED_OPS:
         return 1.0
-    given = [_operand(i) for i in n.inputs if i is not None]
+    given = [_operand_magnitude(i) for i in n.inputs if i is not None]
     match n.op.name:
         case "Mul":
             return given[0] * given[1] if 0.0 not in given else 0.0
         case "Div":
-            return _quotient(given[0], n.inputs[1], given[1])
+            return _quotient_magnitude(given[0], n.inputs[1], given[1])
         case "Reciprocal":
-            return _quotient(1.0, n.inputs[0], given[0])
-        case name if name in _FIRST:
+            return _quotient_magnitude(1.0, n.inputs[0], given[0])
+        case name if name in _FIRST_OPERAND_OPS:
             return given[0]
         case _:
             return max(given, default=1.0)
 
 
-def _quotient(x: float, y: Value | None, size: float) -> float:
+def _quotient_magnitude(x: float, y: Value | None, size: float) -> float:
     """Estimate the largest |element| of a quotient by `y`, whose own is `size`."""
-    by = abs(uniform(y) or 0.0) or size
+    by = abs(uniform_value(y) or 0.0) or size
     return x / by if by else x
 
 
-def _operand(v: Value) -> float:
+def _operand_magnitude(v: Value) -> float:
     n = producer(v)
     return magnitude(v) if n is None else _MAGNITUDE[n]
 
 
-def loses(op: Op, operands: list[Value | None]) -> Value | None:
+def lossy_operand(op: Op, operands: list[Value | None]) -> Value | None:
     """Return the operand that makes a new sum lose digits of another; None if there is none.
 
     Such an operand is large, or much larger than the computed data: a score divided by a mask's
     3.4e38 is 1e-39, and vanishes beside 8. A sum of constants is folded without loss of data: the
     mean of a batch normalization may be large, and an epsilon is meant to be small.
     """
-    if op.name not in SUMS or all(v is None or is_const(v) for v in operands):
+    if op.name not in SUM_OPS or all(v is None or is_const(v) for v in operands):
         return None
     floats = [v for v in operands if v is not None and (t := v.type.dtype) and t.is_float]
     data = [
-        size for v in floats if (size := magnitude(v)) > 0.0 and (size < TINY or not is_const(v))
+        size for v in floats if (size := magnitude(v)) > 0.0 and (size < TINY_MAGNITUDE or not is_const(v))
     ]
-    most = LARGE * min((1.0, *data))
+    most = LARGE_MAGNITUDE * min((1.0, *data))
     for v in floats:
         if not magnitude(v) <= most:  # NaN is large, too
             return v

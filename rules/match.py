@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from superopt.ir.graph import Node, Value, item, results
+from superopt.ir.graph import Node, Value, result, results
 from superopt.rules.context import GraphContext
-from superopt.rules.plan import Plan, plan
+from superopt.rules.plan import Pattern, compile_pattern
 from superopt.rules.rule import Rule
-from superopt.rules.steps import CONTEXT, FOUND, NEAR, OWN, PART, Cells, Cont
+from superopt.rules.steps import CONTEXT_SLOT, FOUND_SLOT, NEAR_SLOT, RESERVED_SLOTS, PART_SLOT, Cells, Continuation
 from superopt.rules.term import Term
 
-_NOTHING = (None,) * OWN  # a match keeps neither the graph's indices nor other matches
+_NO_CONTEXT = (None,) * RESERVED_SLOTS  # a match keeps neither the graph's indices nor other matches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,39 +35,39 @@ class Match:
     roots: tuple[Value, ...]
     nodes: tuple[Node, ...]
     part: tuple[Node, int, int] | None
-    plan: Plan
+    pattern: Pattern
     cells: tuple[Any, ...]
 
     @property
     def bindings(self) -> Mapping[str, Any]:
         """The value of each name of the rule: values, sizes, attributes."""
-        return {name: self.cells[slot] for name, slot in self.plan.slots.items()}
+        return {name: self.cells[slot] for name, slot in self.pattern.slots.items()}
 
     @property
     def terms(self) -> Mapping[Term, Any]:
         """The node or result that each subterm of the left side matched."""
-        return {term: self.cells[slot] for term, slot in self.plan.terms.items()}
+        return {term: self.cells[slot] for term, slot in self.pattern.terms.items()}
 
     def __str__(self) -> str:
         return f"{self.rule.name} at {', '.join(map(repr, self.roots))}"
 
 
-def emit(p: Plan) -> Cont:
+def emit_match(p: Pattern) -> Continuation:
     """Return the last step, which records a match."""
-    rule, virtual = p.rule, p.virtual
+    rule, virtual = p.rule, p.has_nary
     slots = p.nodes
     ((root, index), *_) = p.roots
     alone = len(p.roots) == 1
 
     def run(env: Cells) -> None:
         nodes = tuple(dict.fromkeys([env[s] for s in slots]))
-        part = env[PART]
+        part = env[PART_SLOT]
         if virtual:
-            position = env[CONTEXT].position
+            position = env[CONTEXT_SLOT].position
             nodes = tuple([n for n in nodes if n in position])
             if part is not None:
                 nodes = (part[0], *nodes)
-        near = env[NEAR]
+        near = env[NEAR_SLOT]
         if near is not None and not any(n in near for n in nodes):
             return
         if alone:
@@ -75,33 +75,33 @@ def emit(p: Plan) -> Cont:
             if index is None:
                 roots = results(n)
             elif index < len(n.types):
-                roots = (item(n, index),)
+                roots = (result(n, index),)
             else:
                 return
         else:
-            some = [results(env[s]) if i is None else (item(env[s], i),) for s, i in p.roots]
+            some = [results(env[s]) if i is None else (result(env[s], i),) for s, i in p.roots]
             roots = tuple([v for one in some for v in one])
-        env[FOUND].append(Match(rule, roots, nodes, part, p, (*_NOTHING, *env[OWN:])))
+        env[FOUND_SLOT].append(Match(rule, roots, nodes, part, p, (*_NO_CONTEXT, *env[RESERVED_SLOTS:])))
 
     return run
 
 
 @lru_cache(maxsize=1 << 13)
-def chains(p: Plan) -> tuple[Cont, ...]:
+def compiled_chains(p: Pattern) -> tuple[Continuation, ...]:
     """Return for each start root the composed steps that record matches."""
-    out: list[Cont] = []
+    out: list[Continuation] = []
     for start in p.starts:
-        go: Cont = emit(p)
+        go: Continuation = emit_match(p)
         for step in reversed(start.steps):
             go = step.make(go)
         out.append(go)
     return tuple(out)
 
 
-def environment(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Cells:
+def new_environment(p: Pattern, ctx: GraphContext, near: Collection[Node] | None) -> Cells:
     """Return an environment without bindings."""
     env: Cells = [None] * p.size
-    env[CONTEXT], env[FOUND], env[NEAR] = ctx, [], near
+    env[CONTEXT_SLOT], env[FOUND_SLOT], env[NEAR_SLOT] = ctx, [], near
     return env
 
 
@@ -111,23 +111,23 @@ def matches(rule: Rule, ctx: GraphContext, near: Collection[Node] | None = None)
     With `near`, only those that cover one of these nodes: new matches after a change are near the
     nodes that it made, those that lost or gained users, and the users of the replaced values.
     """
-    p = plan(rule)
+    p = compile_pattern(rule)
     if p.ops <= ctx.by_op.keys():
         yield from _matches(p, ctx, near)
 
 
-def _matches(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Iterable[Match]:
+def _matches(p: Pattern, ctx: GraphContext, near: Collection[Node] | None) -> Iterable[Match]:
     starts = p.starts
     if near is None:
         start = starts[0]
-        return _from(ctx.by_op[start.op], start.slot, chains(p)[0], environment(p, ctx, None))
+        return _matches_from(ctx.by_op[start.op], start.slot, compiled_chains(p)[0], new_environment(p, ctx, None))
     env: Cells | None = None
     some: list[list[Match]] = []
-    for start, chain in zip(starts, chains(p), strict=True):
-        roots = ctx.near(near, start.depth - 1).get(start.op)
+    for start, chain in zip(starts, compiled_chains(p), strict=True):
+        roots = ctx.nodes_near(near, start.depth - 1).get(start.op)
         if roots is not None:
-            env = env or environment(p, ctx, near)
-            some.append(_from(roots, start.slot, chain, env))
+            env = env or new_environment(p, ctx, near)
+            some.append(_matches_from(roots, start.slot, chain, env))
     if len(some) < 2:
         return some[0] if some else ()
     # Matches that cover a node of `near` from several roots are found again.
@@ -135,9 +135,9 @@ def _matches(p: Plan, ctx: GraphContext, near: Collection[Node] | None) -> Itera
     return every.values()
 
 
-def _from(roots: Sequence[Node], slot: int, chain: Cont, env: Cells) -> list[Match]:
+def _matches_from(roots: Sequence[Node], slot: int, chain: Continuation, env: Cells) -> list[Match]:
     """Return the matches that start with one of these nodes as root."""
-    env[FOUND] = found = list[Match]()
+    env[FOUND_SLOT] = found = list[Match]()
     for n in roots:
         env[slot] = n
         chain(env)

@@ -81,7 +81,7 @@ def _operator(name: str) -> Op:
 _GLOBALS: dict[tuple[str, str], object] = {
     **{(kind.__module__, kind.__qualname__): kind for kind in _CLASSES},
     (__name__, _operator.__name__): _operator,
-    (dtype.__name__, dtype.named.__name__): dtype.named,
+    (dtype.__name__, dtype.dtype_named.__name__): dtype.dtype_named,
 }
 
 

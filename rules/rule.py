@@ -21,33 +21,33 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir.op import Op
-from superopt.ir.syntax import Malformed, said
+from superopt.ir.syntax import MalformedText, parser_message
 from superopt.ops import OPS
-from superopt.rules.lines import STRING, logical
-from superopt.rules.syntax import AttrParam, Param, formula, params, term
+from superopt.rules.lines import STRING_PATTERN, logical_lines
+from superopt.rules.syntax import AttrParam, Param, parse_formula, parse_params, parse_term
 from superopt.rules.term import (
-    All,
+    AllResults,
     App,
     Compare,
     Formula,
     Lit,
-    Map,
+    MapTerms,
     Name,
-    Of,
+    TermValue,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Spread,
     Term,
     Var,
-    names,
+    free_names,
     show,
     walk,
 )
 
 FLOAT_CLASSES = ("E0", "E1", "E2", "E3")  # bit-exact, reassociated, distributed, exceptional
 LIBRARY = Path(__file__).resolve().parent / "library"
-MADE = "partial/"  # source prefix of pairs of partially equivalent programs
+PARTIAL_PREFIX = "partial/"  # source prefix of pairs of partially equivalent programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Rule:
     source: str = field(default="", compare=False)
 
     @property
-    def made(self) -> bool:
+    def is_from_pair(self) -> bool:
         """True if the rule is made from a pair of partially equivalent programs."""
-        return self.source.startswith(MADE)
+        return self.source.startswith(PARTIAL_PREFIX)
 
     def __hash__(self) -> int:  # cheap: patterns are cached by rule
         return hash(self.name)
@@ -82,24 +82,24 @@ class Rule:
     def __str__(self) -> str:
         where = f" where {', '.join(map(show, self.where))}" if self.where else ""
         sides = f"{show_side(self.lhs)} => {show_side(self.rhs)}{where}"
-        header = f"{self.name}({_header(self.params)}): "
+        header = f"{self.name}({_show_params(self.params)}): "
         caveat = f" ; caveat={self.caveat}" if self.caveat else ""
         return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}{caveat}"
 
 
-def _header(given: tuple[Param | AttrParam, ...]) -> str:
+def _show_params(given: tuple[Param | AttrParam, ...]) -> str:
     out: list[str] = []
-    starred = any(isinstance(p, Param) and p.run and i for i, p in enumerate(given))
+    starred = any(isinstance(p, Param) and p.is_run and i for i, p in enumerate(given))
     for p in given:
         if isinstance(p, AttrParam) and not starred:
             out.append("*")
             starred = True
-        starred = starred or (isinstance(p, Param) and p.run)
+        starred = starred or (isinstance(p, Param) and p.is_run)
         out.append(str(p))
     return ", ".join(out)
 
 
-def of_one_shape(rule: Rule) -> bool:
+def has_one_shape(rule: Rule) -> bool:
     """True if only the numbers of the operands are open."""
     return all(
         isinstance(p, Param) and p.shape is not None and all(isinstance(d, Lit) for d in p.shape)
@@ -107,9 +107,9 @@ def of_one_shape(rule: Rule) -> bool:
     )
 
 
-def of_one_size(rule: Rule) -> bool:
+def has_one_size(rule: Rule) -> bool:
     """True if only one size and the numbers of the operands are open."""
-    params = [p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.run]
+    params = [p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.is_run]
     sizes = {d for p in params for d in p.shape or () if not isinstance(d, Lit)}
     return len(params) == len(rule.params) and len(sizes) == 1 and isinstance(sizes.pop(), Name)
 
@@ -117,7 +117,7 @@ def of_one_size(rule: Rule) -> bool:
 def show_side(terms: tuple[Term, ...]) -> str:
     """Return one side of a rule as text."""
     if len(terms) == 1:
-        if isinstance(terms[0], (Run, All)):
+        if isinstance(terms[0], (OperandRun, AllResults)):
             return f"({show(terms[0])},)"
         return show(terms[0]).removeprefix("*")  # a list of results
     return f"({', '.join(map(show, terms))})"
@@ -126,7 +126,7 @@ def show_side(terms: tuple[Term, ...]) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-MOST_ERRORS = 9  # of a file, after the first one
+MAX_ERRORS_SHOWN = 9  # of a file, after the first one
 
 
 def parse_rules(
@@ -142,25 +142,25 @@ def parse_rules(
     out: list[Rule] = []
     seen: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
-    for number, line in logical(text):
+    for number, line in logical_lines(text):
         head = _NAME.match(line)
         if wanted is not None and (head is None or not {head[1], head[1] + "~"} & {*wanted}):
             continue
         place = f"{source}:{number}"
         try:
-            found = _rules(line, place, ops)
+            found = _parse_line(line, place, ops)
             for rule in found:
                 if rule.name in seen:
-                    raise Malformed(f"{rule.name} is already a rule at {seen[rule.name]}")
+                    raise MalformedText(f"{rule.name} is already a rule at {seen[rule.name]}")
                 seen[rule.name] = place
-        except Malformed as e:
+        except MalformedText as e:
             wrong.append((f"{place}: {e}", line if len(line) <= 200 else line[:197] + "..."))
         else:
             out.extend(found)
     if wrong:
         (first, line), *others = wrong
-        more = "; ".join(complaint for complaint, _ in others[:MOST_ERRORS])
-        left = len(others) - MOST_ERRORS
+        more = "; ".join(complaint for complaint, _ in others[:MAX_ERRORS_SHOWN])
+        left = len(others) - MAX_ERRORS_SHOWN
         more += f"; and {left} more" if left > 0 else ""
         raise UsageError(
             first,
@@ -170,10 +170,10 @@ def parse_rules(
     return out
 
 
-_MARK = re.compile(rf"{STRING}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
+_MARK = re.compile(rf"{STRING_PATTERN}|<=>|=>|;|\bwhere\b|[()\[\]{{}}]")
 
 
-def _cut(text: str) -> list[tuple[str, str]]:
+def _split_clauses(text: str) -> list[tuple[str, str]]:
     """Split the text at the marks `=>`, `<=>`, `where`, `;` outside brackets; each part has its
     mark."""
     out: list[tuple[str, str]] = []
@@ -194,10 +194,10 @@ def _cut(text: str) -> list[tuple[str, str]]:
 _NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*~?)\s*(?=[(:])")
 
 
-def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
+def _parse_line(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
     head = _NAME.match(line)
     if head is None:
-        raise Malformed("a rule starts with its name: name(params): left => right")
+        raise MalformedText("a rule starts with its name: name(params): left => right")
     rest = line[head.end() :]
     depth = end = 0
     while end < len(rest):
@@ -213,62 +213,62 @@ def _rules(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
             rest[end + 1 :].lstrip()[1:],
         )
     if colon != ":" or depth:
-        raise Malformed(f"{head[1]}(...) is not followed by `:`")
-    given = params(inside, ops)
-    pieces = _cut(body)
+        raise MalformedText(f"{head[1]}(...) is not followed by `:`")
+    given = parse_params(inside, ops)
+    pieces = _split_clauses(body)
     marks = [m for m, _ in pieces]
     if len(pieces) < 2 or marks[0] or marks[1] not in ("=>", "<=>") or "where" in marks[3:]:
-        raise Malformed(f"{head[1]}: expected left => right [where conditions] [; key=value]")
+        raise MalformedText(f"{head[1]}: expected left => right [where conditions] [; key=value]")
     where: tuple[Formula, ...] = ()
     keys = {"float": "E1", "origin": "hand", "caveat": ""}
     for mark, piece in pieces[2:]:
         if mark == "where":
-            where = _conditions(piece, ops)
+            where = _parse_conditions(piece, ops)
             continue
         key, equals, value = (s.strip() for s in piece.partition("="))
         if mark != ";" or not equals or key not in keys:
-            raise Malformed(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin= ; caveat=")
+            raise MalformedText(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin= ; caveat=")
         keys[key] = value
     classes = keys["float"].split("/")
     if not set(classes) <= set(FLOAT_CLASSES) or len(classes) > 1 + (marks[1] == "<=>"):
-        raise Malformed(
+        raise MalformedText(
             f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}; of both directions"
             " of a rule with <=> two of them, as E1/E2"
         )
-    lhs, rhs = _terms(pieces[0][1], ops), _terms(pieces[1][1], ops)
+    lhs, rhs = _parse_terms(pieces[0][1], ops), _parse_terms(pieces[1][1], ops)
     clauses = (keys["origin"], keys["caveat"], line, place)
     out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses)]
     if marks[1] == "<=>":
         out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses))
     for rule in out:
-        _check(rule)
+        _check_rule(rule)
     return out
 
 
-def _expression(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"`{text}` is not an expression: {said(e)}") from None
+        raise MalformedText(f"`{text}` is not an expression: {parser_message(e)}") from None
 
 
-def _terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
-    match _expression(text):
+def _parse_terms(text: str, ops: Mapping[str, Op]) -> tuple[Term, ...]:
+    match _parse_expression(text):
         case ast.Tuple(items) if items:
-            return tuple(term(i, ops) for i in items)
+            return tuple(parse_term(i, ops) for i in items)
         case e:
-            return (term(e, ops),)
+            return (parse_term(e, ops),)
 
 
-def _conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
+def _parse_conditions(text: str, ops: Mapping[str, Op]) -> tuple[Formula, ...]:
     plain = text.strip().removesuffix(",")
     if not plain:
-        raise Malformed("no conditions after where")
-    match _expression(f"({plain},)"):
+        raise MalformedText("no conditions after where")
+    match _parse_expression(f"({plain},)"):
         case ast.Tuple(items):
-            return tuple(formula(i, ops) for i in items)
+            return tuple(parse_formula(i, ops) for i in items)
         case _:
-            raise Malformed(f"{text} are not conditions")
+            raise MalformedText(f"{text} are not conditions")
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def definition(condition: Formula, bound: frozenset[str]) -> tuple[str, Formula]
     """Return (m, formula) for a condition `m == formula` that defines the unbound name m, else
     None."""
     match condition:
-        case Compare(Name(n), (("==", value),)) if n not in bound and names(value) <= bound:
+        case Compare(Name(n), (("==", value),)) if n not in bound and free_names(value) <= bound:
             return n, value
         case _:
             return None
@@ -296,7 +296,7 @@ def bound_names(rule: Rule) -> frozenset[str]:
                 if isinstance(d, Name):
                     bound.add(d.id)
     for side in rule.lhs:
-        for part in _matched(side):
+        for part in _matched_terms(side):
             match part:
                 case App(_, _, attrs, rest):
                     bound.update(v.id for _, v in attrs if isinstance(v, Name))
@@ -312,29 +312,29 @@ def bound_names(rule: Rule) -> frozenset[str]:
     return frozenset(bound)
 
 
-def _matched(t: Term) -> Iterator[Term]:
+def _matched_terms(t: Term) -> Iterator[Term]:
     """Yield a side and its subterms, without those inside formulas, which only provide shapes."""
     yield t
     match t:
         case App():
             for operand in t.operands:
-                yield from _matched(operand)
-        case Pick(app, _) | All(app):
-            yield from _matched(app)
+                yield from _matched_terms(operand)
+        case Pick(app, _) | AllResults(app):
+            yield from _matched_terms(app)
         case _:
             pass
 
 
-def _check(rule: Rule) -> None:
+def _check_rule(rule: Rule) -> None:
     """Raise Malformed if the sides, parameters and conditions are inconsistent."""
     operands = {p.name: p for p in rule.params if isinstance(p, Param)}
     if len({p.name for p in rule.params}) != len(rule.params):
-        raise Malformed(f"{rule.name}: a parameter is declared twice")
+        raise MalformedText(f"{rule.name}: a parameter is declared twice")
     left, right = ([tuple(walk(side)) for side in some] for some in (rule.lhs, rule.rhs))
     for terms in (*left, *right):
-        own = {n for p in terms if isinstance(p, Map) for n in p.names}
+        own = {n for p in terms if isinstance(p, MapTerms) for n in p.names}
         for part in terms:
-            if not isinstance(part, (Var, Run)) or part.name in own:
+            if not isinstance(part, (Var, OperandRun)) or part.name in own:
                 continue
             if part.name not in operands:
                 late = any(p.name == part.name for p in rule.params)
@@ -343,35 +343,35 @@ def _check(rule: Rule) -> None:
                     if late
                     else "is not among the parameters"
                 )
-                raise Malformed(f"{rule.name}: {part.name} {why}")
-            if isinstance(part, Var) and operands[part.name].run:
-                raise Malformed(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
+                raise MalformedText(f"{rule.name}: {part.name} {why}")
+            if isinstance(part, Var) and operands[part.name].is_run:
+                raise MalformedText(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
     for side, terms in zip(rule.lhs, left, strict=True):
-        if not isinstance(side, (App, Pick, All)):
-            raise Malformed(f"{rule.name}: the left side {show(side)} is not an operator")
-        loops = [p for p in terms if isinstance(p, Map)]
+        if not isinstance(side, (App, Pick, AllResults)):
+            raise MalformedText(f"{rule.name}: the left side {show(side)} is not an operator")
+        loops = [p for p in terms if isinstance(p, MapTerms)]
         if loops:
-            raise Malformed(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
+            raise MalformedText(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
     dims = {d for p in operands.values() for d in p.shape or ()}
     if both := [n for n in operands if Name(n) in dims]:
-        raise Malformed(f"{rule.name}: {both[0]} is both an operand and a size")
-    used = frozenset[str]().union(*map(names, rule.lhs))
+        raise MalformedText(f"{rule.name}: {both[0]} is both an operand and a size")
+    used = frozenset[str]().union(*map(free_names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:
-        raise Malformed(f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}")
-    free = used.union(*map(names, rule.rhs))
+        raise MalformedText(f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}")
+    free = used.union(*map(free_names, rule.rhs))
     asked = [*rule.where, *(d for p in operands.values() for d in p.shape or ())]
-    free = free.union(*map(names, asked)) - bound_names(rule)
+    free = free.union(*map(free_names, asked)) - bound_names(rule)
     if free:
-        raise Malformed(f"{rule.name}: {min(free)} has no value: the left side does not bind it")
+        raise MalformedText(f"{rule.name}: {min(free)} has no value: the left side does not bind it")
     every = chain.from_iterable((*left, *right, *map(walk, asked)))
-    of = [p for p in every if isinstance(p, Of)]
+    of = [p for p in every if isinstance(p, TermValue)]
     if of:
         inside = {p for terms in left for p in terms}
         for p in of:
             if p.term not in inside:
-                raise Malformed(f"{rule.name}: {show(p)} is not part of the left side")
-    runs = any(isinstance(t, (Map, Run, All)) for t in rule.rhs)
+                raise MalformedText(f"{rule.name}: {show(p)} is not part of the left side")
+    runs = any(isinstance(t, (MapTerms, OperandRun, AllResults)) for t in rule.rhs)
     counts = len(rule.lhs), len(rule.rhs)
     if min(counts) > 1 and not runs and counts[0] != counts[1]:
-        raise Malformed(f"{rule.name}: {counts[0]} results become {counts[1]}")
+        raise MalformedText(f"{rule.name}: {counts[0]} results become {counts[1]}")

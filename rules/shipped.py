@@ -12,13 +12,13 @@ from functools import lru_cache
 from superopt import guard
 from superopt.errors import UsageError
 from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule, parse_rules
-from superopt.rules.stated import floats, proof_key
+from superopt.rules.stated import library_float_classes, proof_key
 
-PARTS = ("*.rules", "generated/*.rules", "partial/*.rules")
+LIBRARY_GLOBS = ("*.rules", "generated/*.rules", "partial/*.rules")
 
 
 @lru_cache
-def as_written(name: str) -> tuple[Rule, ...]:
+def parse_file(name: str) -> tuple[Rule, ...]:
     """Return the rules of one library file, such as `conv.rules`, with their declared float
     classes."""
     return tuple(parse_rules((LIBRARY / name).read_text(encoding="utf-8"), name))
@@ -27,7 +27,7 @@ def as_written(name: str) -> tuple[Rule, ...]:
 @lru_cache
 def load_file(name: str) -> tuple[Rule, ...]:
     """Return the rules of one library file, such as `conv.rules`."""
-    return tuple(map(as_computed, as_written(name)))
+    return tuple(map(with_recorded_class, parse_file(name)))
 
 
 @lru_cache
@@ -42,7 +42,7 @@ def load_rules(name: str, wanted: tuple[str, ...]) -> tuple[Rule, ...]:
             f"no rule {', '.join(sorted(missing))} in {name}", f"it has {len(found)} of the wanted",
             "correct the name",
         )  # fmt: skip
-    return tuple(as_computed(rule) for rule in found if rule.name in wanted)
+    return tuple(with_recorded_class(rule) for rule in found if rule.name in wanted)
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def load_library() -> tuple[Rule, ...]:
     `partial/*.rules`."""
     out: list[Rule] = []
     seen: dict[str, str] = {}
-    for name in files():
+    for name in library_files():
         guard.check_time("parsing the rule library")
         for rule in load_file(name):
             if rule.name in seen:
@@ -62,19 +62,19 @@ def load_library() -> tuple[Rule, ...]:
     return tuple(out)
 
 
-def files() -> list[str]:
+def library_files() -> list[str]:
     """Return the library's rule files, in order."""
     return [
         path.relative_to(LIBRARY).as_posix()
-        for part in PARTS
+        for part in LIBRARY_GLOBS
         for path in sorted(LIBRARY.glob(part))
     ]
 
 
-def as_computed(rule: Rule) -> Rule:
+def with_recorded_class(rule: Rule) -> Rule:
     """Return a library rule with its recorded float class, if its text declares a lower one: the
     rule is checked, used and reported with that class, and its caveat says so."""
-    found, _ = floats().get(proof_key(rule), (rule.float_class, None))
+    found, _ = library_float_classes().get(proof_key(rule), (rule.float_class, None))
     found = found or FLOAT_CLASSES[-1]  # a rule without instances has no computed class
     if found <= rule.float_class:
         return rule

@@ -10,15 +10,15 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from superopt.rules.readable import readable
+from superopt.rules.readable import readable_condition
 from superopt.rules.rule import LIBRARY, Rule
 
 # Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
-PROOFS = "proofs.json"
-UNPROVED = "unproved.json"
+PROOFS = "library_proofs.json"
+UNPROVED = "unproved_reasons.json"
 MUTANTS = "mutants.json"  # refused and tried mutants of each rule: --mutants
-FLOATS = "floats.json"  # float classes computed by scripts/float_classes.py --write
-MOST_NEEDS = 4  # conditions in one line
+FLOATS = "library_float_classes.json"  # float classes computed by scripts/float_classes.py --write
+MAX_CONDITIONS_SHOWN = 4  # conditions in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,54 +43,54 @@ class Proof:
     bound: int | None = None
 
     @property
-    def readable(self) -> tuple[str, ...]:
+    def readable_conditions(self) -> tuple[str, ...]:
         """The conditions in readable form, without those that always hold."""
-        return tuple(dict.fromkeys(filter(None, map(readable, self.conditions))))
+        return tuple(dict.fromkeys(filter(None, map(readable_condition, self.conditions))))
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The scope, and what a match is refused without."""
-        every = self.readable
-        shown = list(every[:MOST_NEEDS])
-        if len(every) > MOST_NEEDS:
-            shown.append(f"and {len(every) - MOST_NEEDS} more")
+        every = self.readable_conditions
+        shown = list(every[:MAX_CONDITIONS_SHOWN])
+        if len(every) > MAX_CONDITIONS_SHOWN:
+            shown.append(f"and {len(every) - MAX_CONDITIONS_SHOWN} more")
         needs = [f"refused unless {', '.join(shown)}"] if shown else []
         return "; ".join((self.scope, *self.assumes, *needs))
 
 
-_LEARNT: dict[str, Proof] = {}  # by `proof_key`, proved by this process
+_SESSION_PROOFS: dict[str, Proof] = {}  # by `proof_key`, proved by this process
 
 
 def tier(rule: Rule) -> str:
     """Return the proof tier of `rule`: A for all sizes, B up to a bound, C tested only. A user's
     rule has the tier of a library rule with the same text, or of a proof by this process."""
-    found = proof(rule)
+    found = find_proof(rule)
     if found is None:
         return "C"
     return "A" if found.bound is None else "B"
 
 
-def fixed(rule: Rule) -> bool:
+def is_proved_for_one_shape(rule: Rule) -> bool:
     """True if the rule is proved for the one shape that its operands have."""
-    found = proof(rule)
+    found = find_proof(rule)
     return found is not None and found.bound == 0
 
 
-def proof(rule: Rule) -> Proof | None:
+def find_proof(rule: Rule) -> Proof | None:
     """Return the proof of `rule`, None if there is none."""
     key = proof_key(rule)
-    return proofs().get(key) or _LEARNT.get(key)
+    return library_proofs().get(key) or _SESSION_PROOFS.get(key)
 
 
-def learn(rule: Rule, proved: Proof) -> None:
+def record_proof(rule: Rule, proved: Proof) -> None:
     """Record a proof of `rule` for this process."""
-    _LEARNT[proof_key(rule)] = proved
+    _SESSION_PROOFS[proof_key(rule)] = proved
 
 
 @lru_cache(maxsize=1)
-def proofs() -> Mapping[str, Proof]:
+def library_proofs() -> Mapping[str, Proof]:
     """Return the proof of each proved library rule, by `proof_key`."""
-    mutants, every = _stored(MUTANTS), _stored(PROOFS)
+    mutants, every = _load_json(MUTANTS), _load_json(PROOFS)
     return MappingProxyType({key: read_proof(every[key], mutants.get(key)) for key in every})
 
 
@@ -110,19 +110,19 @@ def read_proof(entry: dict[str, Any], mutants: Sequence[int] | None = None) -> P
 
 
 @lru_cache(maxsize=1)
-def floats() -> Mapping[str, tuple[str, float | None]]:
+def library_float_classes() -> Mapping[str, tuple[str, float | None]]:
     """Return the computed float class of each library rule, by `proof_key`; for E2 also the ratio
     of the right side's error to the left side's (`exactness.growth`), if measured."""
-    return MappingProxyType({key: (c, grown) for key, (c, grown) in _stored(FLOATS).items()})
+    return MappingProxyType({key: (c, grown) for key, (c, grown) in _load_json(FLOATS).items()})
 
 
 @lru_cache(maxsize=1)
-def unproved() -> Mapping[str, str]:
+def unproved_reasons() -> Mapping[str, str]:
     """Return why the prover did not prove the other rules, by `proof_key`."""
-    return MappingProxyType(_stored(UNPROVED))
+    return MappingProxyType(_load_json(UNPROVED))
 
 
-def _stored(name: str) -> dict[str, Any]:
+def _load_json(name: str) -> dict[str, Any]:
     path = LIBRARY / name
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
@@ -151,7 +151,7 @@ def statement(rule: Rule) -> str:
     return str(rule)
 
 
-def digest(rules: Iterable[Rule]) -> str:
+def rules_digest(rules: Iterable[Rule]) -> str:
     """Return the SHA-256 of names and texts of `rules`, in their order, in hex."""
     out = hashlib.sha256()
     for r in rules:

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from superopt.ir.graph import Item, Node, Value, item, node, producer
+from superopt.ir.graph import Item, Node, Value, result, node, producer
 from superopt.ir.op import InferError, Op
 from superopt.rules.context import GraphContext
-from superopt.rules.functions import tell
+from superopt.rules.functions import show_result
 
 # A slot holds a value, a size, an attribute, an element type, or a tuple of these.
 Cells = list[Any]
-Cont = Callable[[Cells], None]
+Continuation = Callable[[Cells], None]
 Test = Callable[[Value | None], bool]
 
 # The first slots are the matcher's own: the graph, the list of matches, the nodes to be near, and,
 # if the root is a part of an operator's operands, that part: (node, first, last + 1).
-CONTEXT, FOUND, NEAR, PART = 0, 1, 2, 3
-OWN = 4
-EVERY_CUT = 16  # operands up to which an n-ary operator is cut everywhere
+CONTEXT_SLOT, FOUND_SLOT, NEAR_SLOT, PART_SLOT = 0, 1, 2, 3
+RESERVED_SLOTS = 4
+MAX_CUT_EVERYWHERE = 16  # operands up to which an n-ary operator is cut everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Step:
     """`make` returns the step in front of a continuation; `explain` tells why it did not
     continue."""
 
-    make: Callable[[Cont], Cont]
-    tell: Callable[[Cells], str]
+    make: Callable[[Continuation], Continuation]
+    explain: Callable[[Cells], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Operand:
     """The slot of an operand, and its immediate test: an operator, or a predicate."""
 
     slot: int
-    words: str
+    text: str
     op: Op | None = None
     test: Test | None = None
 
@@ -54,23 +54,23 @@ class Operand:
         return self.test is None or self.test(v)
 
 
-def present(v: Value | None) -> bool:
+def is_present(v: Value | None) -> bool:
     return v is not None
 
 
-def kind_of(v: Value | None) -> str:
+def show_source(v: Value | None) -> str:
     n = None if v is None else producer(v)
-    return "absent" if v is None else f"from {n.op.title}" if n is not None else tell(v)
+    return "absent" if v is None else f"from {n.op.title}" if n is not None else show_result(v)
 
 
 # --- operands -------------------------------------------------------------------------------------
 
 
-def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
+def operands_step(slot: int, given: Sequence[Operand], swap: bool) -> Step:
     """Match exactly these operands; with `swap` also in the other order."""
     count = len(given)
 
-    def one(go: Cont) -> Cont:
+    def one(go: Continuation) -> Continuation:
         (a,) = given
         at, op, accepts = a.slot, a.op, a.accepts
 
@@ -89,7 +89,7 @@ def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
 
         return run
 
-    def two(go: Cont) -> Cont:
+    def two(go: Continuation) -> Continuation:
         a, b = given
         left, right, op, other = a.slot, b.slot, a.op, b.op
         first, second = a.accepts, b.accepts
@@ -112,7 +112,7 @@ def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
 
         return run
 
-    def several(go: Cont) -> Cont:
+    def several(go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
             inputs = env[slot].inputs
             if len(inputs) != count:
@@ -132,26 +132,26 @@ def operands(slot: int, given: Sequence[Operand], swap: bool) -> Step:
         for number, (o, v) in enumerate(zip(given, n.inputs, strict=True)):
             if not o.accepts(v):
                 order = " (in either order)" if swap else ""
-                found = kind_of(v)
+                found = show_source(v)
                 return (
-                    f"operand {number} of {n.op.name} is {found}, the rule wants {o.words}{order}"
+                    f"operand {number} of {n.op.name} is {found}, the rule wants {o.text}{order}"
                 )
         return "no order of its operands fits"
 
     return Step(one if count == 1 else two if count == 2 else several, why)
 
 
-def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: bool) -> Step:
+def nary_step(slot: int, given: Sequence[Operand], swap: bool, allow_parts: bool, only: bool) -> Step:
     """Match the operands of an n-ary operator: these, or more, cut into as many runs.
 
     A run of several operands is the operator applied to them. `allow_parts` (at the root): also
     match a part of the operands. `only`: `given` are other operators, so longer runs never fit.
     """
-    exact = operands(slot, given, swap)
+    exact = operands_step(slot, given, swap)
     count = len(given)
     apart = [o.op for o in given]
 
-    def make(go: Cont) -> Cont:
+    def make(go: Continuation) -> Continuation:
         plain = exact.make(go)
 
         def place(env: Cells, values: Sequence[Value | None]) -> None:
@@ -167,7 +167,7 @@ def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: boo
             if len(inputs) <= count or count < 2:
                 plain(env)
                 return
-            ctx = env[CONTEXT]
+            ctx = env[CONTEXT_SLOT]
             if not only:
                 for ends in _cuts(n.op.name, len(inputs), count):
                     runs = list(zip((0, *ends), (*ends, len(inputs)), strict=True))
@@ -177,27 +177,27 @@ def nary(slot: int, given: Sequence[Operand], swap: bool, parts: bool, only: boo
                             for (i, j), op in zip(order, apart, strict=True)
                         ):
                             continue
-                        values = [joined(ctx, n, i, j) for i, j in order]
+                        values = [join_operands(ctx, n, i, j) for i, j in order]
                         if all(v is not None for v in values):
                             place(env, values)
-            if parts:
+            if allow_parts:
                 for i in range(1 if n.op.name == "Sum" else len(inputs) - count + 1):
                     some = inputs[i : i + count]
                     for values in (some, some[::-1]) if swap else (some,):
                         if all(o.accepts(v) for o, v in zip(given, values, strict=True)):
-                            whole = joined(ctx, n, i, i + count)
+                            whole = join_operands(ctx, n, i, i + count)
                             if whole is not None:
-                                env[slot], env[PART] = whole, (n, i, i + count)
+                                env[slot], env[PART_SLOT] = whole, (n, i, i + count)
                                 place(env, values)
-                                env[slot], env[PART] = n, None
+                                env[slot], env[PART_SLOT] = n, None
 
         return run
 
     def why(env: Cells) -> str:
         n = env[slot]
         if len(n.inputs) <= count:
-            return exact.tell(env)
-        wanted = " and ".join(o.words for o in given)
+            return exact.explain(env)
+        wanted = " and ".join(o.text for o in given)
         return f"none of its {len(n.inputs)} operands in a row are {wanted}"
 
     return Step(make, why)
@@ -208,27 +208,27 @@ def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:
     left."""
     if name == "Sum":
         yield tuple(range(n - count + 1, n))
-    elif n <= EVERY_CUT:
+    elif n <= MAX_CUT_EVERYWHERE:
         yield from combinations(range(1, n), count - 1)
     elif count == 2:
         yield from ((1,), (n // 2,), (n - 1,))
 
 
-def joined(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
+def join_operands(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
     """Return operands i to j of `n` as one value: `n`'s operator applied to them, None if it cannot
     be."""
     if j - i == 1:
         return n.inputs[i]
     key = (n, i, j)
-    if key not in ctx.joined:
+    if key not in ctx.joined_parts:
         try:
-            ctx.joined[key] = node(n.op, n.inputs[i:j], **dict(n.attrs))
+            ctx.joined_parts[key] = node(n.op, n.inputs[i:j], **dict(n.attrs))
         except InferError:
-            ctx.joined[key] = None
-    return ctx.joined[key]
+            ctx.joined_parts[key] = None
+    return ctx.joined_parts[key]
 
 
-def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Operand]) -> Step:
+def operand_run_step(slot: int, before: Sequence[Operand], target: int, after: Sequence[Operand]) -> Step:
     """Match some operands, a run of any length, and some more."""
     head, tail = len(before), len(after)
 
@@ -242,7 +242,7 @@ def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Oper
             and None not in inputs[head:end]
         )
 
-    def make(go: Cont) -> Cont:
+    def make(go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
             n = env[slot]
             if not fits(n):
@@ -253,7 +253,7 @@ def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Oper
                 env[o.slot] = v
             for o, v in zip(after, inputs[end:], strict=True):
                 env[o.slot] = v
-            env[into] = inputs[head:end]
+            env[target] = inputs[head:end]
             go(env)
 
         return run
@@ -266,44 +266,44 @@ def run_of(slot: int, before: Sequence[Operand], into: int, after: Sequence[Oper
         ends += zip(after, inputs[len(inputs) - tail :], strict=True)
         for o, v in ends:
             if not o.accepts(v):
-                return f"an operand is {kind_of(v)}, the rule wants {o.words}"
+                return f"an operand is {show_source(v)}, the rule wants {o.text}"
         return "an operand is absent"
 
     return Step(make, why)
 
 
-def all_results(slot: int, into: int, op: Op, parts: bool) -> Step:
+def all_results_step(slot: int, target: int, op: Op, allow_parts: bool) -> Step:
     """Match operands that are all results of one node, in order. `allow_parts`: or a part of
     them."""
 
     def source(inputs: Sequence[Value | None], i: int) -> Node | None:
         v = inputs[i]
         n = v.node if type(v) is Item else v
-        if type(n) is not Node or n.op is not op or v is not item(n, 0):
+        if type(n) is not Node or n.op is not op or v is not result(n, 0):
             return None
         count = len(n.types)
         same = inputs[i : i + count]
-        if len(same) != count or any(w is not item(n, k) for k, w in enumerate(same)):
+        if len(same) != count or any(w is not result(n, k) for k, w in enumerate(same)):
             return None
         return n
 
-    def make(go: Cont) -> Cont:
+    def make(go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
             n = env[slot]
             inputs = n.inputs
-            for i in range(len(inputs) if parts else 1):
+            for i in range(len(inputs) if allow_parts else 1):
                 found = source(inputs, i)
                 if found is None:
                     continue
-                env[into] = found
+                env[target] = found
                 if len(found.types) == len(inputs):
                     go(env)
-                elif parts and len(found.types) > 1:
-                    whole = joined(env[CONTEXT], n, i, i + len(found.types))
+                elif allow_parts and len(found.types) > 1:
+                    whole = join_operands(env[CONTEXT_SLOT], n, i, i + len(found.types))
                     if whole is not None:
-                        env[slot], env[PART] = whole, (n, i, i + len(found.types))
+                        env[slot], env[PART_SLOT] = whole, (n, i, i + len(found.types))
                         go(env)
-                        env[slot], env[PART] = n, None
+                        env[slot], env[PART_SLOT] = n, None
 
         return run
 

@@ -11,30 +11,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.ir.op import REQUIRED, Op
-from superopt.ir.syntax import Malformed, said
+from superopt.ir.syntax import MalformedText, parser_message
 from superopt.rules.functions import FUNCTIONS
 from superopt.rules.term import (
-    FILLS,
+    FILL_ARITIES,
     Absent,
-    All,
+    AllResults,
     App,
-    At,
+    Subscript,
     Binary,
     Call,
     Compare,
-    Cut,
-    Each,
-    Filled,
+    Slice,
+    Comprehension,
+    Fill,
     Formula,
     If,
     Lit,
     Logic,
-    Map,
+    MapTerms,
     Name,
     Number,
-    Of,
+    TermValue,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Seq,
     Spread,
@@ -93,14 +93,14 @@ class Param:
     name: str
     kind: str = "any"
     shape: tuple[Formula, ...] | None = None
-    run: bool = False
+    is_run: bool = False
 
     def __str__(self) -> str:
         dims = "" if self.shape is None else f"[{', '.join(map(show, self.shape))}]"
-        return f"{'*' * self.run}{self.name}: {self.kind}{dims}"
+        return f"{'*' * self.is_run}{self.name}: {self.kind}{dims}"
 
     @property
-    def said(self) -> int:
+    def literal_elements(self) -> int:
         """The number of elements by its literal sizes, whatever its named sizes are."""
         numbers = [d.value for d in self.shape or () if isinstance(d, Lit)]
         return math.prod(n for n in numbers if isinstance(n, int))
@@ -118,11 +118,11 @@ class AttrParam:
         return self.name if self.kind is None else f"{self.name}: {show(self.kind)}"
 
 
-def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formula:
+def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = True) -> Formula:
     """Parse a formula. Without `check_functions`, any function name is accepted."""
 
     def sub(x: ast.expr) -> Formula:
-        return formula(x, ops, functions)
+        return parse_formula(x, ops, check_functions)
 
     match e:
         case ast.Constant(bool() | int() | float() | str() | None as v):
@@ -140,9 +140,9 @@ def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formu
         case ast.Starred(v):
             return Spread(sub(v))
         case ast.Call(ast.Name(n), _, _) if n in ops:
-            return Of(term(e, ops))
+            return TermValue(parse_term(e, ops))
         case ast.Call(ast.Name(n), args, []):
-            if functions:
+            if check_functions:
                 _check_call(n, args)
             return Call(n, tuple(sub(a) for a in args))
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)) if (
@@ -163,50 +163,50 @@ def formula(e: ast.expr, ops: Mapping[str, Op], functions: bool = True) -> Formu
         case ast.IfExp(test, yes, no):
             return If(sub(test), sub(yes), sub(no))
         case ast.Subscript(ast.Call(ast.Name(n), _, _), ast.Constant(int())) if n in ops:
-            return Of(term(e, ops))
+            return TermValue(parse_term(e, ops))
         case ast.Subscript(v, ast.Slice(start, stop, step)):
             ends = [None if x is None else sub(x) for x in (start, stop, step)]
-            return Cut(sub(v), ends[0], ends[1], ends[2])
+            return Slice(sub(v), ends[0], ends[1], ends[2])
         case ast.Subscript(v, index):
-            return At(sub(v), sub(index))
+            return Subscript(sub(v), sub(index))
         case ast.GeneratorExp(body, [g]) | ast.ListComp(body, [g]):
-            own, over, ifs = _loop(g)
+            own, over, ifs = _parse_loop(g)
             tests = tuple(sub(t) for t in ifs)
             guard = None if not tests else tests[0] if len(tests) == 1 else Logic("and", tests)
-            return Each(sub(body), own, sub(over), guard)
+            return Comprehension(sub(body), own, sub(over), guard)
         case _:
-            raise Malformed(f"{ast.unparse(e)} is not part of the rule language")
+            raise MalformedText(f"{ast.unparse(e)} is not part of the rule language")
 
 
 def _check_call(name: str, args: list[ast.expr]) -> None:
     if name in FUNCTIONS:
-        least, most = FUNCTIONS[name].least, FUNCTIONS[name].most
+        least, most = FUNCTIONS[name].min_args, FUNCTIONS[name].max_args
     elif name in _SPECIAL:
         least, most = _SPECIAL[name]
     else:
         known = ", ".join(sorted({*FUNCTIONS, *_SPECIAL}))
-        raise Malformed(f"there is no function or operator {name}; functions are {known}")
+        raise MalformedText(f"there is no function or operator {name}; functions are {known}")
     if any(isinstance(a, ast.Starred) for a in args):
         return
     if not least <= len(args) <= most:
         count = str(least) if least == most else f"{least} to {most}"
-        raise Malformed(f"{name} takes {count} arguments, not {len(args)}")
+        raise MalformedText(f"{name} takes {count} arguments, not {len(args)}")
 
 
-def _loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[ast.expr]]:
+def _parse_loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[ast.expr]]:
     match g.target:
         case _ if g.is_async:
-            raise Malformed("async is not part of the rule language")
+            raise MalformedText("async is not part of the rule language")
         case ast.Name(n):
             return (n,), g.iter, g.ifs
         case ast.Tuple(items):
             own = tuple(i.id for i in items if isinstance(i, ast.Name))
             if len(own) == len(items) > 1:
                 return own, g.iter, g.ifs
-    raise Malformed(f"for {ast.unparse(g.target)}: the variables must be names")
+    raise MalformedText(f"for {ast.unparse(g.target)}: the variables must be names")
 
 
-def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
+def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
     """Parse a term."""
     match e:
         case ast.Constant(None):
@@ -222,125 +222,125 @@ def term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
         case ast.Name(n) if n not in DTYPES:
             return Var(n)
         case ast.Starred(ast.Name(n)):
-            return Run(n)
+            return OperandRun(n)
         case ast.Starred(ast.ListComp() | ast.GeneratorExp() as loop):
-            return term(loop, ops)
+            return parse_term(loop, ops)
         case ast.Starred(inner):
-            match term(inner, ops):
+            match parse_term(inner, ops):
                 case App() as app:
-                    return All(app)
+                    return AllResults(app)
         case ast.ListComp(body, [g]) | ast.GeneratorExp(body, [g]):
-            own, over, ifs = _loop(g)
+            own, over, ifs = _parse_loop(g)
             if ifs:
-                raise Malformed(f"{ast.unparse(e)}: no `if` among operands")
-            source = formula(over, ops)
-            return Map(
-                term(body, ops),
+                raise MalformedText(f"{ast.unparse(e)}: no `if` among operands")
+            source = parse_formula(over, ops)
+            return MapTerms(
+                parse_term(body, ops),
                 own,
-                source.term if isinstance(source, Of) and isinstance(source.term, App) else source,
+                source.term if isinstance(source, TermValue) and isinstance(source.term, App) else source,
             )
         case ast.Subscript(v, ast.Constant(int() as index)):
-            match term(v, ops):
+            match parse_term(v, ops):
                 case App() as app if index >= 0:
                     return Pick(app, index)
         case ast.Call(ast.Name("lit"), [v], []):
-            return Scalar(formula(v, ops))
-        case ast.Call(ast.Name(n), args, []) if n in FILLS:
-            least, most = FILLS[n]
+            return Scalar(parse_formula(v, ops))
+        case ast.Call(ast.Name(n), args, []) if n in FILL_ARITIES:
+            least, most = FILL_ARITIES[n]
             if not least <= len(args) <= most:
-                raise Malformed(f"{n} takes {least} or {most} arguments, not {len(args)}")
-            return _filled(n, tuple(formula(a, ops) for a in args))
+                raise MalformedText(f"{n} takes {least} or {most} arguments, not {len(args)}")
+            return _parse_fill(n, tuple(parse_formula(a, ops) for a in args))
         case ast.Call(ast.Name(n), args, keywords):
             if n not in ops:
-                raise Malformed(f"there is no operator {n}")
-            return _app(ops[n], args, keywords, ops)
-    raise Malformed(f"{ast.unparse(e)} is not a term such as Relu(x)")
+                raise MalformedText(f"there is no operator {n}")
+            return _parse_app(ops[n], args, keywords, ops)
+    raise MalformedText(f"{ast.unparse(e)} is not a term such as Relu(x)")
 
 
-def _filled(kind: str, args: tuple[Formula, ...]) -> Filled:
-    if len(args) == FILLS[kind][1]:
+def _parse_fill(kind: str, args: tuple[Formula, ...]) -> Fill:
+    if len(args) == FILL_ARITIES[kind][1]:
         match args[-1]:
             case Seq() | Lit(int() | float() | str()):
                 shown = show(args[-1])
-                raise Malformed(f"{kind}: {shown} is not an element type such as dtype(x)")
+                raise MalformedText(f"{kind}: {shown} is not an element type such as dtype(x)")
     if kind == "table":
         if not isinstance(args[0], Seq):
-            raise Malformed(f"table takes tuples of numbers, not {show(args[0])}")
-        _rows(args[0])
-    return Filled(kind, args)
+            raise MalformedText(f"table takes tuples of numbers, not {show(args[0])}")
+        _table_shape(args[0])
+    return Fill(kind, args)
 
 
-def _rows(rows: Formula) -> tuple[int, ...]:
+def _table_shape(rows: Formula) -> tuple[int, ...]:
     """Return the shape of a table."""
     match rows:
         case Seq(()):
-            raise Malformed("table: a row is empty")
+            raise MalformedText("table: a row is empty")
         case Seq(items):
-            inner = {_rows(i) for i in items}
+            inner = {_table_shape(i) for i in items}
             if len(inner) > 1:
-                raise Malformed(f"table: the rows of {show(rows)} differ in length")
+                raise MalformedText(f"table: the rows of {show(rows)} differ in length")
             return (len(items), *inner.pop())
         case Lit(str() | bool() as v):
-            raise Malformed(f"table: {v!r} is not a number")
+            raise MalformedText(f"table: {v!r} is not a number")
     return ()
 
 
-def _app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
+def _parse_app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
     if op.opaque:
-        raise Malformed(f"{op.name} has no tensor expression: rules cannot use it")
-    operands = [term(a, ops) for a in args]
+        raise MalformedText(f"{op.name} has no tensor expression: rules cannot use it")
+    operands = [parse_term(a, ops) for a in args]
     while operands and isinstance(operands[-1], Absent):
         operands.pop()
-    runs = [t for t in operands if isinstance(t, (Run, All, Map))]
+    runs = [t for t in operands if isinstance(t, (OperandRun, AllResults, MapTerms))]
     if runs and not op.variadic:
-        raise Malformed(f"{op.name} takes no run of operands")
+        raise MalformedText(f"{op.name} takes no run of operands")
     most = len(op.inputs)
     if not runs and (len(operands) < op.required or (len(operands) > most and not op.variadic)):
         takes = f"{op.required} or more" if op.variadic else f"{op.required} to {most}"
-        raise Malformed(f"{op.name} takes {takes} operands, not {len(operands)}")
+        raise MalformedText(f"{op.name} takes {takes} operands, not {len(operands)}")
     attrs: dict[str, Formula] = {}
     rest: str | None = None
     for k in keywords:
         if k.arg is None:
             if rest is not None or not isinstance(k.value, ast.Name):
-                raise Malformed(f"**{ast.unparse(k.value)}: one name may follow **")
+                raise MalformedText(f"**{ast.unparse(k.value)}: one name may follow **")
             rest = k.value.id
         elif k.arg not in op.attrs:
             known = ", ".join(op.attrs) or "none"
-            raise Malformed(f"{op.name} has no attribute {k.arg}; it has {known}")
+            raise MalformedText(f"{op.name} has no attribute {k.arg}; it has {known}")
         else:
-            attrs[k.arg] = formula(k.value, ops)
+            attrs[k.arg] = parse_formula(k.value, ops)
     missing = [k for k, v in op.attrs.items() if v is REQUIRED and k not in attrs]
     if missing and rest is None:
-        raise Malformed(f"{op.name} needs the attribute {missing[0]}")
+        raise MalformedText(f"{op.name} needs the attribute {missing[0]}")
     return App(op, tuple(operands), tuple(attrs.items()), rest)
 
 
-def params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
+def parse_params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam, ...]:
     """Parse `x: f[n, k], *xs: f, k: axis(x)` as Python parses a function's parameters."""
     text = header.replace("[ ]", "[]").replace("[]", "[()]")
     try:
         (tree,) = ast.parse(f"def rule({text}): pass").body
     except (SyntaxError, ValueError) as e:
-        raise Malformed(f"parameters ({header}): {said(e)}") from None
+        raise MalformedText(f"parameters ({header}): {parser_message(e)}") from None
     if not isinstance(tree, ast.FunctionDef) or len(tree.body) != 1:
-        raise Malformed(f"({header}) are not parameters")
+        raise MalformedText(f"({header}) are not parameters")
     a = tree.args
     if a.posonlyargs or a.kwarg or a.defaults or any(d is not None for d in a.kw_defaults):
-        raise Malformed(f"({header}): only names with kinds, `*xs`, and names after `*`")
-    out: list[Param | AttrParam] = [_param(p, False, ops) for p in a.args]
+        raise MalformedText(f"({header}): only names with kinds, `*xs`, and names after `*`")
+    out: list[Param | AttrParam] = [_parse_param(p, False, ops) for p in a.args]
     if a.vararg is not None:
-        out.append(_param(a.vararg, True, ops))
+        out.append(_parse_param(a.vararg, True, ops))
     for p in a.kwonlyargs:
-        kind = None if p.annotation is None else formula(p.annotation, ops, functions=False)
+        kind = None if p.annotation is None else parse_formula(p.annotation, ops, check_functions=False)
         out.append(AttrParam(p.arg, kind))
     for one in out:
         if one.name in DTYPES or one.name == "inf":
-            raise Malformed(f"{one.name} is the name of an element type or number")
+            raise MalformedText(f"{one.name} is the name of an element type or number")
     return tuple(out)
 
 
-def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
+def _parse_param(p: ast.arg, is_run: bool, ops: Mapping[str, Op]) -> Param:
     kind, shape = "any", None
     match p.annotation:
         case None:
@@ -350,16 +350,16 @@ def _param(p: ast.arg, run: bool, ops: Mapping[str, Op]) -> Param:
         case ast.Subscript(ast.Name(kind), ast.Constant(v)) if v is ...:
             pass
         case ast.Subscript(ast.Name(kind), ast.Tuple(items)):
-            shape = tuple(formula(i, ops) for i in items)
+            shape = tuple(parse_formula(i, ops) for i in items)
         case ast.Subscript(ast.Name(kind), item):
-            shape = (formula(item, ops),)
+            shape = (parse_formula(item, ops),)
         case other:
-            raise Malformed(f"{p.arg}: {ast.unparse(other)} is not a type such as f[n, 4]")
+            raise MalformedText(f"{p.arg}: {ast.unparse(other)} is not a type such as f[n, 4]")
     if kind not in KINDS and kind not in DTYPES:
         known = ", ".join(KINDS)
-        raise Malformed(f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32")
+        raise MalformedText(f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32")
     if shape is not None:
         runs = [d for d in shape if isinstance(d, Spread)]
         if len(runs) > 1 or any(not isinstance(d.value, Name) for d in runs):
-            raise Malformed(f"{p.arg}: at most one *name among the sizes")
-    return Param(p.arg, kind, shape, run)
+            raise MalformedText(f"{p.arg}: at most one *name among the sizes")
+    return Param(p.arg, kind, shape, is_run)

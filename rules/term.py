@@ -36,7 +36,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Of:
+class TermValue:
     """The value that a subterm of the left side matched, as in `size(MatMul(x, w), -1)`."""
 
     term: Term
@@ -107,7 +107,7 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Subscript:
     """`value[index]`."""
 
     value: Formula
@@ -115,7 +115,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Slice:
     """`value[start:stop:step]`."""
 
     value: Formula
@@ -125,7 +125,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class Comprehension:
     """`body for names in over if test`: a tuple. Several names unpack the items."""
 
     body: Formula
@@ -135,7 +135,7 @@ class Each:
 
 
 Formula = (
-    Lit | Name | Of | Seq | Spread | Call | Unary | Binary | Compare | Logic | If | At | Cut | Each
+    Lit | Name | TermValue | Seq | Spread | Call | Unary | Binary | Compare | Logic | If | Subscript | Slice | Comprehension
 )
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Var:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OperandRun:
     """`*xs`: a run of operands."""
 
     name: str
@@ -170,7 +170,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class Fill:
     """A constant tensor: zeros(shape), ones(shape), full(shape, number), and the
     kinds of `superopt.rules.fills`."""
 
@@ -202,14 +202,14 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class AllResults:
     """`*App(...)`: all the results of an operator, as a run of operands."""
 
     term: App
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class MapTerms:
     """`*[body for names in over]`: a run of operands; at the root of a side, its results."""
 
     body: Term
@@ -217,9 +217,9 @@ class Map:
     over: Formula | App
 
 
-Term = Var | Run | Number | Scalar | Filled | Absent | App | Pick | All | Map
-SHAPED = ("zeros", "ones", "eye", "dirac", "means", "table")
-FILLS = {**dict.fromkeys(SHAPED, (1, 2)), "full": (2, 3)}  # least and most arguments
+Term = Var | OperandRun | Number | Scalar | Fill | Absent | App | Pick | AllResults | MapTerms
+SHAPED_FILLS = ("zeros", "ones", "eye", "dirac", "means", "table")
+FILL_ARITIES = {**dict.fromkeys(SHAPED_FILLS, (1, 2)), "full": (2, 3)}  # least and most arguments
 
 Part = Term | Formula
 P = TypeVar("P", bound=Part)
@@ -235,7 +235,7 @@ _INNER_FIELDS = {
 }
 
 
-def parts(p: Part) -> Iterator[Part]:
+def children(p: Part) -> Iterator[Part]:
     """Yield the terms and formulas directly inside `p`."""
     left = [getattr(p, name) for name in _INNER_FIELDS[type(p)]]
     while left:
@@ -258,7 +258,7 @@ def walk(p: Part) -> Iterator[Part]:
                 left.append(getattr(q, name))
 
 
-def names(p: Part | None) -> frozenset[str]:
+def free_names(p: Part | None) -> frozenset[str]:
     """Return the names that `p` uses, without the variables of its own comprehensions."""
     found: set[str] = set()
     left: list[object] = [p]
@@ -266,12 +266,12 @@ def names(p: Part | None) -> frozenset[str]:
         match q := left.pop():
             case tuple():
                 left += q
-            case Name(n) | Var(n) | Run(n):
+            case Name(n) | Var(n) | OperandRun(n):
                 found.add(n)
-            case Each(body, own, over, test):
-                found |= names(over) | ((names(body) | names(test)) - frozenset(own))
-            case Map(body, own, over):
-                found |= names(over) | (names(body) - frozenset(own))
+            case Comprehension(body, own, over, test):
+                found |= free_names(over) | ((free_names(body) | free_names(test)) - frozenset(own))
+            case MapTerms(body, own, over):
+                found |= free_names(over) | (free_names(body) - frozenset(own))
             case _:
                 found |= {q.rest} if type(q) is App and q.rest is not None else set()
                 left += [getattr(q, name) for name in _INNER_FIELDS.get(type(q), ())]
@@ -283,32 +283,32 @@ def rebuild(p: P, change: Callable[[Part], Part | None]) -> P:
     new = change(p)
     if new is not None:
         return cast(P, new)
-    values = {name: _mapped(getattr(p, name), change) for name in FIELDS[type(p)]}
+    values = {name: _rebuild_value(getattr(p, name), change) for name in FIELDS[type(p)]}
     return type(p)(**values)  # type: ignore[arg-type]
 
 
-def _mapped(v: object, change: Callable[[Part], Part | None]) -> object:
+def _rebuild_value(v: object, change: Callable[[Part], Part | None]) -> object:
     if type(v) is tuple:
-        return tuple(_mapped(item, change) for item in v)
+        return tuple(_rebuild_value(item, change) for item in v)
     if type(v) in FIELDS:
         return rebuild(cast(Part, v), change)
     return v
 
 
-def rename(p: P, to: Mapping[str, str]) -> P:
+def rename(p: P, renaming: Mapping[str, str]) -> P:
     """Return `p` with free names replaced."""
 
     def change(q: Part) -> Part | None:
         match q:
             case Name(n):
-                return Name(to.get(n, n))
+                return Name(renaming.get(n, n))
             case Var(n):
-                return Var(to.get(n, n))
-            case Run(n):
-                return Run(to.get(n, n))
-            case App(op, operands, attrs, str(rest)) if rest in to:
+                return Var(renaming.get(n, n))
+            case OperandRun(n):
+                return OperandRun(renaming.get(n, n))
+            case App(op, operands, attrs, str(rest)) if rest in renaming:
                 plain = App(op, operands, attrs)
-                return with_fields(rebuild(plain, change), rest=to[rest])
+                return with_fields(rebuild(plain, change), rest=renaming[rest])
             case _:
                 return None
 
@@ -326,21 +326,21 @@ def show(p: Part) -> str:
     return _show(p, 0)
 
 
-def _listed(items: tuple[Part, ...]) -> str:
+def _show_list(items: tuple[Part, ...]) -> str:
     return ", ".join(_show(i, 0) for i in items)
 
 
-def _comprehension(body: Part, own: tuple[str, ...], over: Part, test: Part | None) -> str:
+def _comprehension(body: Part, variables: tuple[str, ...], over: Part, test: Part | None) -> str:
     tail = "" if test is None else f" if {_show(test, 1)}"
-    return f"{_show(body, 0)} for {', '.join(own)} in {_show(over, 1)}{tail}"
+    return f"{_show(body, 0)} for {', '.join(variables)} in {_show(over, 1)}{tail}"
 
 
-def _show(p: Part, above: int) -> str:
-    text, level = _shown(p)
-    return f"({text})" if level < above else text
+def _show(p: Part, outer_level: int) -> str:
+    text, level = _show_with_level(p)
+    return f"({text})" if level < outer_level else text
 
 
-def _shown(p: Part) -> tuple[str, int]:
+def _show_with_level(p: Part) -> tuple[str, int]:
     match p:
         case Lit(v):
             negative = isinstance(v, (int, float)) and str(v).startswith("-")
@@ -349,19 +349,19 @@ def _shown(p: Part) -> tuple[str, int]:
             return show_attr(v), _ATOM
         case Name(n) | Var(n):
             return n, _ATOM
-        case Run(n):
+        case OperandRun(n):
             return f"*{n}", _ATOM
-        case Of(term):
-            return _shown(term)
+        case TermValue(term):
+            return _show_with_level(term)
         case Seq(items):
-            return f"({_listed(items)}{',' if len(items) == 1 else ''})", _ATOM
+            return f"({_show_list(items)}{',' if len(items) == 1 else ''})", _ATOM
         case Spread(v):
             return f"*{_show(v, 5)}", 0
-        case Call(fn, (Each(body, own, over, test),)):
+        case Call(fn, (Comprehension(body, own, over, test),)):
             return f"{fn}({_comprehension(body, own, over, test)})", _ATOM
-        case Call(fn, args) | Filled(fn, args):
-            return f"{fn}({_listed(args)})", _ATOM
-        case Each(body, own, over, test):
+        case Call(fn, args) | Fill(fn, args):
+            return f"{fn}({_show_list(args)})", _ATOM
+        case Comprehension(body, own, over, test):
             return f"[{_comprehension(body, own, over, test)}]", _ATOM
         case Scalar(v):
             return f"lit({_show(v, 0)})", _ATOM
@@ -380,9 +380,9 @@ def _shown(p: Part) -> tuple[str, int]:
             return f" {op} ".join(_show(c, level + 1) for c in conditions), level
         case If(test, yes, no):
             return f"{_show(yes, 1)} if {_show(test, 1)} else {_show(no, 0)}", 0
-        case At(v, index):
+        case Subscript(v, index):
             return f"{_show(v, _ATOM)}[{_show(index, 0)}]", _ATOM
-        case Cut(v, start, stop, step):
+        case Slice(v, start, stop, step):
             ends = ":".join("" if e is None else _show(e, 0) for e in (start, stop))
             return f"{_show(v, _ATOM)}[{ends}{'' if step is None else ':' + _show(step, 0)}]", _ATOM
         case Absent():
@@ -394,7 +394,7 @@ def _shown(p: Part) -> tuple[str, int]:
             return f"{op.name}({', '.join(given)})", _ATOM
         case Pick(term, i):
             return f"{_show(term, _ATOM)}[{i}]", _ATOM
-        case All(term):
+        case AllResults(term):
             return f"*{_show(term, 0)}", _ATOM
-        case Map(body, own, over):
+        case MapTerms(body, own, over):
             return f"*[{_comprehension(body, own, over, None)}]", _ATOM

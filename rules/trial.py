@@ -21,23 +21,23 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.cases import Cases, cases
-from superopt.rules.draws import DRAWS, EXCEPTIONAL, LARGE, real, real_feeds, with_numbers_of
+from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, LARGE_SCALES, draw_array, real_feeds, mix_in_rule_numbers
 from superopt.rules.instances import Instance
-from superopt.rules.rule import Rule, of_one_shape, of_one_size
+from superopt.rules.rule import Rule, has_one_shape, has_one_size
 from superopt.rules.term import App, Number, walk
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import BOOL, F64
-from superopt.te.field import PrimeField, zero_divisions
-from superopt.te.fn import function
-from superopt.te.many import Many
+from superopt.te.field import PrimeField, record_zero_divisions
+from superopt.te.fn import scalar_function
+from superopt.te.many import BatchedReals
 from superopt.te.node import Apply, Expr, Load, Reduce
 
 # Float attributes and constants are rounded to float32, so that a law about 1/6 or sqrt(2) holds to
 # 2^-24 at best. Correct rules have smaller errors, wrong ones larger errors.
-TOLERANCE = 1e-6
-FLOOR = 1e-12  # residue of a sum of integers that is zero
-EXACT = frozenset(("ring", "quotient", "equal"))  # functions that the field can judge
-AS_STORED = "in the types of the model, normal"  # not in float64
+RELATIVE_TOLERANCE = 1e-6
+ABSOLUTE_TOLERANCE = 1e-12  # residue of a sum of integers that is zero
+FIELD_JUDGED = frozenset(("ring", "quotient", "equal"))  # functions that the field can judge
+STORED_TYPES_DRAW = "in the types of the model, normal"  # not in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Passed:
     """Both sides agreed on all instances; `over_field`: over the prime field, too."""
 
     instances: int
-    field: bool
+    over_field: bool
 
     def __bool__(self) -> bool:
         return True
 
     def __str__(self) -> str:
-        over = "floats and a prime field" if self.field else "floats"
+        over = "floats and a prime field" if self.over_field else "floats"
         return f"both sides agree on {self.instances} instances, over {over}"
 
 
@@ -95,40 +95,40 @@ Verdict = Passed | Refuted | Untestable
 def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
     """Try `rule` on `count` instances and some cramped ones. Equal seeds give equal verdicts."""
     try:
-        return _tried(rule, seed, count)
+        return _try_rule(rule, seed, count)
     except MemoryError:
         return Untestable("an instance exceeds the available memory")
 
 
-def _tried(rule: Rule, seed: int, count: int) -> Verdict:
-    return try_on(rule, cases(rule, seed, count), seed)
+def _try_rule(rule: Rule, seed: int, count: int) -> Verdict:
+    return try_on_instances(rule, cases(rule, seed, count), seed)
 
 
 # What to do if random draws find no instances.
 HINT = "; `*, n: likely(...)` as the last parameters says which sizes and attributes fit"
 
 
-def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
+def try_on_instances(rule: Rule, trial_cases: Cases, seed: int) -> Verdict:
     """Try `rule` on these instances, each plain one on several inputs."""
     tried = 0
     field, finite = True, False
     draws: tuple[str, ...] = ()
-    for number, one in enumerate(some.plain):
+    for number, one in enumerate(trial_cases.plain):
         if not tried:
             draws = draws_for(rule, one)
         tried += 1
-        verdict = _on(rule, one, draws, seed + 31 * number)
+        verdict = _try_instance(rule, one, draws, seed + 31 * number)
         if isinstance(verdict, Refuted):
             return verdict
-        field, finite = field and verdict.field, finite or verdict.finite
-    enough = 1 if of_one_shape(rule) else 5 if of_one_size(rule) else some.wanted  # that exist
-    if tried < min(some.wanted, enough):
-        return Untestable(f"only {tried} of {some.wanted} instances were found{HINT}")
+        field, finite = field and verdict.in_field, finite or verdict.has_finite
+    enough = 1 if has_one_shape(rule) else 5 if has_one_size(rule) else trial_cases.count  # that exist
+    if tried < min(trial_cases.count, enough):
+        return Untestable(f"only {tried} of {trial_cases.count} instances were found{HINT}")
     if tried and not finite:
         return Untestable("no instance has a finite value")
-    few = (DRAWS[0], *_strange(rule)[:1])
-    for number, one in enumerate(some.cramped):
-        wrong = _off(rule, one, few, seed + 31 * number)
+    few = (DRAWS[0], *_exceptional_draws(rule)[:1])
+    for number, one in enumerate(trial_cases.cramped):
+        wrong = _find_real_difference(rule, one, few, seed + 31 * number)
         if isinstance(wrong, Refuted):
             return wrong
     return Passed(tried, field)
@@ -136,15 +136,15 @@ def try_on(rule: Rule, some: Cases, seed: int) -> Verdict:
 
 def draws_for(rule: Rule, one: Instance) -> tuple[str, ...]:
     """Return the draws for a rule, determined by one of its instances."""
-    large = LARGE if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
-    return (*DRAWS, *large, *_strange(rule))
+    large = LARGE_SCALES if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
+    return (*DRAWS, *large, *_exceptional_draws(rule))
 
 
-def _strange(rule: Rule) -> tuple[str, ...]:
-    return EXCEPTIONAL if rule.float_class == "E0" or _of_exceptions(rule) else ()
+def _exceptional_draws(rule: Rule) -> tuple[str, ...]:
+    return EXCEPTIONAL_DRAWS if rule.float_class == "E0" or _mentions_exceptions(rule) else ()
 
 
-def _of_exceptions(rule: Rule) -> bool:
+def _mentions_exceptions(rule: Rule) -> bool:
     """True if a rule tests for NaN or infinities."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     return any(
@@ -158,54 +158,54 @@ def _of_exceptions(rule: Rule) -> bool:
 class _Held:
     """A rule held on an instance. in_field: also over the field; has_finite: with finite values."""
 
-    field: bool
-    finite: bool
+    in_field: bool
+    has_finite: bool
 
 
-def _on(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | Refuted:
-    finite = _off(rule, one, draws, seed)
+def _try_instance(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> _Held | Refuted:
+    finite = _find_real_difference(rule, one, draws, seed)
     if isinstance(finite, Refuted):
         return finite
-    with zero_divisions() as zeros:  # whose value is arbitrary
-        verdict = _in_field(one, seed)
+    with record_zero_divisions() as zeros:  # whose value is arbitrary
+        verdict = _field_difference(one, seed)
     if verdict is None:
         return _Held(True, finite)
-    return verdict if judged(one) and not zeros else _Held(False, finite)
+    return verdict if is_field_judged(one) and not zeros else _Held(False, finite)
 
 
-def _off(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
+def _find_real_difference(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
     """Return a difference over the reals, or else whether there were finite values."""
     finite = False
-    for draw, sides in evaluated(rule, one, draws, seed):
+    for draw, sides in evaluate_draws(rule, one, draws, seed):
         if isinstance(sides, IndexError):  # the left side's indices are in range
             return Refuted(one, f"float64, {draw}", 0, (), "a value", str(sides))
-        found = differ_real(rule, one, draw, *sides)
+        found = real_difference(rule, one, draw, *sides)
         if found is not None:
             return found
         finite = finite or all(_mostly_finite(s) for s in sides[0])
-    if rule.float_class == "E0" and casts(one):
+    if rule.float_class == "E0" and has_float_casts(one):
         feeds = real_feeds(one, draws[0], seed)
-        found = differ_real(rule, one, AS_STORED, *both(one, feeds, Reals()))
+        found = real_difference(rule, one, STORED_TYPES_DRAW, *evaluate_sides(one, feeds, Reals()))
         if found is not None:
             return found
     return finite
 
 
-def casts(one: Instance) -> bool:
+def has_float_casts(one: Instance) -> bool:
     """True if floats are cast, as between types of different precision."""
     made = (n for n in nodes((*one.lhs, *one.rhs)) if n.op.name in ("Cast", "CastLike"))
     return any(t.dtype is not None and t.dtype.is_float for n in made for t in n.types)
 
 
-def evaluated(
+def evaluate_draws(
     rule: Rule, one: Instance, draws: Sequence[str], seed: int
 ) -> Iterator[tuple[str, Sides | IndexError]]:
     """Yield both sides on each draw; evaluated at once if there are only floats."""
-    feeds = {draw: feeds_of(rule, one, draw, seed) for draw in draws}
-    if len(draws) > 1 and of_floats(one):
+    feeds = {draw: draw_feeds(rule, one, draw, seed) for draw in draws}
+    if len(draws) > 1 and has_only_floats(one):
         every = {i.name: np.stack([feeds[d][i.name] for d in draws]) for i in one.inputs}
         try:
-            left, right = both(one, every, Many(F64, len(draws)))
+            left, right = evaluate_sides(one, every, BatchedReals(F64, len(draws)))
         except IndexError as e:  # for every draw: no input is an index
             yield draws[0], e
             return
@@ -214,20 +214,20 @@ def evaluated(
         return
     for draw in draws:
         try:
-            yield draw, both(one, feeds[draw], Reals(F64))
+            yield draw, evaluate_sides(one, feeds[draw], Reals(F64))
         except IndexError as e:
             yield draw, e
 
 
-def feeds_of(rule: Rule, one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
+def draw_feeds(rule: Rule, one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
     """Return the inputs of a draw; draw "whole" also has the literals of the rule."""
     feeds = real_feeds(one, draw, seed)
     if draw == "whole":
-        with_numbers_of(rule, feeds, seed, {i.name for i in one.inputs if i in one.limits})
+        mix_in_rule_numbers(rule, feeds, seed, {i.name for i in one.inputs if i in one.limits})
     return feeds
 
 
-def of_floats(one: Instance) -> bool:
+def has_only_floats(one: Instance) -> bool:
     """True if all values are floats or bools."""
     made = (t for n in nodes((*one.lhs, *one.rhs)) for t in n.types)
     return all(
@@ -242,29 +242,29 @@ def of_floats(one: Instance) -> bool:
 Sides = tuple[list[np.ndarray], list[np.ndarray]]
 
 
-def both(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
+def evaluate_sides(one: Instance, feeds: Mapping[str, np.ndarray], domain: Domain) -> Sides:
     """Return the values of both sides."""
     left = evaluate(Graph(one.inputs, one.lhs), feeds, domain)
     return left, evaluate(Graph(one.inputs, one.rhs), feeds, domain)
 
 
-def differ_real(
+def real_difference(
     rule: Rule, one: Instance, draw: str, left: list[np.ndarray], right: list[np.ndarray]
 ) -> Refuted | None:
     """Return the first element of the right side that the rule's float class does not allow."""
     for output, (a, b) in enumerate(zip(left, right, strict=True)):
-        if draw in LARGE and rule.float_class != "E0":
-            wrong = infinite_places(rule.float_class, a, b)
+        if draw in LARGE_SCALES and rule.float_class != "E0":
+            wrong = finiteness_changes(rule.float_class, a, b)
         else:
-            wrong = wrong_places(rule.float_class, a, b)
+            wrong = wrong_elements(rule.float_class, a, b)
         if wrong.any():
             at = tuple(int(k) for k in np.argwhere(wrong)[0])
-            place = draw if draw == AS_STORED else f"float64, {draw}"
+            place = draw if draw == STORED_TYPES_DRAW else f"float64, {draw}"
             return Refuted(one, place, output, at, a[at].item(), b[at].item())
     return None
 
 
-def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def wrong_elements(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return where `b` is not what a rule of this class may make of `a`.
 
     E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than
@@ -278,11 +278,11 @@ def wrong_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b))))
         fine = np.isfinite(a) & np.isfinite(b)
         scale = np.sqrt(np.mean(np.square(a[fine]))) if fine.any() else 0.0
-        off = np.abs(a - b) > TOLERANCE * (scale + np.abs(a)) + FLOOR
-        return np.asarray((fine & off) | infinite_places(float_class, a, b))
+        off = np.abs(a - b) > RELATIVE_TOLERANCE * (scale + np.abs(a)) + ABSOLUTE_TOLERANCE
+        return np.asarray((fine & off) | finiteness_changes(float_class, a, b))
 
 
-def infinite_places(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def finiteness_changes(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return where `b` is not finite and `a` is, or, except for E3, the reverse. Large draws with
     exp are judged by that alone: their smallest results have few digits."""
     if a.dtype.kind != "f":
@@ -298,7 +298,7 @@ def _mostly_finite(x: np.ndarray) -> bool:
 # --- over the field -------------------------------------------------------------------------------
 
 
-def _in_field(one: Instance, seed: int) -> Refuted | None:
+def _field_difference(one: Instance, seed: int) -> Refuted | None:
     """Return the first element in which the sides differ over the prime field."""
     domain = PrimeField(seed)
     feeds: dict[str, np.ndarray] = {}
@@ -307,11 +307,11 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
         if i.type.dtype.is_float:
             feeds[i.name] = domain.random(i.type, seed * 101 + n)
         else:
-            feeds[i.name] = real(i, one.limits.get(i), "normal", seed)
-    left, right = both(one, feeds, domain)
+            feeds[i.name] = draw_array(i, one.limits.get(i), "normal", seed)
+    left, right = evaluate_sides(one, feeds, domain)
     for output, (v, a, b) in enumerate(zip(one.lhs, left, right, strict=True)):
         assert v.type.dtype is not None
-        wrong = ~domain.agree(a, b, v.type.dtype)
+        wrong = ~domain.elements_equal(a, b, v.type.dtype)
         if wrong.any():
             at = tuple(int(k) for k in np.argwhere(wrong)[0])
             where = (0, *at) if v.type.dtype.is_float else at
@@ -319,32 +319,32 @@ def _in_field(one: Instance, seed: int) -> Refuted | None:
     return None
 
 
-def judged(one: Instance) -> bool:
+def is_field_judged(one: Instance) -> bool:
     """True if both sides are rational functions, so that a difference in the field is one over the
     reals. False if a constant was rounded: nine times the float nearest to 1 / 9 is not 1 in the
     field."""
     roots = (*one.lhs, *one.rhs)
-    if any(_rounded(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)):
+    if any(_has_rounded_fractions(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)):
         return False
-    return all(function(fn).field in EXACT for fn in scalar_functions(roots))
+    return all(scalar_function(fn).field_semantics in FIELD_JUDGED for fn in scalar_functions(roots))
 
 
-FRACTION = 4096  # largest denominator of a fraction that a float may stand for
-FEW_NUMBERS = 64  # in a constant with such fractions
+MAX_FRACTION_DENOMINATOR = 4096  # largest denominator of a fraction that a float may stand for
+MAX_DISTINCT_NUMBERS = 64  # in a constant with such fractions
 
 
-def _rounded(c: Constant) -> bool:
+def _has_rounded_fractions(c: Constant) -> bool:
     """True if a constant has floats that stand for inexact fractions, as 1 / 9."""
     assert c.type.dtype is not None
     if not c.type.dtype.is_float:
         return False
     array = c.load()
     numbers = np.unique(array)
-    if len(numbers) > FEW_NUMBERS or not np.isfinite(numbers.astype(np.float64)).all():
+    if len(numbers) > MAX_DISTINCT_NUMBERS or not np.isfinite(numbers.astype(np.float64)).all():
         return False
     for number in numbers:
         exact = Fraction(float(number))
-        near = exact.limit_denominator(FRACTION)
+        near = exact.limit_denominator(MAX_FRACTION_DENOMINATOR)
         if near not in (0, exact) and array.dtype.type(float(near)) == number:
             return True
     return False

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import superopt
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.weightless import draw_weights
 
 HEAD = """# Accuracy of compiled models
 
@@ -39,7 +39,7 @@ def rows(path: Path, sets: int) -> list[str]:
     out = []
     for float_class in ("E2", "E1"):
         exe = superopt.compile(path, threads=1, float_class=float_class)
-        known = {name: n for name, n in SHAPES.items() if name in exe.model.sizes}
+        known = {name: n for name, n in SHAPES.items() if name in exe.model.size_bindings}
         for x in exe.accuracy(known, sets=sets).outputs:
             errors = " | ".join(f"{e:.1e}" for e in (x.largest, x.mean, x.original))
             said = x.failure or "passes"
@@ -61,7 +61,7 @@ def main() -> int:
         for path in sorted(given.models.glob("*.onnx")):
             if not wanted or path.stem in wanted:
                 filled = Path(folder) / path.name
-                filled.write_bytes(fill(path).SerializeToString())
+                filled.write_bytes(draw_weights(path).SerializeToString())
                 found += rows(filled, given.sets)
                 filled.unlink()
     if given.out is not None:

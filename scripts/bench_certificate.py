@@ -31,16 +31,16 @@ from superopt.check.certificate.replay import check, play
 from superopt.check.identical import Refused
 from superopt.cost.machine import machine
 from superopt.errors import UsageError
-from superopt.ir.numbered import numbered
+from superopt.ir.numbered import number_values
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from superopt.pipeline.collect import collecting_rarely
 from superopt.report.certificate import read_certificate
 from superopt.report.words import count
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import digest
+from superopt.rules.stated import rules_digest
 from tests.check.forging import forgery
 
 
@@ -74,7 +74,7 @@ TIMES = 5
 
 def imported(path: Path) -> Model:
     """A model as the checker takes it, its digest known."""
-    source = read(path)
+    source = read_model(path)
     validate(source)
     made = import_model(source)
     assert source.sha256
@@ -111,7 +111,7 @@ def measured(path: Path, budget: float, seconds: float, folder: Path) -> Row:
     text = beside.read_text(encoding="utf-8")
     c = read_certificate(text)
     library = load_library()
-    rules, known = {r.name: r for r in library}, digest(library)
+    rules, known = {r.name: r for r in library}, rules_digest(library)
     imports, checks, rewrites = [], [], []
     for _ in range(TIMES):
         begin = time.perf_counter()
@@ -120,7 +120,7 @@ def measured(path: Path, budget: float, seconds: float, folder: Path) -> Row:
         with collecting_rarely():
             check(c, a, b, rules, known)  # raises Refused
         end = time.perf_counter()
-        state = numbered(a.graph)
+        state = number_values(a.graph)
         for some in c.rounds:
             play(state, some, rules)
         rewrites.append(time.perf_counter() - end)

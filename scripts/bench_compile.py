@@ -28,7 +28,7 @@ from peers import GRAPHS, RUNTIMES, drawn, geometric_mean, in_turns
 
 from superopt import openvino, ort
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.weightless import draw_weights
 
 HEAD = """# Compiled models against onnxruntime and OpenVINO
 
@@ -67,7 +67,7 @@ def compile_seconds(path: Path, threads: int, cache: Path) -> float:
 
     model = superopt.compile(path, threads=threads).model
     sizes = {our: SIZES.get(theirs, 8) for theirs, our in model.symbols.items()}
-    given = [f"{k}={v}" for k, v in sizes.items() if k in model.sizes]
+    given = [f"{k}={v}" for k, v in sizes.items() if k in model.size_bindings]
     own = {k: v for k, v in os.environ.items() if k != "SUPEROPT_CACHE"}  # it would be that one
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(path), str(threads), *given],
@@ -145,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             path = Path(folder) / f"{name}.onnx"
-            path.write_bytes(fill(args.models / f"{name}.onnx").SerializeToString())
+            path.write_bytes(draw_weights(args.models / f"{name}.onnx").SerializeToString())
             for threads in args.threads.split(","):
                 got = measure(path, int(threads), args.seconds, Path(folder))
                 found.setdefault(threads, {})[name] = got

@@ -26,8 +26,8 @@ from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
-from superopt.rules.derive import Bounds, Derived, derive
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.index import RuleIndex
 from superopt.rules.shipped import load_library
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64
@@ -88,9 +88,9 @@ def holds(e: Equation) -> bool:
     return True
 
 
-def library(generated: bool) -> Index:
+def library(generated: bool) -> RuleIndex:
     """All rules, or the generated ones alone."""
-    return Index(anywhere(r for r in load_library() if not generated or r.origin == "generated"))
+    return RuleIndex(anywhere(r for r in load_library() if not generated or r.origin == "generated"))
 
 
 def main() -> int:
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--generated", action="store_true", help="generated rules only")
     args = parser.parse_args()
     index = library(args.generated)
-    bounds = Bounds(STEPS, graphs=GRAPHS, seconds=args.limit)
+    bounds = DeriveLimits(STEPS, max_graphs=GRAPHS, max_seconds=args.limit)
     count: dict[str, list[int]] = {}
     wrong = False
     begin = time.perf_counter()
@@ -115,7 +115,7 @@ def main() -> int:
         row[0] += yes
         row[1] += 1
         if yes and not e.true:
-            by = ", ".join(k.rule for k in (*found.forth, *found.back))
+            by = ", ".join(k.rule for k in (*found.forward, *found.backward))
             print(f"DERIVED, though false: {e.name} by {by}")
             wrong = True
         elif e.true and not yes:

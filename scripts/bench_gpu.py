@@ -205,12 +205,12 @@ class Bench:
         """The compiled model: it, its inputs, and what was seen on the way."""
         from superopt.cost.gpu_features import numbers
         from superopt.cost.store import Store
-        from superopt.onnx_io.source import read
+        from superopt.onnx_io.source import read_model
         from superopt.pipeline import cuda
 
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else self.folder / "store"
-        source = read(self.path(case))
+        source = read_model(self.path(case))
         many = cuda.STREAMS if self.streams is None else self.streams
         exe = cuda.compile(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
@@ -244,14 +244,14 @@ class Bench:
 
     def timed(self, ready: Mapping[str, Any]) -> dict[str, Any]:
         """How long the graph takes, and a call."""
-        from superopt.kernels.gpu_device import tensor
+        from superopt.kernels.gpu_device import to_device
 
         exe, feeds = ready["exe"], ready["feeds"]
-        held = {name: tensor(x, exe.device) for name, x in feeds.items()}
+        held = {name: to_device(x, exe.device) for name, x in feeds.items()}
         return {"ms": event_ms(ready["run"]), "calls": event_ms(lambda: exe.run(held))}
 
     def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
-        from superopt.kernels.gpu_module import vendor
+        from superopt.kernels.gpu_module import vendor_name
 
         exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
         times, bound = self.timed(ready), most(case.precision)
@@ -261,7 +261,7 @@ class Bench:
         out = {
             **times, "error": error, "seed": self.seed,
             "compile s": ready["compiled"], "kernels": len(run.launches),
-            "vendor": Counter(vendor(x) for c in run.calls if (x := c.kernel.library)),
+            "vendor": Counter(vendor_name(x) for c in run.calls if (x := c.kernel.library)),
             "limit": limit(parts, bound), "why": why(parts, bound),
             "slowest": [f"{p.seconds * 1e6:.1f} us, {p.how}, {p.type}" for p in slow],
         }  # fmt: skip

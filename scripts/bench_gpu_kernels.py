@@ -237,9 +237,9 @@ def measured(
 ) -> dict[str, Any]:
     import torch
 
-    from superopt.kernels.gpu_clock import warmed
-    from superopt.kernels.gpu_module import vendor as vendor_of
-    from superopt.onnx_io.source import read
+    from superopt.kernels.gpu_clock import warm_up
+    from superopt.kernels.gpu_module import vendor_name as vendor_of
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import cuda
 
     proto, kind = KINDS[precision]
@@ -251,7 +251,7 @@ def measured(
     )  # fmt: skip
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
-    exe = cuda.compile(read(m), precision, vendor=vendor, store=STORE)  # not the user's
+    exe = cuda.compile(read_model(m), precision, vendor=vendor, store=STORE)  # not the user's
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}
     exe.run(feeds)
     if tune:
@@ -269,10 +269,10 @@ def measured(
     if precision == "tf32" and case.between:
         # Its input is rounded to tf32 by a kernel of its own, as a model's is; between others what
         # computes it does that.
-        options = [made.program.options[key] for key in made.program.solved]
-        launches = zip(r.numbers, r.launches, strict=True)
+        options = [made.program.options[key] for key in made.program.call_problems]
+        launches = zip(r.call_numbers, r.launches, strict=True)
         some = [x for n, x in launches if options[n].algorithm != "each"]
-        graphs["ours"] = graphed(r.only(*some).launch)
+        graphs["ours"] = graphed(r.with_launches(*some).launch)
     if case.bytes:
         pairs = [(x.inputs[0].reshape(-1), x.outputs[0].reshape(-1)) for x in turns]
         graphs["copy"] = graphed(*(partial(y.copy_, x) for x, y in pairs))
@@ -284,7 +284,7 @@ def measured(
         graphs["inductor"] = graphed(lambda: tuned(*given))
     wanted = case.peer(*(x.double() for x in given)).cpu().numpy()
     rms = float(np.sqrt((wanted**2).mean()))
-    warmed(graphs["whole"][0].replay)
+    warm_up(graphs["whole"][0].replay)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(TURNS):
         for name, graph in graphs.items():

@@ -93,15 +93,15 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
-    from superopt.kernels.gpu_clock import warmed
-    from superopt.onnx_io.source import read
+    from superopt.kernels.gpu_clock import warm_up
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import cuda
 
     torch.manual_seed(0)
     cls: Any = getattr(torch.nn, net.kind)
     module = cls(net.size, net.size, net.layers, bidirectional=net.both).eval()
     x = torch.randn(net.steps, net.rows, net.size)
-    exe = cuda.compile(read(model(net, module)), precision, store=folder())  # not the user's
+    exe = cuda.compile(read_model(model(net, module)), precision, store=folder())  # not the user's
     poison(exe.variant({}))
     got = exe.run({"x": x.numpy()})["y"]
     with torch.no_grad():
@@ -116,7 +116,7 @@ def measured(net: Net, precision: str) -> str:
             theirs(given)
     running = exe.variant({}).running
     both: dict[str, Callable[[], Any]] = {"ours": running, "torch": graph.replay}
-    warmed(running)
+    warm_up(running)
     times: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(TURNS):
         for name, run in both.items():

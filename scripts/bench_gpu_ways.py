@@ -62,20 +62,20 @@ def product(text: str, precision: str) -> Any:
 
 def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
     """The model's products of matrices, those of the most work first."""
-    from superopt.kernels.gpu_products import matrix_of
-    from superopt.onnx_io.source import read
+    from superopt.kernels.gpu_products import match_matrix_product
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import cuda
-    from superopt.plan.segments import worthwhile
+    from superopt.plan.segments import partition_by_cost
 
-    c = cuda.compile(read(model), precision, vendor=False).compiler
+    c = cuda.compile(read_model(model), precision, vendor=False).compiler
     found: dict[str, list[Any]] = {}
-    for s in worthwhile(c.model.graph, lambda n: not c.why_not(n, {}), {}):
+    for s in partition_by_cost(c.model.graph, lambda n: not c.why_not(n, {}), {}):
         made = c.program(s, {}) if s.native else None
-        for key in made.solved if made is not None else ():
+        for key in made.call_problems if made is not None else ():
             p = made.problems[key]
-            if not p.lead and matrix_of(p) is not None:
+            if not p.row_axes and match_matrix_product(p) is not None:
                 found.setdefault(key, [p, 0])[1] += 1
-    work = {key: n * prod(matrix_of(p).sizes) for key, (p, n) in found.items()}
+    work = {key: n * prod(match_matrix_product(p).sizes) for key, (p, n) in found.items()}
     for key in sorted(found, key=lambda key: -work[key]):
         yield Case(name, precision, found[key][1], found[key][0])
 
@@ -84,18 +84,18 @@ def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
     from superopt.kernels import gpu_space
-    from superopt.kernels.gpu_products import matrix_of
+    from superopt.kernels.gpu_products import match_matrix_product
     from superopt.kernels.option import Option
     from superopt.pipeline.cuda import PRECISIONS
-    from superopt.plan.gpu_measure import running_of
+    from superopt.plan.gpu_measure import build_running
 
     p, (_, dots) = case.problem, PRECISIONS[case.precision]
-    m = matrix_of(p)
-    ways = [*islice(gpu_space.options(p, vendor=False), first), *map(Option.parsed, given)]
+    m = match_matrix_product(p)
+    ways = [*islice(gpu_space.options(p, vendor=False), first), *map(Option.parse, given)]
 
     def made(way: Option) -> Any:
         try:
-            r, _ = running_of(p, way, dots)
+            r, _ = build_running(p, way, dots)
             r.compile(1)
         except Exception as e:
             return f"{type(e).__name__}: {str(e)[:100]}"
@@ -116,8 +116,8 @@ def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
             times[way].append(timing.ms_of(graph) * 1e3)
     return {
         "case": case.name, "precision": case.precision, "count": case.count,
-        "batch": prod(a.size for a in m.batch), "sizes": m.sizes, "last": m.over[-1].size,
-        "half": m.half, "ends": m.ends, "beside": m.beside,
+        "batch": prod(a.size for a in m.batch), "sizes": m.sizes, "last": m.reduction_axes[-1].size,
+        "half": m.is_16_bit, "ends": m.epilogue_cost, "beside": m.reads_each_row,
         "us": {way: round(float(np.median(t)), 2) for way, t in times.items()},
     }  # fmt: skip
 
@@ -136,7 +136,7 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
             beside=x["beside"], windows=x["sizes"][2] // x["last"],
         )  # fmt: skip
         m.c = SimpleNamespace(b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.half else 32)))
-        order = list(map(str, islice(gpu_ranking.ranked(m), TUNED)))
+        order = list(map(str, islice(gpu_ranking.rank_options(m), TUNED)))
         best = min(x["us"].values())
         if order[0] in x["us"]:
             first.append(x["us"][order[0]] / best)

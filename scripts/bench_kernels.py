@@ -28,7 +28,7 @@ from peers import RUNTIMES, drawn, geometric_mean, in_turns
 import superopt
 from superopt import openvino, ort
 from superopt.cost.machine import machine
-from superopt.kernels.peak import peak
+from superopt.kernels.peak import measure_cpu_peak
 
 SLOWER = 0.95  # of the better peer: noted
 
@@ -59,7 +59,7 @@ def measure(case: Case, threads: int, seconds: float, work: Path) -> dict[str, o
     feeds = drawn(session, 0, {}, max(case.whole.values(), default=2))
     exe = superopt.compile(path, threads=threads, float_class=case.float_class)
     found = in_turns(exe, session, path, feeds, threads, seconds)
-    peak.cache_clear()
+    measure_cpu_peak.cache_clear()
     p = exe.profile(feeds, seconds=seconds / 4)
     least = sum(x.least for x in p.parts)
     arithmetic, memory = sum(x.arithmetic for x in p.parts), sum(x.memory for x in p.parts)

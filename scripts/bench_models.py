@@ -26,7 +26,7 @@ from pathlib import Path
 
 from superopt.api import bench
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.weightless import draw_weights
 
 
 def optimized(model: Path, out: Path, store: Path, budget: str, threads: int) -> dict[str, object]:
@@ -56,7 +56,7 @@ sys.exit(done.returncode)
 def measure(name: str, models: Path, work: Path, args: argparse.Namespace) -> dict[str, object]:
     """Everything about one model."""
     source, out = work / f"{name}.onnx", work / f"{name}.fast.onnx"
-    source.write_bytes(fill(models / f"{name}.onnx").SerializeToString())
+    source.write_bytes(draw_weights(models / f"{name}.onnx").SerializeToString())
     store = work / f"{name}.sqlite3"
     first = optimized(source, out, store, args.budget, 1)
     second = optimized(source, out, store, args.budget, 1)

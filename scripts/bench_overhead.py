@@ -27,12 +27,12 @@ import numpy as np
 import superopt
 from superopt.errors import ModelError
 from superopt.kernels.engine import host
-from superopt.onnx_io.source import read
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.weightless import draw_weights
 from superopt.pipeline.compile import compiler
 from superopt.pipeline.executable import Executable
 from superopt.pipeline.native import Native
-from superopt.plan.image import table
+from superopt.plan.image import pointer_table
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 3.0
@@ -76,7 +76,7 @@ def overhead(exe: Executable, sizes: dict[str, int]) -> tuple[float, float, floa
     code = step.code
     given = [feeds[exe.ports[n].name] for n in step.whole.takes]
     out = [np.empty(shape, dtype) for shape, dtype in step.specs]
-    fixed = (table((*given, *out)), *code.places, code.state())
+    fixed = (pointer_table((*given, *out)), *code.addresses, code.thread_state())
     lanes: tuple[Callable[[], object], ...] = (lambda: exe.run(feeds), lambda: code.run(*fixed))
     # Loops are short, that most are not interrupted where others use the machine as well.
     count = max(1, int(0.0002 / each(lanes[1], 3)))
@@ -98,14 +98,14 @@ def each(run: Callable[[], object], count: int) -> float:
 
 def symbolic(path: Path, given: dict[str, int]) -> dict[str, int]:
     """The symbolic sizes of a model's inputs; 1 where none is given."""
-    ports = compiler(read(path), 1, host(), None, "E2").ports()
+    ports = compiler(read_model(path), 1, host(), None, "E2").ports()
     names = sorted({d for p in ports for d in p.shape or () if isinstance(d, str)})
     return {name: given.get(name, 1) for name in names}
 
 
 def filled(model: Path) -> bytes:
     try:
-        return bytes(fill(model).SerializeToString())
+        return bytes(draw_weights(model).SerializeToString())
     except ModelError:  # it has its weights
         return model.read_bytes()
 

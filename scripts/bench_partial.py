@@ -51,18 +51,18 @@ from superopt.cost.machine import machine
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.families import FAMILIES
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read as read_model
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.source import read_model as read_model
+from superopt.onnx_io.weightless import draw_weights
 from superopt.partial import boxes, sizes, symbolic
 from superopt.partial.correct import NoCorrection
-from superopt.partial.generalise import inputs
-from superopt.partial.moves import mutants
-from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
-from superopt.partial.regions import regions
-from superopt.partial.split import split
+from superopt.partial.generalise import graph_inputs
+from superopt.partial.moves import window_mutants
+from superopt.partial.pairs import CORRECTION_KINDS, corrected_value, load_pairs, partial_rule
+from superopt.partial.regions import find_regions
+from superopt.partial.split import split_pairs
 from superopt.pipeline.windows import windows_of
 from superopt.te.dtype import F32
 from superopt.te.field import PrimeField
@@ -95,7 +95,7 @@ def exact(name: str) -> list[Exact]:
         inputs = tuple(given(f"v{k}", *family.inputs[i]) for k, i in enumerate(p.sides.inputs))
         a, b = (value(s, family, inputs) for s in (p.sides.left, p.sides.right))
         begin = time.process_time()
-        found = regions(a, b)
+        found = find_regions(a, b)
         row = rows[found.chance is None]
         row.ms.append(1e3 * (time.process_time() - begin))
         maxima = found.chance is None
@@ -109,14 +109,14 @@ def exact_row(r: Exact) -> list[str]:
     return [r.family, r.bound, str(len(r.ms)), str(r.right), *ms]
 
 
-def everywhere(a: g.Value, b: g.Value, inputs: tuple[g.Input, ...]) -> np.ndarray:
+def everywhere(a: graph.Value, b: graph.Value, inputs: tuple[graph.Input, ...]) -> np.ndarray:
     """Which elements are equal, each of them compared."""
     same = np.ones(a.type.shape, bool)
     for seed in (101, 102):
         domain = PrimeField(seed)
         feeds = {i.name: domain.random(i.type, seed + k) for k, i in enumerate(inputs)}
-        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, domain)
-        same &= domain.agree(np.asarray(left), np.asarray(right), F32)
+        left, right = evaluate(graph.Graph(inputs, (a, b)), feeds, domain)
+        same &= domain.elements_equal(np.asarray(left), np.asarray(right), F32)
     return same
 
 
@@ -125,9 +125,9 @@ def families(seconds: float) -> Iterator[list[str]]:
         begin = time.perf_counter()
         made = partial_rule(pair, Limits(seconds=seconds))
         took = time.perf_counter() - begin
-        right = [symbolic.show(p) for p in made.parts.equal]
-        wrong = [symbolic.show(p) for p in made.parts.different]
-        ways = dict.fromkeys(c.how for c in made.corrected if c.proved)
+        right = [symbolic.format_symbolic_box(p) for p in made.parts.equal]
+        wrong = [symbolic.format_symbolic_box(p) for p in made.parts.different]
+        ways = dict.fromkeys(c.kind for c in made.corrections if c.is_proved)
         proved = sum(isinstance(v, Proved) for _, v in made.claims)
         yield [
             pair.name, " ".join(right), " ".join(wrong) or "none",
@@ -140,10 +140,10 @@ def analysis() -> Iterator[list[str]]:
         ms = []
         for _ in range(TIMES):
             begin = time.process_time()
-            found = regions(a, b)
+            found = find_regions(a, b)
             ms.append(1e3 * (time.process_time() - begin))
-        wrong = " ".join(map(boxes.show, found.different)) or "none"
-        yield [name, f"{100 * found.share:.1f} %", wrong, str(found.elements), f"{median(ms):.0f}"]
+        wrong = " ".join(map(boxes.format_box, found.different)) or "none"
+        yield [name, f"{100 * found.equal_share:.1f} %", wrong, str(found.compared_elements), f"{median(ms):.0f}"]
 
 
 def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
@@ -156,9 +156,9 @@ def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
             gc.collect()
             gc.disable()
             for program in w.some():
-                for _, mutant in mutants(program):
+                for _, mutant in window_mutants(program):
                     begin = time.process_time()
-                    regions(program, mutant)
+                    find_regions(program, mutant)
                     ms.append(1e3 * (time.process_time() - begin))
             gc.enable()
         if ms:
@@ -169,23 +169,23 @@ def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
 def fuzzed(count: int) -> tuple[int, int, int]:
     """Corrected mutants; of these wrong ones; and pairs that have no correction at some sizes."""
     rng = Random(0)
-    pairs = [p for own in load_pairs() for p in (own, *split(own))]
+    pairs = [p for own in load_pairs() for p in (own, *split_pairs(own))]
     made = wrong = without = 0
     while made < count:
         pair = rng.choice(pairs)
-        some = sizes.at(pair, {n: rng.randint(1, 9) for n in sizes.names_of(pair)})
+        some = sizes.pair_at(pair, {n: rng.randint(1, 9) for n in sizes.size_names(pair)})
         if some is None:
             continue
-        found = regions(some.left, some.right)
-        for how in HOW:
+        found = find_regions(some.program, some.mutant)
+        for how in CORRECTION_KINDS:
             try:
-                fixed = correction(how, some, found)
+                fixed = corrected_value(how, some, found)
             except NoCorrection:
                 without += 1
                 continue
             made += 1
-            given_ = tuple(inputs(some.left, fixed))
-            wrong += not everywhere(some.left, fixed, given_).all()
+            given_ = tuple(graph_inputs(some.program, fixed))
+            wrong += not everywhere(some.program, fixed, given_).all()
     return made, wrong, without
 
 
@@ -196,7 +196,7 @@ MORE = ("mobilenet_v2", "resnet50", "squeezenet1_1")  # that are mutated, too
 def filled(folder: Path, batch: int, out: Path, names: Sequence[str] = MODELS) -> Iterator[Path]:
     """The models with drawn weights, for this batch."""
     for name in names:
-        model = fill(folder / f"{name}.onnx")
+        model = draw_weights(folder / f"{name}.onnx")
         del model.graph.value_info[:]
         for v in (*model.graph.input, *model.graph.output):
             v.type.tensor_type.shape.dim[0].dim_value = batch

@@ -28,8 +28,8 @@ from scripts.taso import IllFormed, Published, Term, read_rules
 from scripts.taso_graphs import Built, build
 from superopt.errors import UsageError
 from superopt.pipeline.derive import GRAPHS, STEPS
-from superopt.rules.derive import Bounds, Derived, derive
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.index import RuleIndex
 
 KINDS = ("rules", "built", "true", "same", "derived")
 
@@ -68,7 +68,7 @@ def renamed(rules: tuple[Published, ...]) -> tuple[Published, ...]:
     return tuple(Published(0, term(r.left), term(r.right)) for r in rules)
 
 
-def answer(rules: tuple[Published, ...], index: Index, bounds: Bounds) -> Answer:
+def answer(rules: tuple[Published, ...], index: RuleIndex, bounds: DeriveLimits) -> Answer:
     """Is a rule true, and does it follow?"""
     note = ""
     try:
@@ -95,7 +95,7 @@ def _equation(built: Built) -> Equation:
 
 
 def counted(
-    path: Path, pairs: bool, index: Index, bounds: Bounds
+    path: Path, pairs: bool, index: RuleIndex, bounds: DeriveLimits
 ) -> Iterator[tuple[str, Counter[str]]]:
     """The rows of a list: all its rules, and those that differ in more than names."""
     known: dict[tuple[Published, ...], Answer] = {}
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not args.files + args.pairs:
         parser.error("give a list of rules")
-    bounds = Bounds(STEPS, graphs=GRAPHS, seconds=args.limit)
+    bounds = DeriveLimits(STEPS, max_graphs=GRAPHS, max_seconds=args.limit)
     begin = time.perf_counter()
     try:
         lists = [

@@ -45,14 +45,14 @@ from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
 from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
-from superopt.rules.derive import Bounds
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
 # Without a limit of time; the command takes chains of 16.
-WIDER = replace(Bounds(), steps=12, seconds=float("inf"))
+WIDER = replace(DeriveLimits(), max_steps=12, max_seconds=float("inf"))
 GROWTH = ("matrices", "images", "reductions", "slices")
 GROWN = 5  # operators at most
 
@@ -188,7 +188,7 @@ def _missed(
     rules: tuple[str, ...],
     odd: tuple[str, ...],
     each: Each,
-    bounds: Bounds = BOUNDS,
+    bounds: DeriveLimits = BOUNDS,
 ) -> list[Equation]:
     """The pairs that no chain of rules relates, nor one of the odd ones."""
     size = CHUNK if bounds is BOUNDS else 1
@@ -235,7 +235,7 @@ def redundant(folder: Path, jobs: int) -> list[str]:
 def hand(folder: Path) -> list[str]:
     """Hand-written rules with the chains of generated rules that do the same."""
     rules = every_rule(folder)
-    index = Index(rules)
+    index = RuleIndex(rules)
     written = [r for r in load_library() if r.origin == "hand"]
     lines = []
     for rule in written:

@@ -14,39 +14,39 @@ import argparse
 import time
 
 from superopt.cost.model import Costs, by_roofline
-from superopt.ir import graph as g
-from superopt.onnx_io.exporter import expressible
+from superopt.ir import graph
+from superopt.onnx_io.exporter import is_expressible
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import Given, read
+from superopt.onnx_io.source import ModelLike, read_model
 from superopt.onnx_io.weightless import demo_models
 from superopt.pipeline.shapes import representative
 from superopt.rules.shipped import load_library
 from superopt.rules.term import App, walk
-from superopt.search.backtrack import Found, Limits, search
-from superopt.search.book import book
+from superopt.search.backtrack import SearchResult, Limits, search
+from superopt.search.book import rule_set
 from superopt.search.move import Refusals
-from superopt.search.partition import pieces
+from superopt.search.partition import split_into_pieces
 
 NODES = 60
 
 
-def visit(model: Given, graphs: int) -> tuple[int, Found, float]:
+def visit(model: ModelLike, graphs: int) -> tuple[int, SearchResult, float]:
     """(nodes of the piece, what the search found, seconds), after a warm-up of 200 graphs."""
-    imported = import_model(read(model))
+    imported = import_model(read_model(model))
     costs = Costs(representative(imported, {}), by_roofline(1))
-    rules = book(
+    rules = rule_set(
         r
         for r in load_library()
         if all(
-            expressible(p.op, imported.opset) for t in r.rhs for p in walk(t) if isinstance(p, App)
+            is_expressible(p.op, imported.opset) for t in r.rhs for p in walk(t) if isinstance(p, App)
         )
     )
-    piece = pieces(imported.graph, costs, NODES)[0].graph
-    limits = Limits(graphs=graphs, patience=graphs, seconds=600)
-    search(piece, rules, costs, Limits(graphs=200, patience=200, seconds=60), Refusals())
+    piece = split_into_pieces(imported.graph, costs, NODES)[0].graph
+    limits = Limits(max_graphs=graphs, patience=graphs, seconds=600)
+    search(piece, rules, costs, Limits(max_graphs=200, patience=200, seconds=60), Refusals())
     begin = time.perf_counter()
     found = search(piece, rules, costs, limits, Refusals())
-    return len(g.nodes(piece)), found, time.perf_counter() - begin
+    return len(graph.nodes(piece)), found, time.perf_counter() - begin
 
 
 def main() -> None:
@@ -56,13 +56,13 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--graphs", type=int, default=5000)
     args = parser.parse_args()
-    given: dict[str, Given] = {m: m for m in args.models}
+    given: dict[str, ModelLike] = {m: m for m in args.models}
     if not given:
         given = {name: draw() for name, draw in demo_models().items()}
     for name, model in given.items():
         nodes, found, seconds = visit(model, args.graphs)
-        rate = found.seen / seconds
-        print(f"{name}: {nodes} nodes, {found.seen} graphs in {seconds:.1f} s, {rate:.0f} a second")
+        rate = found.visited / seconds
+        print(f"{name}: {nodes} nodes, {found.visited} graphs in {seconds:.1f} s, {rate:.0f} a second")
 
 
 if __name__ == "__main__":

@@ -190,13 +190,13 @@ def main() -> None:
         return
     sys.path.insert(0, str(ROOT))
     from superopt.errors import ModelError
-    from superopt.onnx_io.weightless import fill
+    from superopt.onnx_io.weightless import draw_weights
 
     for each in some:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / each.name
             try:
-                path.write_bytes(fill(each).SerializeToString())
+                path.write_bytes(draw_weights(each).SerializeToString())
             except ModelError:  # it has weights
                 path = each
             print_measurements(path, each.stem, a)

@@ -25,17 +25,17 @@ from superopt.check.regions import opaque_nodes
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.chains import by_rules
 from superopt.pipeline.interface import interface, joined
 from superopt.verifier.prove import Limits
-from superopt.verifier.regions import compared
+from superopt.verifier.regions import compare_graphs
 from superopt.verifier.verdict import Unknown
 
 
 def verdict(a: Graph, b: Graph, limit: float) -> str:
     """Why an output is not proved; empty where all are."""
-    found = compared(a, b, Limits(seconds=limit), limit)
+    found = compare_graphs(a, b, Limits(seconds=limit), limit)
     return next((v.reason for v in found.outputs if isinstance(v, Unknown)), "")
 
 
@@ -57,7 +57,7 @@ def pairs() -> Iterator[tuple[str, Graph, Graph]]:
         if not found or plain not in cases:
             continue
         try:
-            one, two = (import_model(read(m)) for m in (cases[plain], expanded))
+            one, two = (import_model(read_model(m)) for m in (cases[plain], expanded))
         except SuperoptError as e:
             skipped[str(e)[:80]] += 1
             continue

@@ -33,7 +33,7 @@ from superopt.verifier import facts, solver
 from superopt.verifier.facts import Facts, Guard
 from superopt.verifier.prove import Limits, prove
 
-LIMITS = Limits(seconds=60, work=60_000, beyond=100_000)
+LIMITS = Limits(seconds=60, work=60_000, work_beyond=100_000)
 SOLVERS = ("Z3", "own arithmetic")
 OWN = 2  # answers without Z3 that are kept of one rule: every rule has them
 
@@ -69,7 +69,7 @@ def questions(rule: Rule, each: int, seed: int) -> tuple[list[Question], list[in
     how many each."""
     rngs = (Random(f"{rule.name} {s} {seed}") for s in SOLVERS)
     by_z3, own = map(Sample, (each, OWN), rngs)
-    ask, decide = solver.follows, Facts._holds
+    ask, decide = solver.is_implied, Facts._holds
 
     def asked(hypotheses: Iterable[Guard], goal: Guard) -> bool:
         given = tuple(hypotheses)

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from superopt.cost.fusion import compiled_away
 from superopt.cost.model import Costs, by_roofline
-from superopt.ir import graph as g
-from superopt.onnx_io.atomic import new_files
-from superopt.partial.pairs import FOLDER, load_pairs, partial_rule
-from superopt.partial.sizes import at
+from superopt.ir import graph
+from superopt.onnx_io.atomic import atomic_files
+from superopt.partial.pairs import PAIRS_FOLDER, load_pairs, partial_rule
+from superopt.partial.sizes import pair_at
 from superopt.partial.split import SPLIT
 from superopt.partial.symbolic import NoFormula
 from superopt.rules.rule import Rule
@@ -32,7 +32,7 @@ from superopt.rules.stated import proof_key
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 
-FILE = FOLDER / "corrected.rules"
+FILE = PAIRS_FOLDER / "corrected.rules"
 HEAD = """\
 # Programs as mutants of theirs, and what corrects these: made of families.pairs by
 # scripts/correct_pairs.py, which proved each. `superopt rules show` of a pair says where its mutant
@@ -49,12 +49,12 @@ def corrected(limits: Limits) -> list[Rule]:
         except NoFormula as e:
             print(f"{pair.name}: {e}", file=sys.stderr)
             continue
-        fine = (c for c in made.corrected if isinstance(c.verdict, Proved))
-        whole = [c.rule for c in fine if c.how != SPLIT]  # those are made for a model's own sizes
+        fine = (c for c in made.corrections if isinstance(c.verdict, Proved))
+        whole = [c.rule for c in fine if c.kind != SPLIT]  # those are made for a model's own sizes
         if not whole:
             print(f"{pair.name}: no correction is proved in one piece", file=sys.stderr)
             continue
-        best = min(whole, key=lambda r: price(r, [dict(s) for s, _ in made.parts.seen]))
+        best = min(whole, key=lambda r: price(r, [dict(s) for s, _ in made.parts.sampled_regions]))
         if proof_key(best) in known:
             print(f"{pair.name}: is a rule of the library", file=sys.stderr)
         else:
@@ -65,8 +65,8 @@ def corrected(limits: Limits) -> list[Rule]:
 def price(rule: Rule, some: Sequence[Mapping[str, int]]) -> float:
     """Microseconds of its right side at these sizes, together."""
     costs = Costs({}, by_roofline(1), compiled_away)
-    found = (at(rule, sizes) for sizes in some)
-    return sum(costs.of_graph(g.Graph((), (x.right,))) for x in found if x is not None)
+    found = (pair_at(rule, sizes) for sizes in some)
+    return sum(costs.of_graph(graph.Graph((), (x.mutant,))) for x in found if x is not None)
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def main() -> int:
     if not given.write:
         print(text, end="")
         return 0
-    with new_files() as create:
+    with atomic_files() as create:
         create(FILE).file.write(text.encode())
     return 0
 

@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.exactness import float_class, growth
+from superopt.rules.exactness import float_class, error_growth
 from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.shipped import as_written, files
-from superopt.rules.stated import FLOATS, floats, proof_key
+from superopt.rules.shipped import parse_file, library_files
+from superopt.rules.stated import FLOATS, library_float_classes, proof_key
 
 COUNT, SEEDS = 16, (0, 1)  # instances of each seed
 
@@ -34,14 +34,14 @@ COUNT, SEEDS = 16, (0, 1)  # instances of each seed
 @cache
 def library() -> tuple[Rule, ...]:
     """The rules of the library in the classes that their texts say."""
-    return tuple(rule for file in files() for rule in as_written(file))
+    return tuple(rule for file in library_files() for rule in parse_file(file))
 
 
 def judged(number: int) -> tuple[str | None, float | None]:
     """The class of a rule of the library; of E2, how much the error grows."""
     rule = library()[number]
     found = max((float_class(rule, seed, COUNT) or "" for seed in SEEDS), default="") or None
-    grown = growth(rule) if found == "E2" else None
+    grown = error_growth(rule) if found == "E2" else None
     return found, None if grown is None else float(f"{grown:.3g}")
 
 
@@ -58,7 +58,7 @@ def main() -> int:
     every = library()
     entries: dict[str, tuple[str | None, float | None]] = {}
     if args.new:
-        entries |= {k: floats()[k] for k in map(proof_key, every) if k in floats()}
+        entries |= {k: library_float_classes()[k] for k in map(proof_key, every) if k in library_float_classes()}
     of_part = [(n, proof_key(r)) for n, r in enumerate(every) if args.part in r.source]
     some = [n for n, k in of_part if k not in entries]
     count: Counter[str] = Counter()

@@ -27,20 +27,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import superopt
 from scripts.walk_rules import ALLOWED, off, usable
 from superopt.cost.model import Costs, by_roofline
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
-from superopt.onnx_io.exporter import ExportError, export_model, export_plain
+from superopt.onnx_io.exporter import ExportError, export_model, export_graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.ops import OPS
-from superopt.partial.generalise import inputs
+from superopt.partial.generalise import graph_inputs
 from superopt.partial.pairs import load_pairs
-from superopt.partial.sizes import at, names_of
+from superopt.partial.sizes import pair_at, size_names
 from superopt.pipeline.certify import certificate
-from superopt.rules.context import context
-from superopt.search.book import Book, book
-from superopt.search.move import Refusals, Step, moves
+from superopt.rules.context import graph_context
+from superopt.search.book import RuleSet, rule_set
+from superopt.search.move import Refusals, Step, find_moves
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 
@@ -49,45 +49,45 @@ BEFORE = AFTER = ("Relu", "Neg", "Tanh", "Identity")
 RTOL, ATOL = 1e-4, 1e-5  # of an element, and of an output's root mean square
 
 
-def subgraph(rng: random.Random) -> g.Graph | None:
+def subgraph(rng: random.Random) -> ir_graph.Graph | None:
     """The program of a pair with something before and after it; None where sizes do not fit."""
     pair = rng.choice(load_pairs())
-    some = at(pair, {n: rng.randint(1, 9) for n in names_of(pair)})
+    some = pair_at(pair, {n: rng.randint(1, 9) for n in size_names(pair)})
     if some is None:
         return None
-    given = inputs(some.left)
-    change: dict[g.Value, g.Value] = {
-        v: g.node(OPS[rng.choice(BEFORE)], [v]) for v in given if rng.random() < 0.4
+    given = graph_inputs(some.program)
+    change: dict[ir_graph.Value, ir_graph.Value] = {
+        v: ir_graph.node(OPS[rng.choice(BEFORE)], [v]) for v in given if rng.random() < 0.4
     }
-    whole = g.Graph(tuple(given), (some.left,))
-    made = g.replace(whole, change).outputs[0] if change else some.left
+    whole = ir_graph.Graph(tuple(given), (some.program,))
+    made = ir_graph.replace(whole, change).outputs[0] if change else some.program
     for _ in range(rng.randrange(3)):
-        made = g.node(OPS[rng.choice(AFTER)], [made])
-    return g.Graph(tuple(given), (made,))
+        made = ir_graph.node(OPS[rng.choice(AFTER)], [made])
+    return ir_graph.Graph(tuple(given), (made,))
 
 
-def rewritten(graph: g.Graph, partial: Book, every: Book, rng: random.Random) -> list[Step]:
+def rewritten(graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random) -> list[Step]:
     """A partial rule, and up to two more rewrites; no step where none matches."""
     costs, refusals = Costs({}, by_roofline(1)), Refusals()
     steps: list[Step] = []
     for rules in (partial, *rng.choices((partial, every), k=rng.randrange(3))):
-        some = list(moves(context(graph), rules, costs, refusals))
+        some = list(find_moves(graph_context(graph), rules, costs, refusals))
         if not some:
             break
         m = rng.choice(some)
-        after = g.replace(graph, m.change)
+        after = ir_graph.replace(graph, m.change)
         steps.append(Step(m.rule.name, None, m.change, m.effect.us, graph, after))
         graph = after
     return steps
 
 
-def wrong(graph: g.Graph, partial: Book, every: Book, rng: random.Random, run: bool) -> str | None:
+def wrong(graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random, run: bool) -> str | None:
     """What is wrong with a rewritten graph; "" where nothing is, None where no rule matched."""
     try:
-        made = oir.to_proto(export_plain(graph, opset=OPSET, ir_version=VERSION))
+        made = oir.to_proto(export_graph(graph, opset=OPSET, ir_version=VERSION))
     except ExportError:
         return None
-    model = import_model(read(made))
+    model = import_model(read_model(made))
     steps = rewritten(model.graph, partial, every, rng)
     if not steps:
         return None
@@ -102,7 +102,7 @@ def wrong(graph: g.Graph, partial: Book, every: Book, rng: random.Random, run: b
     if (far := off(now, given, base)) > ALLOWED:
         return f"{names}: off by {far:.2g}"
     try:
-        file = read(export_model(model, now))
+        file = read_model(export_model(model, now))
         certificate(model, file, steps, every.rules)
     except ExportError:
         return None
@@ -123,7 +123,7 @@ def main() -> int:
     options.add_argument("--compiled", type=int, default=10, help="every so many are compiled")
     given = options.parse_args()
     rules = usable()
-    partial, every = book(r for r in rules if r.made), book(rules)
+    partial, every = rule_set(r for r in rules if r.is_from_pair), rule_set(rules)
     found: Counter[str] = Counter()
     done, begin, rng = 0, time.monotonic(), random.Random(given.seed)
     while done < given.count:

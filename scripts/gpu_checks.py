@@ -29,13 +29,13 @@ def folder() -> Path:
 def most(precision: str) -> Any:
     """What the current GPU can do at most (`gpu_device.Peak`): a large product by cuBLAS, and
     a large copy, where its figures are not given."""
-    from superopt.kernels.gpu_device import Peak, device, name, peak
+    from superopt.kernels.gpu_device import GpuPeak, execution_device, device_name, measure_gpu_peak
 
-    on = device()
-    if (card := name(on)) in GIVEN:
+    on = execution_device()
+    if (card := device_name(on)) in GIVEN:
         flops, memory = GIVEN[card]
-        return Peak(flops[precision], memory)
-    return peak(on, precision)
+        return GpuPeak(flops[precision], memory)
+    return measure_gpu_peak(on, precision)
 
 
 def poison(made: Any) -> None:
@@ -92,9 +92,9 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
-    from superopt.kernels.gpu_clock import warmed
+    from superopt.kernels.gpu_clock import warm_up
 
-    warmed(run)
+    warm_up(run)
     times = []
     for _ in range(runs):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -60,18 +60,18 @@ def kernel_errors(
 
     source: a path, bytes or a ModelProto; size: of symbolic dimensions. Raises NotImplementedError
     where a part of the plan cannot be compiled."""
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import cuda
     from superopt.pipeline.arrays import Port
-    from superopt.plan.segments import worthwhile
+    from superopt.plan.segments import partition_by_cost
 
-    compiler = cuda.compile(read(source), precision, vendor=vendor).compiler
+    compiler = cuda.compile(read_model(source), precision, vendor=vendor).compiler
 
     def symbols(port: Port) -> Iterator[str]:
         return (d for d in port.shape if isinstance(d, str))
 
     sizes = {name: size for p in compiler.ports() for name in symbols(p)}
-    segments = worthwhile(compiler.model.graph, lambda n: not compiler.why_not(n, sizes), sizes)
+    segments = partition_by_cost(compiler.model.graph, lambda n: not compiler.why_not(n, sizes), sizes)
     programs = [compiler.program(s, sizes) for s in segments if s.native]
     problems = {
         key: (p, made.options[key]) for made in programs for key, p in made.problems.items()
@@ -94,37 +94,37 @@ def _compile(p: Any, option: Any, device: str, dots: str) -> None:
 
 def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple[Any, Any, Any]:
     """The kernels of a problem with memory of their own, the buffers by tensor, and the choice."""
-    from superopt.kernels.built import buffers, built
+    from superopt.kernels.built import kernel_buffers, build_kernels
     from superopt.kernels.cpu_run import Ref
-    from superopt.kernels.gpu_program import Call, running
-    from superopt.kernels.gpu_space import chosen, told
+    from superopt.kernels.gpu_program import KernelCall, build_program
+    from superopt.kernels.gpu_space import build_choice, launch_parameters
 
-    choice = chosen(p, option)
-    made = built(p, choice)
-    given = buffers(made)
+    choice = build_choice(p, option)
+    made = build_kernels(p, choice)
+    given = kernel_buffers(made)
     number = {t: n for n, t in enumerate(given)}
     calls = [
-        Call(
-            x.kernel, tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)), *told(option)
+        KernelCall(
+            x.kernel, tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)), *launch_parameters(option)
         )
         for x in made
     ]
     specs = [(tuple(n for n in b.shape if isinstance(n, int)), b.dtype) for b in given.values()]
     none = np.zeros(0, np.uint8)
-    r = running(calls, none, 0, specs, [], device, dots, record=record)
+    r = build_program(calls, none, 0, specs, [], device, dots, capture=record)
     packs = {pack.source: pack for x in made for pack in x.kernel.packs}
     return r, given, (choice, packs)
 
 
 def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> float:
     """The error of a problem's kernels under an option, on operands that are drawn."""
-    from superopt.kernels.built import operands
-    from superopt.kernels.gpu_device import array, put, wait
+    from superopt.kernels.built import input_buffers
+    from superopt.kernels.gpu_device import to_array, copy_to_device, synchronize
     from superopt.te.interpret import evaluate
 
     r, given, (choice, packs) = _running(p, option, device, dots, record=True)
     rng = np.random.default_rng(seed)
-    known = {t: _drawn(t, rng) for t in operands(p.tensor)}
+    known = {t: _drawn(t, rng) for t in input_buffers(p.tensor)}
     for t, x in zip(given, r.inputs, strict=True):
         if t in known:
             value = known[t]
@@ -134,10 +134,10 @@ def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> floa
         else:  # of a kernel before the last one, or the result: what nobody writes stays NaN
             x.fill_(nan if x.is_floating_point() else 7)
             continue
-        put(x, _stored(value, t, p.layouts, packs).reshape(tuple(x.shape)))
+        copy_to_device(x, _stored(value, t, p.layouts, packs).reshape(tuple(x.shape)))
     r()
-    wait(device)
-    result = array(r.inputs[list(given).index(p.tensor)])
+    synchronize(device)
+    result = to_array(r.inputs[list(given).index(p.tensor)])
     got = np.asarray(_read(p, result), np.float64)
     want = evaluate(p.tensor, {t.name: x for t, x in known.items()}, _domain())
     return difference(got, np.asarray(want, np.float64))
@@ -182,18 +182,18 @@ def _drawn(t: Any, rng: np.random.Generator) -> np.ndarray:
 def _stored(value: np.ndarray, t: Any, layouts: Mapping[Any, Any], packs: Any) -> np.ndarray:
     """The value as it lies in the buffer that a kernel reads."""
     from superopt.kernels.layout import Layout
-    from superopt.kernels.pack import laid, packed
+    from superopt.kernels.pack import to_layout, pack_constant
 
     if t in packs:
-        return packed(packs[t], value)
+        return pack_constant(packs[t], value)
     layout = layouts.get(t)
-    return laid(layout, value) if isinstance(layout, Layout) else value
+    return to_layout(layout, value) if isinstance(layout, Layout) else value
 
 
 def _read(p: Any, buffer: np.ndarray) -> np.ndarray:
     """The elements of a problem's result, out of its buffer."""
-    from superopt.kernels.layout import Layout, Scatter
-    from superopt.kernels.pack import read
+    from superopt.kernels.layout import Layout, ScatteredLayout
+    from superopt.kernels.pack import from_layout
     from superopt.te.dtype import I64
     from superopt.te.expr import cast, compute
     from superopt.te.interpret import evaluate
@@ -201,11 +201,11 @@ def _read(p: Any, buffer: np.ndarray) -> np.ndarray:
     shape = [n for n in p.tensor.shape if isinstance(n, int)]
     layout = p.layouts.get(p.tensor)
     if isinstance(layout, Layout):
-        return read(layout, buffer, shape)
-    if not isinstance(layout, Scatter):
+        return from_layout(layout, buffer, shape)
+    if not isinstance(layout, ScatteredLayout):
         return buffer.reshape(shape)
     # The whole tensor first, then the part of it that the problem computes.
-    whole = read(layout.layout, buffer, layout.shape)
+    whole = from_layout(layout.layout, buffer, layout.shape)
     at = []
     for i in layout.index:
         one = compute(shape, lambda *own, i=i: cast(_at(i, layout.axes, own), I64), dtype=I64)

@@ -29,7 +29,7 @@ from superopt.rules.rule import LIBRARY, Rule
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import MUTANTS, proof_key
 from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import both, differ_real, draws_for, feeds_of, try_on, try_rule
+from superopt.rules.trial import evaluate_sides, real_difference, draws_for, draw_feeds, try_on_instances, try_rule
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 from superopt.verifier.prove import Limits, prove
@@ -37,7 +37,7 @@ from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind
 
 # A mutant is to be looked at, not to be proved: only a wrong proof matters.
-LIMITS = Limits(seconds=20, work=4_000, beyond=4_000)
+LIMITS = Limits(seconds=20, work=4_000, work_beyond=4_000)
 SHORT = 3  # instances of the trial before the proof
 LONG = 12  # of the one after it
 PATIENCE = 40
@@ -134,8 +134,8 @@ def mixed(rule: Rule, seed: int) -> Iterator[tuple[str, Rule]]:
 def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
     """None where no instance of it is found at once: its types do not fit."""
     try:
-        some = list(islice(instances(mutant, seed, rounds=1, patience=PATIENCE), SHORT))
-        trial = try_on(mutant, Cases(0, some, ()), seed)
+        some = list(islice(instances(mutant, seed, rounds=1, max_tries=PATIENCE), SHORT))
+        trial = try_on_instances(mutant, Cases(0, some, ()), seed)
     except (ValueError, ArithmeticError, LookupError, AssertionError, MemoryError):
         return None  # a mutant may be no rule at all: an extent below 0
     if not some:
@@ -157,15 +157,15 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
     if not _without_zeros(mutant, found.instance, seed):
         return Tried(kind, "by zero")
     shown = f"{mutant}\n    {verdict}\n    {found}"
-    return Tried(kind, "survivor" if verdict.whole else "in part", shown)
+    return Tried(kind, "survivor" if verdict.is_complete else "in part", shown)
 
 
 def _without_zeros(mutant: Rule, one: Instance, seed: int) -> bool:
     """Do the sides differ on an instance where no whole number among the operands is 0?"""
     for draw in draws_for(mutant, one):
-        feeds = feeds_of(mutant, one, draw, seed)
+        feeds = draw_feeds(mutant, one, draw, seed)
         there = {n: np.where(x == 0, x.dtype.type(1), x) if x.dtype.kind in "iu" else x
                  for n, x in feeds.items()}  # fmt: skip
-        if differ_real(mutant, one, draw, *both(one, there, Reals(F64))) is not None:
+        if real_difference(mutant, one, draw, *evaluate_sides(one, there, Reals(F64))) is not None:
             return True
     return False

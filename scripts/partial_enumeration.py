@@ -11,29 +11,29 @@ from pathlib import Path
 from superopt.api import generate_mutants
 from superopt.cost.model import Costs
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.weightless import draw_weights
 from superopt.partial import sizes
 from superopt.pipeline.mutant_candidates import PRICED, estimates
 from superopt.pipeline.program_mutants import with_weights
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 from superopt.search.backtrack import Limits, search
-from superopt.search.book import Book, book
+from superopt.search.book import RuleSet, rule_set
 from superopt.search.move import Refusals
 
 OPERATORS = 4
 # Counted, so that it hangs on no clock.
-SEARCH = Limits(graphs=40, patience=20, seconds=60, queue=2_000)
+SEARCH = Limits(max_graphs=40, patience=20, seconds=60, max_queue=2_000)
 
 
-def otherwise(rule: Rule, known: Book, costs: Costs) -> bool:
+def otherwise(rule: Rule, known: RuleSet, costs: Costs) -> bool:
     """Do known rules make the program as cheap, at each size at which the rule saves?"""
     for at in PRICED:
-        both = sizes.sides(rule, {n: at[n] for n in sizes.names_of(rule)})
+        both = sizes.sides_at(rule, {n: at[n] for n in sizes.size_names(rule)})
         if both is None:
             continue
         before, after = map(with_weights, both)
@@ -58,8 +58,8 @@ def found_in(rule: Rule, folder: Path) -> list[str]:
     """The models in which a rule matches."""
     out = []
     for path in sorted(folder.glob("*.onnx")):
-        graph = import_model(read(fill(path))).graph
-        if next(iter(matches(rule, context(graph))), None) is not None:
+        graph = import_model(read_model(draw_weights(path))).graph
+        if next(iter(matches(rule, graph_context(graph))), None) is not None:
             out.append(path.stem)
     return out
 
@@ -81,7 +81,7 @@ def enumeration(folder: Path | None, models: Path | None) -> Iterator[str]:
         ["family", "dropped", "pairs"],
         [[f.family, why, str(n)] for f in made.families for why, n in f.dropped.items()],
     )
-    known, costs = book(r for r in load_library() if tier(r) == "A"), estimates()
+    known, costs = rule_set(r for r in load_library() if tier(r) == "A"), estimates()
     rules = [x for f in made.families for x in saving(folder, f.family)]
     fresh = [(r, part) for r, part in rules if not otherwise(r, known, costs)]
     yield (

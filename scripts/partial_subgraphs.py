@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
-Pair = tuple[str, g.Value, g.Value]
-Made = Callable[[g.Value], g.Value]
+Pair = tuple[str, graph.Value, graph.Value]
+Made = Callable[[graph.Value], graph.Value]
 
 
-def given(name: str, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
+def given(name: str, *shape: int) -> graph.Input:
+    return graph.Input(name, TensorType(F32, shape))
 
 
-def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
-    return g.node(OPS[op], operands, **attrs)
+def apply(op: str, *operands: graph.Value, **attrs: Any) -> graph.Value:
+    return graph.node(OPS[op], operands, **attrs)
 
 
 def subgraphs() -> Iterator[Pair]:
@@ -76,7 +76,7 @@ def window(op: str, k: int, **attrs: Any) -> Made:
 
 
 def chain(*some: Made) -> Made:
-    def of(v: g.Value) -> g.Value:
+    def of(v: graph.Value) -> graph.Value:
         for make in some:
             v = make(v)
         return v
@@ -84,15 +84,15 @@ def chain(*some: Made) -> Made:
     return of
 
 
-def clip(v: g.Value) -> g.Value:
-    return apply("Clip", v, *(g.constant(np.array(n, np.float32)) for n in (0, 6)))
+def clip(v: graph.Value) -> graph.Value:
+    return apply("Clip", v, *(graph.constant(np.array(n, np.float32)) for n in (0, 6)))
 
 
-def relu(v: g.Value) -> g.Value:
+def relu(v: graph.Value) -> graph.Value:
     return apply("Relu", v)
 
 
-def silu(v: g.Value) -> g.Value:
+def silu(v: graph.Value) -> graph.Value:
     return apply("Mul", v, apply("Sigmoid", v))
 
 
@@ -100,7 +100,7 @@ def added(make: Made) -> Made:
     return lambda v: apply("Add", v, make(v))
 
 
-def pyramid(v: g.Value) -> g.Value:
+def pyramid(v: graph.Value) -> graph.Value:
     """Pools of pools, joined with what they are of."""
     some = [v]
     for _ in range(3):
@@ -108,7 +108,7 @@ def pyramid(v: g.Value) -> g.Value:
     return apply("Concat", *some, axis=1)
 
 
-def shuffled(v: g.Value) -> g.Value:
+def shuffled(v: graph.Value) -> graph.Value:
     """Channels of two groups in turns."""
     shape = tuple(v.type.shape)
     apart = apply("Reshape", v, shape=(1, 2, shape[1] // 2, *shape[2:]))
@@ -182,7 +182,7 @@ def _of_one_matrix() -> Iterator[Pair]:
     yield "a Softmax over 70 and its Relu", p, relu(p)
 
 
-def _parts(make: Made, x: g.Value, count: int) -> g.Value:
+def _parts(make: Made, x: graph.Value, count: int) -> graph.Value:
     """Of so many parts each way."""
     step = 256 // count
     rows = []

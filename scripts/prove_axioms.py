@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from superopt.rules.axiom import load_axioms
 from superopt.rules.rule import LIBRARY, Rule
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import proof, proof_key
+from superopt.rules.stated import find_proof, proof_key
 from superopt.rules.term import App, walk
-from superopt.verifier.axiom.prove import AxiomProof, Axioms, axiom, converse, explained
-from superopt.verifier.balance import unbalanced
+from superopt.verifier.axiom.prove import AxiomProof, Axioms, as_axiom, converse_name, explain
+from superopt.verifier.balance import imbalance_reason
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
-WORK = Limits(seconds=120, work=60_000, beyond=100_000)
+WORK = Limits(seconds=120, work=60_000, work_beyond=100_000)
 AXIOM = "axiom "  # before the name of one, which a rule of the library may have, too
 ITSELF = "itself"  # of a rule that is an axiom
 
@@ -43,15 +43,15 @@ def checked(number: int) -> str:
     """Why an axiom is not to be used; "" if it is."""
     rule = load_axioms()[number]
     verdict = prove(rule, WORK)
-    if not isinstance(verdict, Proved) or not verdict.whole:
+    if not isinstance(verdict, Proved) or not verdict.is_complete:
         return str(verdict)
-    return unbalanced(rule)
+    return imbalance_reason(rule)
 
 
 def balanced(number: int) -> bool:
     rule = load_library()[number]
-    found = proof(rule)
-    return found is not None and not found.conditions and not unbalanced(rule)
+    found = find_proof(rule)
+    return found is not None and not found.conditions and not imbalance_reason(rule)
 
 
 @cache
@@ -64,11 +64,11 @@ def told(task: tuple[int, tuple[tuple[str, bool], ...], float]) -> AxiomProof:
     """The proof of a rule of the library from the axioms of these names, some of them guarded,
     which took so many milliseconds to find."""
     number, names, search = task
-    used = [axiom(by_name()[name], guarded) for name, guarded in names]
-    back = {converse(name) for name, _ in names if name.startswith(AXIOM)} & set(by_name())
-    also = [axiom(by_name()[name]) for name in sorted(back)]
+    used = [as_axiom(by_name()[name], guarded) for name, guarded in names]
+    back = {converse_name(name) for name, _ in names if name.startswith(AXIOM)} & set(by_name())
+    also = [as_axiom(by_name()[name]) for name in sorted(back)]
     rule = load_library()[number]
-    return explained(rule, [a for a in used if a], search, [a for a in also if a])
+    return explain(rule, [a for a in used if a], search, [a for a in also if a])
 
 
 def size(rule: Rule) -> int:
@@ -85,20 +85,20 @@ def main() -> int:
     begin = time.perf_counter()
     library = load_library()
     order = sorted(range(len(library)), key=lambda n: (size(library[n]), library[n].name))
-    known = [n for n in order if proof(library[n]) and args.part in library[n].source]
+    known = [n for n in order if find_proof(library[n]) and args.part in library[n].source]
     axioms = Axioms()
     status = 0
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
         for rule, why in zip(
             load_axioms(), pool.map(checked, range(len(load_axioms())), chunksize=8), strict=True
         ):
-            one = axiom(replace(rule, name=AXIOM + rule.name))
+            one = as_axiom(replace(rule, name=AXIOM + rule.name))
             if why or one is None:
                 print(f"NOT AN AXIOM {rule} | {why or 'not said in clauses'}", flush=True)
                 status = 1
             else:
                 axioms.add(one)
-        print(f"{len(axioms.every)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True)
+        print(f"{len(axioms.axioms)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True)
         plain = dict(zip(known, pool.map(balanced, known, chunksize=8), strict=True))
     print(
         f"{sum(plain.values())} rules are balanced, {time.perf_counter() - begin:.0f} s", flush=True
@@ -111,12 +111,12 @@ def main() -> int:
     tasks: list[tuple[int, tuple[tuple[str, bool], ...], float]] = []
     for n in known:
         rule = library[n]
-        found = axioms.follows(rule)
+        found = axioms.find_core(rule)
         if found is not None:
             names = tuple((a.clause.name, a.guarded) for a in found[0])
             tasks.append((n, names, found[1]))
             continue
-        one = axiom(rule, guarded=not plain[n])
+        one = as_axiom(rule, guarded=not plain[n])
         if one is None:
             count["not said in clauses"] += 1
             print(f"NOT SAID {rule.source} {rule.name}", flush=True)
@@ -132,11 +132,11 @@ def main() -> int:
             count["derived"] += 1
             count["with a chain"] += bool(made.steps)
             times.append(made.ms)
-            searches.append(made.search)
+            searches.append(made.search_ms)
             used.update(made.names)
             entries[proof_key(library[n])] = {
                 "names": made.names,
-                "steps": made.shown(),
+                "steps": made.chain_text(),
                 "ms": round(made.ms, 1),
             }
     print(dict(count), f"of {len(library)}")

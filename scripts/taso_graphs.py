@@ -24,7 +24,7 @@ from scripts.taso import (
     numbers,
     plus,
 )
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import Attr
 from superopt.ops import OPS
 from superopt.te.dtype import F32
@@ -41,8 +41,8 @@ MOST_GROUPS = 16  # ways to say which convolutions have two groups, as their wei
 class Built:
     """A rule's sides over the same inputs."""
 
-    left: g.Graph
-    right: g.Graph
+    left: graph.Graph
+    right: graph.Graph
 
 
 def build(rules: tuple[Published, ...], alike: bool = False) -> Built:
@@ -89,7 +89,7 @@ def _built(rules: tuple[Published, ...], rank: int, groups: tuple[int, ...], ali
     inputs = tuple(make.inputs.values())
     left_outs = tuple(make.value(left) for left, _ in sides)
     right_outs = tuple(make.value(right) for _, right in sides)
-    return Built(g.Graph(inputs, left_outs), g.Graph(inputs, right_outs))
+    return Built(graph.Graph(inputs, left_outs), graph.Graph(inputs, right_outs))
 
 
 def _sized(s: Sized) -> list[Sized]:
@@ -226,55 +226,55 @@ class _Make:
     def __init__(self, shapes: _Shapes, values: dict[int, int]) -> None:
         self.shapes, self.values = shapes, values
         self.inputs = {
-            name: g.Input(name, TensorType(F32, self.shape(dims)))
+            name: graph.Input(name, TensorType(F32, self.shape(dims)))
             for name, dims in shapes.names.items()
         }
 
     def shape(self, dims: tuple[Form, ...]) -> tuple[int, ...]:
         return tuple(self.shapes.sizes.known(d, self.values) for d in dims)
 
-    def value(self, s: Sized) -> g.Value:
+    def value(self, s: Sized) -> graph.Value:
         if s.op in self.inputs:
             return self.inputs[s.op]
         shape = self.shape(s.dims)
         args = [self.value(a) for a in s.args]
         match s.op:
             case "ewadd" | "ewmul" | "smul":
-                return g.node(OPS[POINTWISE[s.op]], args)
+                return graph.node(OPS[POINTWISE[s.op]], args)
             case "relu" | "tanh" | "sigmoid":
-                return g.node(OPS[UNARY[s.op]], args)
+                return graph.node(OPS[UNARY[s.op]], args)
             case "transpose":
-                return g.node(OPS["Transpose"], args)
+                return graph.node(OPS["Transpose"], args)
             case "matmul":
-                return _activated(g.node(OPS["MatMul"], args), s.nums[0] if s.nums else 0)
+                return _activated(graph.node(OPS["MatMul"], args), s.nums[0] if s.nums else 0)
             case "concat":
-                return g.node(OPS["Concat"], args, axis=s.nums[0])
+                return graph.node(OPS["Concat"], args, axis=s.nums[0])
             case "split_0" | "split_1":
                 return self.part(s, args)
             case "conv2d":
                 pads = _pads(self.shape(s.args[1].dims[2:]), s.nums[:2], s.nums[2])
                 more: dict[str, Attr] = {"group": s.nums[4], "strides": s.nums[:2], "pads": pads}
-                made = g.node(OPS["Conv"], args, **more)
+                made = graph.node(OPS["Conv"], args, **more)
                 return _activated(made, s.nums[3])
             case "poolavg" | "poolmax":
                 kernel, strides = s.nums[:2], s.nums[2:4]
                 pads = _pads(kernel, strides, s.nums[4])
                 more = {"kernel_shape": kernel, "strides": strides, "pads": pads}
                 if s.op == "poolmax":
-                    return g.node(OPS["MaxPool"], args, **more)
-                return g.node(OPS["AveragePool"], args, count_include_pad=1, **more)
+                    return graph.node(OPS["MaxPool"], args, **more)
+                return graph.node(OPS["AveragePool"], args, count_include_pad=1, **more)
             case "enlarge":
                 old = self.shape(s.args[0].dims)
                 by = tuple((new - o) // 2 for new, o in zip(shape, old, strict=True))
-                return g.node(OPS["Pad"], args, pads=(*by, *by)) if any(by) else args[0]
-        return g.constant(_known(s.op, shape))
+                return graph.node(OPS["Pad"], args, pads=(*by, *by)) if any(by) else args[0]
+        return graph.constant(_known(s.op, shape))
 
-    def part(self, s: Sized, args: list[g.Value]) -> g.Value:
+    def part(self, s: Sized, args: list[graph.Value]) -> graph.Value:
         (axis,) = s.nums
         whole = self.shape(s.args[0].dims)[axis]
         kept = self.shape(s.dims)[axis]
         sizes = (kept, whole - kept) if s.op == "split_0" else (whole - kept, kept)
-        return g.item(g.node(OPS["Split"], args, axis=axis, split=sizes), int(s.op == "split_1"))
+        return graph.result(graph.node(OPS["Split"], args, axis=axis, split=sizes), int(s.op == "split_1"))
 
 
 def _pads(kernel: tuple[int, ...], strides: tuple[int, ...], padding: int) -> tuple[int, ...]:
@@ -283,8 +283,8 @@ def _pads(kernel: tuple[int, ...], strides: tuple[int, ...], padding: int) -> tu
     return (*((t + 1) // 2 for t in total), *(t // 2 for t in total))
 
 
-def _activated(v: g.Value, code: int) -> g.Value:
-    return g.node(OPS[ACTIVATIONS[code]], [v]) if ACTIVATIONS[code] else v
+def _activated(v: graph.Value, code: int) -> graph.Value:
+    return graph.node(OPS[ACTIVATIONS[code]], [v]) if ACTIVATIONS[code] else v
 
 
 def _known(op: str, shape: tuple[int, ...]) -> np.ndarray:

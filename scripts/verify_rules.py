@@ -39,11 +39,11 @@ from superopt.rules.stated import (
     PROOFS,
     UNPROVED,
     Proof,
-    proof,
+    find_proof,
     proof_key,
-    proofs,
+    library_proofs,
     tier,
-    unproved,
+    unproved_reasons,
 )
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits, prove
@@ -70,7 +70,7 @@ def library(part: str, limits: Limits) -> int:
     return 0
 
 
-WORK = Limits(seconds=120, work=60_000, beyond=200_000)
+WORK = Limits(seconds=120, work=60_000, work_beyond=200_000)
 
 
 def written(jobs: int, new: bool) -> int:
@@ -78,8 +78,8 @@ def written(jobs: int, new: bool) -> int:
     others are not; print these."""
     every = load_library()
     keys = [proof_key(r) for r in every]
-    found = {k: proofs()[k] for k in keys if new and k in proofs()}
-    open_ = {k: unproved()[k] for k in keys if new and k in unproved()}
+    found = {k: library_proofs()[k] for k in keys if new and k in library_proofs()}
+    open_ = {k: unproved_reasons()[k] for k in keys if new and k in unproved_reasons()}
     some = [n for n, k in enumerate(keys) if k not in found and k not in open_]
     total = 0.0
     with ProcessPoolExecutor(jobs, get_context("spawn"), collect_rarely) as pool:
@@ -128,7 +128,7 @@ def judged(number: int) -> tuple[Proof | None, str, float]:
     verdict = best_proof(rule, WORK)
     if not isinstance(verdict, Proved):
         why = str(verdict).removeprefix("unknown: ")
-    elif not verdict.whole:
+    elif not verdict.is_complete:
         why = f"proved in part: {verdict.scope.ranks} only"
     else:
         return verdict.proof, "", verdict.seconds
@@ -162,7 +162,7 @@ def table() -> None:
     print("|---" * (COLUMNS.count("|") + 1 + len(FLOAT_CLASSES)) + "|")
     for file, some in [*sorted(of.items()), ("**all**", list(load_library()))]:
         tiers, classes = Counter(map(tier, some)), Counter(r.float_class for r in some)
-        known = [p for p in map(proof, some) if p is not None]
+        known = [p for p in map(find_proof, some) if p is not None]
         asked, queries = sum(p.obligations for p in known), sum(p.queries for p in known)
         ms = [p.ms for p in known]
         cells = [

@@ -24,19 +24,19 @@ import numpy as np
 
 from superopt.check.inputs import feeds
 from superopt.cost.model import Costs, by_roofline
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.divisors import new_divisors
 from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_library
-from superopt.search.book import Book, book
-from superopt.search.move import Move, Refusals, moves
+from superopt.search.book import RuleSet, rule_set
+from superopt.search.move import Move, Refusals, find_moves
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 
@@ -59,25 +59,25 @@ class Walk:
     seconds: float = 0.0
 
 
-def walk(model: Model, rules: Book, steps: int, each: int, seed: int) -> Walk:
+def walk(model: Model, rules: RuleSet, steps: int, each: int, seed: int) -> Walk:
     """A random walk from a model."""
     rng, begin, out = random.Random(seed), time.monotonic(), Walk()
     costs, refusals = Costs({}, by_roofline(1)), Refusals()
     (feed,) = feeds(model.graph, representative(model, {}), seed, ("normal",))
     base = evaluate(model.graph, feed.arrays, Reals(F64))
     sure = now = model.graph
-    path: list[tuple[Move, g.Graph]] = []
-    near: list[g.Node] = []
+    path: list[tuple[Move, ir_graph.Graph]] = []
+    near: list[ir_graph.Node] = []
     for k in range(steps):
-        nodes = g.nodes(now)
-        ctx, there = context(now), set(nodes)
-        some = list(moves(ctx, rules, costs, refusals, [n for n in near if n in there] or None))
+        nodes = ir_graph.nodes(now)
+        ctx, there = graph_context(now), set(nodes)
+        some = list(find_moves(ctx, rules, costs, refusals, [n for n in near if n in there] or None))
         if not near or not some:
             few = rng.sample(nodes, min(START, len(nodes)))
-            some = list(moves(ctx, rules, costs, refusals, few))
+            some = list(find_moves(ctx, rules, costs, refusals, few))
         if some:
             move = _choice(some, out.used, rng)
-            now = g.replace(now, move.change)
+            now = ir_graph.replace(now, move.change)
             path.append((move, now))
             made = [n for n in move.effect.added if not costs.is_constant(n)]
             near = made if rng.random() < STAY else []
@@ -104,7 +104,7 @@ def _choice(some: Sequence[Move], used: Counter[str], rng: random.Random) -> Mov
     return rng.choice(by[name])
 
 
-def off(graph: g.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
+def off(graph: ir_graph.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
     """How far the outputs are from `base` at most, in parts of an element and a typical one."""
     most = 0.0
     for a, b in zip(evaluate(graph, given, Reals(F64)), base, strict=True):
@@ -121,7 +121,7 @@ def off(graph: g.Graph, given: Arrays, base: Sequence[np.ndarray]) -> float:
 
 
 def _blame(
-    model: Model, path: Sequence[tuple[Move, g.Graph]], given: Arrays, base: Sequence[np.ndarray]
+    model: Model, path: Sequence[tuple[Move, ir_graph.Graph]], given: Arrays, base: Sequence[np.ndarray]
 ) -> str:
     """The first wrong step of a path, which ends wrong."""
     names = Names(model.names)
@@ -147,11 +147,11 @@ def main() -> int:
     p.add_argument("--each", type=int, default=25)
     p.add_argument("--rules", default="", help="only rules whose names match")
     args = p.parse_args()
-    rules = book(r for r in usable() if re.search(args.rules, r.name))
+    rules = rule_set(r for r in usable() if re.search(args.rules, r.name))
     every: Counter[str] = Counter()
     wrong = 0
     for path in args.models:
-        found = walk(import_model(read(path)), rules, args.steps, args.each, args.seed)
+        found = walk(import_model(read_model(path)), rules, args.steps, args.each, args.seed)
         every += found.used
         wrong += len(found.wrong)
         steps = f"{found.used.total()} steps by {len(found.used)} rules in {found.seconds:.0f} s"

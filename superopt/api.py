@@ -31,7 +31,7 @@ from superopt.rulebook import rules as rules
 if TYPE_CHECKING:
     import numpy as np
 
-    from superopt.onnx_io.source import Given
+    from superopt.onnx_io.source import ModelLike
     from superopt.pipeline.result import Optimized
     from superopt.report.cache import CacheListing, Pruned
     from superopt.report.data import BenchRow, Derivation, Finding, StoreStats, Verdict
@@ -40,7 +40,7 @@ TARGETS = ("onnxruntime", "cpu")
 
 
 def optimize(
-    model: Given,
+    model: ModelLike,
     *,
     budget: float = 60.0,
     target: str = "onnxruntime",
@@ -110,7 +110,7 @@ def optimize(
             )
     memory = guard.bytes_given(max_memory)
     begin = time.monotonic()
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import admit as admit_
     from superopt.pipeline import optimize as optimize_
     from superopt.pipeline.collect import collecting_rarely
@@ -121,7 +121,7 @@ def optimize(
     from superopt.pipeline.result import Optimized
     from superopt.pipeline.rule_library import load_library
     from superopt.rulebook import own_pairs, own_rules
-    from superopt.rules.exactness import classed
+    from superopt.rules.exactness import with_computed_class
     from superopt.rules.rule import FLOAT_CLASSES
 
     options = (("tier", tier, admit_.TIERS), ("float_class", float_class, FLOAT_CLASSES))
@@ -131,14 +131,14 @@ def optimize(
                 f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
             )
     with guard.limited(float(budget), memory, begin=begin), collecting_rarely():
-        source = read(model)
+        source = read_model(model)
         if progress is not None:
             progress(Event("load", f"reading {source.label}", 0.0))
         begin = time.monotonic()
         loaded = load_model(source)  # before the rules: once it is read, no budget is too small
         read_seconds = time.monotonic() - begin
-        own = tuple(map(classed, own_rules(rules)))
-        shipped = [r for r in (load_library() if library else ()) if partial or not r.made]
+        own = tuple(map(with_computed_class, own_rules(rules)))
+        shipped = [r for r in (load_library() if library else ()) if partial or not r.is_from_pair]
         request = Request(
             budget=float(budget),
             rules=(*shipped, *own),
@@ -169,8 +169,8 @@ METHODS = ("auto", "index", "rules", "numeric")
 
 
 def verify(
-    a: Given,
-    b: Given,
+    a: ModelLike,
+    b: ModelLike,
     *,
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, int] | None = None,
@@ -202,18 +202,18 @@ def verify(
     if certificate is None and method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     begin = time.monotonic()
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import certify as certify_
     from superopt.pipeline import verify as verify_
     from superopt.pipeline.inputs import read_inputs
     from superopt.report.data import Verdict
     from superopt.rulebook import own_rules
-    from superopt.rules.exactness import classed
+    from superopt.rules.exactness import with_computed_class
 
     with guard.limited(limit, memory, begin=begin) as limits:
         if certificate is not None:
             found = certify_.read_file(Path(certificate))
-            return certify_.verdict(read(a), read(b), found, [*map(classed, own_rules(rules))])
+            return certify_.verdict(read_model(a), read_model(b), found, [*map(with_computed_class, own_rules(rules))])
         question = verify_.Question(
             inputs=read_inputs(inputs),
             shapes=dict(shapes or {}),
@@ -224,7 +224,7 @@ def verify(
             stop=stop or (lambda: False),
         )
         try:
-            verdict = verify_.verify(read(a), read(b), question)
+            verdict = verify_.verify(read_model(a), read_model(b), question)
         except (OutOfTime, guard.OverMemory) as e:
             verdict = Verdict("unknown", " ".join(str(e).split()), None)
         return replace(verdict, notes=(*verdict.notes, *limits.said()))
@@ -278,8 +278,8 @@ def bench(
 
 
 def derive(
-    a: Given,
-    b: Given,
+    a: ModelLike,
+    b: ModelLike,
     *,
     rules: Sequence[str | Path] | None = None,
     library: bool = True,
@@ -299,25 +299,25 @@ def derive(
     """
     seconds = seconds_("limit", limit)
     begin = time.monotonic()
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import derive as derive_
     from superopt.pipeline.rule_library import load_library
     from superopt.rulebook import own_rules
-    from superopt.rules.exactness import classed
+    from superopt.rules.exactness import with_computed_class
 
     with guard.limited(seconds, guard.bytes_given(max_memory), begin=begin):
-        given = (*(load_library() if library else ()), *map(classed, own_rules(rules)))
+        given = (*(load_library() if library else ()), *map(with_computed_class, own_rules(rules)))
         asked = derive_.Asked(
             given, seconds, progress or (lambda event: None), stop or (lambda: False)
         )
-        return derive_.derivation(read(a), read(b), asked)
+        return derive_.derivation(read_model(a), read_model(b), asked)
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:
     """The values that the node of this name writes; empty if there is no such node."""
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
 
-    graph = read(model).model.graph
+    graph = read_model(model).model.graph
     return tuple(v.name for n in graph if n.name == node for v in n.outputs if v.name)
 
 

@@ -11,7 +11,7 @@ from onnx import helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
 from superopt.errors import UsageError
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.compile import Executable
 from superopt.pipeline.compile import compile as compiled
 
@@ -48,7 +48,7 @@ class SuperoptBackend(Backend):
                 'give "CPU", or use superopt.compile(model, target="cuda")',
             )  # fmt: skip
         super().prepare(model, device, **kwargs)
-        return Prepared(compiled(read(model), threads=int(kwargs.get("threads", 1))))
+        return Prepared(compiled(read_model(model), threads=int(kwargs.get("threads", 1))))
 
     @classmethod
     def run_node(

@@ -19,7 +19,7 @@ from superopt.pipeline.new_sizes import Shapes, Specialize, checked_specialize
 from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
-    from superopt.onnx_io.source import Given, Source
+    from superopt.onnx_io.source import ModelLike, Source
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.cuda import Compiler as GpuCompiler
     from superopt.pipeline.executable import Executable, Sizes
@@ -38,7 +38,7 @@ BUDGET = {"cpu": 300.0, "cuda": 90.0}
 
 @overload
 def compile(
-    model: Given,
+    model: ModelLike,
     *,
     target: Literal["cpu"] = "cpu",
     threads: int | None = None,
@@ -56,7 +56,7 @@ def compile(
 ) -> Executable: ...
 @overload
 def compile(
-    model: Given,
+    model: ModelLike,
     *,
     target: Literal["cuda"],
     threads: int | None = None,
@@ -75,7 +75,7 @@ def compile(
 
 
 def compile(
-    model: Given,
+    model: ModelLike,
     *,
     target: str = "cpu",
     threads: int | None = None,
@@ -151,16 +151,16 @@ def compile(
         if isinstance(model, str | Path):
             exe = open_model.open_file(Path(model), options, known)
         else:
-            from superopt.onnx_io.source import read
+            from superopt.onnx_io.source import read_model
 
-            exe = open_model.open_source(read(model), options, known)
+            exe = open_model.open_source(read_model(model), options, known)
         for sizes in open_model.sizes_of_shapes(exe, shapes):
             exe.variant(sizes)
         return exe
 
 
 def _on_gpu(
-    model: Given, budget: float, precision: str, float_class: str, vendor: bool, streams: int,
+    model: ModelLike, budget: float, precision: str, float_class: str, vendor: bool, streams: int,
     store: Path | None,
 ) -> OnGpu:  # fmt: skip
     from superopt.pipeline import gpu_ready
@@ -169,9 +169,9 @@ def _on_gpu(
     on = gpu_ready.place()
     file = Path(model) if isinstance(model, str | Path) else None
     if budget or on is None or file is None:
-        from superopt.onnx_io.source import read
+        from superopt.onnx_io.source import read_model
 
-        exe = _gpu_compiler(read(model), options, on).executable()
+        exe = _gpu_compiler(read_model(model), options, on).executable()
         if budget and not symbolic(exe.ports):
             from superopt.cost.store import Store
 
@@ -206,9 +206,9 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
     key = "" if digest is None else options.key(digest, on)
     about = entries.interface(key)
     if about is None:
-        from superopt.onnx_io.source import read
+        from superopt.onnx_io.source import read_model
 
-        source = read(path)
+        source = read_model(path)
         made = _gpu_compiler(source, options, on)
         keep_digest(watch, source)
         key = options.key(source.sha256, on)
@@ -244,7 +244,7 @@ def _threads(given: object) -> None:
 
 
 def tune(
-    model: Given,
+    model: ModelLike,
     *,
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
@@ -279,7 +279,7 @@ def tune(
 
 
 def _tune(
-    model: Given,
+    model: ModelLike,
     threads: int,
     shapes: Mapping[str, int],
     seconds: float,
@@ -293,7 +293,7 @@ def _tune(
 ) -> Tuned:
     """`tune`, inside of its limits."""
     from superopt.cost.store import Store
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import tuning
     from superopt.pipeline.allowed import Allowed
     from superopt.pipeline.shapes import representative
@@ -301,7 +301,7 @@ def _tune(
 
     if target == "cpu":
         part, may = GRAPH_PART * seconds, Allowed(float_class)
-        return tuning.tuned(read(model), threads, shapes, seconds, part, place, show, stop, may)
+        return tuning.tuned(read_model(model), threads, shapes, seconds, part, place, show, stop, may)
     on = compile(
         model, target="cuda", precision=precision, store=place, vendor=vendor,
         float_class=float_class,

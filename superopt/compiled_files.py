@@ -35,7 +35,7 @@ def compilation(
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll), or to
     Triton's (.triton.py). target, precision, vendor: as `compile` has them.
     """
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import compilation as compilation_
 
     folder = None if dump is None else Path(dump)
@@ -44,10 +44,10 @@ def compilation(
         from superopt.pipeline import gpu_compilation
 
         return gpu_compilation.compilation(
-            read(model), precision, dict(shapes or {}), folder, float_class, vendor
+            read_model(model), precision, dict(shapes or {}), folder, float_class, vendor
         )
     return compilation_.compilation(
-        read(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
+        read_model(model), threads or 1, dict(shapes or {}), folder, Allowed(float_class)
     )
 
 
@@ -139,7 +139,7 @@ def _executable(
     """Of a model's file, or of one that `Executable.save` wrote."""
     from superopt.onnx_io import sections
 
-    if sections.is_one(model):
+    if sections.is_section_file(model):
         return load(model, threads=threads)
     known_target(target, precision, vendor)
     if target == "cpu":

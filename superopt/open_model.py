@@ -46,9 +46,9 @@ def open_file(path: Path, options: Options, specialize: Specialize) -> Executabl
     about = None if digest is None else entries.interface(options.key(digest))
     made: Compiler | None = None
     if digest is None or about is None:
-        from superopt.onnx_io.source import read
+        from superopt.onnx_io.source import read_model
 
-        source = read(path)
+        source = read_model(path)
         made = compiler_of(source, options)
         keep_digest(watch, source)
         digest = source.sha256
@@ -107,7 +107,7 @@ def _by_our_names(exe: Executable, given: Mapping[str, int]) -> dict[str, int]:
         return dict(given)
     ours = exe.model.symbols
     out = {ours.get(name, name): n for name, n in given.items()}
-    wanted = exe.model.sizes
+    wanted = exe.model.size_bindings
     if wrong := sorted({*out} ^ {*wanted}):
         theirs = {our: name for name, our in ours.items()}
         raise UsageError(
@@ -170,9 +170,9 @@ def keep_digest(watch: entries.Watch, source: Source) -> None:
 
 def read_again(path: Path, digest: str | None) -> Source:
     """A model of which there is only its program so far."""
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
 
-    source = read(path)
+    source = read_model(path)
     if source.sha256 != digest:
         raise ModelError(
             f"{path} is another model now",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
-    from superopt.onnx_io.source import Given
+    from superopt.onnx_io.source import ModelLike
     from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
     from superopt.report.diagram import RuleDiagram
     from superopt.report.library import RuleReport
@@ -210,7 +210,7 @@ def generate_mutants(
     families: Sequence[str] = (),
     max_ops: int = 4,
     seed: int = 0,
-    model: Given | None = None,
+    model: ModelLike | None = None,
     store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
 ) -> Mutation:
@@ -232,7 +232,7 @@ def generate_mutants(
     Raises UsageError for a family that is unknown, for families of a model, and for a folder of
     another run; ModelError for an invalid model.
     """
-    from superopt.onnx_io.source import read
+    from superopt.onnx_io.source import read_model
     from superopt.pipeline import mutants as mutants_
     from superopt.pipeline.own_mutants import own_mutants
     from superopt.pipeline.program_mutants import OPERATORS_OF
@@ -253,7 +253,7 @@ def generate_mutants(
             raise UsageError(
                 f"seed {seed} of a model", "nothing is drawn for its mutants", "leave it out"
             )
-        source = read(model)
+        source = read_model(model)
         return own_mutants(source, Path(out), None if store is None else Path(store), show, max_ops)
     if max_ops < 1:
         raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from superopt.cli import run
 from superopt.commands import contract
 from superopt.cost.machine import machine
-from superopt.kernels.cpu import NoFloat16, converts_float16, host
+from superopt.kernels.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.breadth import mark_breadth
 from tests.fake_api import FakeApi
@@ -84,7 +84,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         if item.config.getoption("target_cpu") == "native":
             raise
         pytest.skip(f"compiled only: {e.what}; {e.why}")
-    except NoFloat16 as e:
+    except MissingFloat16 as e:
         pytest.skip(str(e))
 
 

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from superopt.kernels import gpu_device
-from superopt.kernels.gpu_device import Peak
+from superopt.kernels.gpu_device import GpuPeak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
@@ -184,10 +184,10 @@ def test_how_far_from_the_limit_and_why() -> None:
         part(11e-6, 800e12 * 4e-6, 1, "dot rows=64"), part(6e-6, 1, 3e12 * 3e-6, "rows warps=4"),
         part(4e-6, 0, 0, "each elements=64"),
     ]  # fmt: skip
-    most = Peak(800e12, 3e12)
+    most = GpuPeak(800e12, 3e12)
     assert gpu_table.limit(parts, most) == pytest.approx(7e-3)
-    assert gpu_table.limit(parts, Peak(400e12, 3e12)) == pytest.approx(11e-3)
-    assert gpu_table.limit(parts, Peak(800e12, 4e12)) == pytest.approx(6.25e-3)
+    assert gpu_table.limit(parts, GpuPeak(400e12, 3e12)) == pytest.approx(11e-3)
+    assert gpu_table.limit(parts, GpuPeak(800e12, 4e12)) == pytest.approx(6.25e-3)
     assert gpu_table.why(parts, most) == "limit 33%, 3 launches 21%, dot 26%, each 12%"
     assert gpu_table.why([], most) == ""
 
@@ -195,12 +195,12 @@ def test_how_far_from_the_limit_and_why() -> None:
 def test_what_a_gpu_can_do_is_measured_where_it_is_not_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_device, "device", lambda: "cuda")
-    monkeypatch.setattr(gpu_device, "peak", lambda device, precision: Peak(1.0, 2.0))
-    monkeypatch.setattr(gpu_device, "name", lambda device: "NVIDIA H100 80GB HBM3")
-    assert gpu_checks.most("tf32") == Peak(400e12, 3e12)
-    monkeypatch.setattr(gpu_device, "name", lambda device: "NVIDIA H200")
-    assert gpu_checks.most("tf32") == Peak(1.0, 2.0)
+    monkeypatch.setattr(gpu_device, "execution_device", lambda: "cuda")
+    monkeypatch.setattr(gpu_device, "measure_gpu_peak", lambda device, precision: GpuPeak(1.0, 2.0))
+    monkeypatch.setattr(gpu_device, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    assert gpu_checks.most("tf32") == GpuPeak(400e12, 3e12)
+    monkeypatch.setattr(gpu_device, "device_name", lambda device: "NVIDIA H200")
+    assert gpu_checks.most("tf32") == GpuPeak(1.0, 2.0)
 
 
 def test_the_command_prints_what_was_found(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from superopt.report.facts import facts
 from superopt.report.wrap import broken, columns, packed
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.term import All, App, Map, Pick, Term
+from superopt.rules.term import AllResults, App, MapTerms, Pick, Term
 from tests.sample_rules import DIAGRAM
 
 Run = Callable[..., SimpleNamespace]
@@ -107,9 +107,9 @@ def operators(side: tuple[Term, ...]) -> Counter[str]:
                 yield t
                 for operand in operands:
                     yield from applications(operand)
-            case Pick(inner) | All(inner):
+            case Pick(inner) | AllResults(inner):
                 yield from applications(inner)
-            case Map(body, _, over):
+            case MapTerms(body, _, over):
                 yield from (*applications(body), *applications(over))
 
     return Counter(app.op.name for app in {a for t in side for a in applications(t)})

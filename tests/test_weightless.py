@@ -8,20 +8,20 @@ import onnx
 import pytest
 
 from superopt.errors import ModelError
-from superopt.onnx_io.weightless import KEY, demo_models, fill
+from superopt.onnx_io.weightless import STATISTICS_KEY, demo_models, draw_weights
 
 
 def weightless(**change: object) -> bytes:
     row = {"shape": [64, 32], "dtype": "float32", "mean": 2.0, "std": 0.5, "low": -9, "high": 9}
     graph = onnx.helper.make_graph([], "g", [], [])
     model = onnx.helper.make_model(graph)
-    model.metadata_props.add(key=KEY, value=json.dumps({"w": {**row, **change}}))
+    model.metadata_props.add(key=STATISTICS_KEY, value=json.dumps({"w": {**row, **change}}))
     model.metadata_props.add(key="author", value="kept")
     return bytes(model.SerializeToString())
 
 
 def drawn(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    (tensor,) = fill(data).graph.initializer
+    (tensor,) = draw_weights(data).graph.initializer
     return np.asarray(onnx.numpy_helper.to_array(tensor))
 
 
@@ -40,18 +40,18 @@ def test_weights_of_one_sign_keep_it() -> None:
 
 
 def test_only_the_statistics_are_taken_from_the_metadata() -> None:
-    assert {p.key: p.value for p in fill(weightless()).metadata_props} == {"author": "kept"}
+    assert {p.key: p.value for p in draw_weights(weightless()).metadata_props} == {"author": "kept"}
 
 
 def test_a_model_without_statistics() -> None:
     model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
     with pytest.raises(ModelError, match="no statistics to draw weights from"):
-        fill(model.SerializeToString())
+        draw_weights(model.SerializeToString())
 
 
 def test_incomplete_statistics() -> None:
     with pytest.raises(ModelError, match="statistics of initializer 'w' are incomplete"):
-        fill(weightless(mean=None))
+        draw_weights(weightless(mean=None))
 
 
 @pytest.mark.parametrize(

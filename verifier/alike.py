@@ -10,43 +10,43 @@ from functools import lru_cache
 import numpy as np
 
 from superopt import guard
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
 
 # Largest relative distance of two sketches of equal values: 1 / 9 is rounded in the weights of an
 # average, but not in a division by nine.
-NEAR = 1e-6
-TINY = 1e-30
+SKETCH_RTOL = 1e-6
+SKETCH_ATOL = 1e-30
 SKETCH_COPIES = 6  # copies of a tensor made by its sketch, two for the weights
-PRIMES = (5, 3, 7, 11, 13, 2)
+SAMPLE_SIZES = (5, 3, 7, 11, 13, 2)
 
 
-class _Late(Exception):
+class _OutOfTime(Exception):
     """The deadline has passed."""
 
 
-def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g.Value]:
+def candidate_pairs(a: graph.Graph, b: graph.Graph, seed: int, deadline: float) -> dict[graph.Value, graph.Value]:
     """Map values of `a` and `b` to an earlier value of `a` that agrees on random inputs.
 
     The result is empty if the graphs cannot be evaluated, and partial if `deadline` (of
     `time.monotonic()`) passes. Values shared by both graphs are evaluated once.
     """
-    feeds = _feeds(a, seed)
+    feeds = _random_feeds(a, seed)
     if feeds is None:
         return {}
     known = _Sketches()
-    found: dict[g.Value, g.Value] = {}
+    found: dict[graph.Value, graph.Value] = {}
 
-    mine = set(g.walk(a))
+    mine = set(graph.walk(a))
 
-    def keep(v: g.Value, array: np.ndarray) -> None:
-        if time.monotonic() > until:
-            raise _Late
-        earlier = known.like(v, array)
+    def keep(v: graph.Value, array: np.ndarray) -> None:
+        if time.monotonic() > deadline:
+            raise _OutOfTime
+        earlier = known.find_similar(v, array)
         if earlier is not None:
             found[v] = earlier
         elif v in mine:
@@ -56,27 +56,27 @@ def partners(a: g.Graph, b: g.Graph, seed: int, until: float) -> dict[g.Value, g
         known.add(i, feeds[i.name].astype(np.float64) if _is_float(i) else feeds[i.name])
     try:
         with np.errstate(all="ignore"):
-            evaluate(g.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), keep=keep)
-    except _Late:
+            evaluate(graph.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), on_result=keep)
+    except _OutOfTime:
         return found
     except (ValueError, TypeError, IndexError, InferError, MemoryError):
         return {}
     return found
 
 
-def _is_float(i: g.Input) -> bool:
+def _is_float(i: graph.Input) -> bool:
     return i.type.dtype is not None and i.type.dtype.is_float
 
 
-def _feeds(a: g.Graph, seed: int) -> dict[str, np.ndarray] | None:
-    names = sorted({s for i in a.inputs for d in i.type.shape or () for s in ix.symbols(d)})
-    sizes = {name: PRIMES[k % len(PRIMES)] for k, name in enumerate(names)}
+def _random_feeds(a: graph.Graph, seed: int) -> dict[str, np.ndarray] | None:
+    names = sorted({s for i in a.inputs for d in i.type.shape or () for s in index.symbols(d)})
+    sizes = {name: SAMPLE_SIZES[k % len(SAMPLE_SIZES)] for k, name in enumerate(names)}
     feeds: dict[str, np.ndarray] = {}
     for k, i in enumerate(a.inputs):
         if i.type.dtype is None or i.type.shape is None:
             return None
         rng = np.random.default_rng((seed, k))
-        shape = tuple(ix.evaluate(d, sizes) for d in i.type.shape)
+        shape = tuple(index.evaluate(d, sizes) for d in i.type.shape)
         try:
             guard.admit(8 * math.prod(shape), f"input {i.name}, {list(shape)},")
         except guard.OverMemory:
@@ -95,20 +95,20 @@ class _Sketches:
     """Values by type and content. Exact types are compared by their elements, floats by two
     weighted sums: two roundings of a large tensor rarely agree in every element."""
 
-    exact: dict[object, g.Value] = field(default_factory=dict)
-    near: dict[str, list[tuple[np.ndarray, g.Value]]] = field(default_factory=dict)
+    exact: dict[object, graph.Value] = field(default_factory=dict)
+    near: dict[str, list[tuple[np.ndarray, graph.Value]]] = field(default_factory=dict)
 
-    def add(self, v: g.Value, array: np.ndarray) -> None:
+    def add(self, v: graph.Value, array: np.ndarray) -> None:
         if array.dtype.kind != "f":
             self.exact.setdefault((str(v.type), array.tobytes()), v)
         else:
             self.near.setdefault(str(v.type), []).append((_sketch(array), v))
 
-    def like(self, v: g.Value, array: np.ndarray) -> g.Value | None:
+    def find_similar(self, v: graph.Value, array: np.ndarray) -> graph.Value | None:
         if array.dtype.kind != "f":
             return self.exact.get((str(v.type), array.tobytes()))
         mine = _sketch(array)
-        best: tuple[float, g.Value | None] = (NEAR * float(mine[-1]) + TINY, None)
+        best: tuple[float, graph.Value | None] = (SKETCH_RTOL * float(mine[-1]) + SKETCH_ATOL, None)
         for other, value in self.near.get(str(v.type), ()):
             apart = float(np.abs(mine - other).max())
             if apart < best[0] or (apart == best[0] and best[1] is None):

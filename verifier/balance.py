@@ -12,45 +12,45 @@ from dataclasses import replace
 from superopt.rules.functions import NotKnown
 from superopt.rules.rule import Rule
 from superopt.verifier.attributes import Unsupported
-from superopt.verifier.choices import NUMBERS, Ranks
-from superopt.verifier.facts import OutOfTime, start
-from superopt.verifier.instance import attempted, instances
-from superopt.verifier.scope import scope_of
+from superopt.verifier.choices import NUMBER_TYPES, Ranks
+from superopt.verifier.facts import OutOfTime, start_budget
+from superopt.verifier.instance import instance_of_state, instances
+from superopt.verifier.scope import rank_scope
 from superopt.verifier.sizes import Fork, Misfit
 
-DEEPEST = 3  # higher ranks add nothing about broadcasting
-MOST = 2000  # instances checked
+FIRST_MAX_RANK = 3  # higher ranks add nothing about broadcasting
+MAX_INSTANCES = 2000  # instances checked
 
 
-def unbalanced(rule: Rule, seconds: float = 30.0) -> str:
+def imbalance_reason(rule: Rule, seconds: float = 30.0) -> str:
     """Return why the right side may have no type, or another type, where the left side has one; ""
     if the rule is balanced.
 
     Every instance of the left side alone is an instance of the whole rule that leaves no decision
     about sizes. An undecided case counts as unbalanced.
     """
-    widest = scope_of(rule)
-    low = Ranks(widest.least, min(widest.most, DEEPEST))
-    found = _unbalanced(rule, low, seconds)
-    if found == NONE and widest.most > low.most:
-        found = _unbalanced(rule, widest, seconds)
+    widest = rank_scope(rule)
+    low = Ranks(widest.min_rank, min(widest.max_rank, FIRST_MAX_RANK))
+    found = _imbalance_reason(rule, low, seconds)
+    if found == NO_INSTANCE and widest.max_rank > low.max_rank:
+        found = _imbalance_reason(rule, widest, seconds)
     return found
 
 
-NONE = "no instance"
+NO_INSTANCE = "no instance"
 
 
-def _unbalanced(rule: Rule, ranks: Ranks, seconds: float) -> str:
+def _imbalance_reason(rule: Rule, ranks: Ranks, seconds: float) -> str:
     alone = replace(rule, rhs=rule.lhs)
-    start(seconds, 1e9)
+    start_budget(seconds, 1e9)
     count = 0
     try:
-        for one in instances(alone, ranks, NUMBERS[:1], every=True):
+        for one in instances(alone, ranks, NUMBER_TYPES[:1], include_covered=True):
             count += 1
-            if count > MOST:
-                return f"more than {MOST} ways for the left side to fit"
+            if count > MAX_INSTANCES:
+                return f"more than {MAX_INSTANCES} ways for the left side to fit"
             try:
-                whole = attempted(rule, one.state, ranks, NUMBERS[:1])
+                whole = instance_of_state(rule, one.state, ranks, NUMBER_TYPES[:1])
             except Fork:
                 return f"the right side asks for more than the left, for {one}"
             except (Misfit, NotKnown):
@@ -61,4 +61,4 @@ def _unbalanced(rule: Rule, ranks: Ranks, seconds: float) -> str:
         return f"not known: time is over after {count} ways to fit"
     except (Unsupported, NotKnown) as e:
         return f"not known: {e}"
-    return "" if count else NONE
+    return "" if count else NO_INSTANCE

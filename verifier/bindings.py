@@ -9,25 +9,25 @@ from itertools import product
 from superopt.ir.graph import Input
 from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.ops.slicing import PAST_START
-from superopt.rules.functions import NotKnown, Result, sequence
+from superopt.rules.functions import NotKnown, Result, as_tuple
 from superopt.rules.syntax import AttrParam, Param
-from superopt.rules.term import App, At, Compare, Formula, Lit, Name, Seq, Spread, Var, names, walk
-from superopt.te import index as ix
+from superopt.rules.term import App, Subscript, Compare, Formula, Lit, Name, Seq, Spread, Var, free_names, walk
+from superopt.te import index
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Expr
-from superopt.verifier.attributes import NATURALS, Unsupported, levels, limits, options
-from superopt.verifier.choices import NOTES
+from superopt.verifier.attributes import NATURALS_NOTE, Unsupported, option_ranks, scope_limits, attribute_options
+from superopt.verifier.choices import SCOPE_NOTES
 from superopt.verifier.conditions import Conditions
-from superopt.verifier.sizes import Fork, Misfit, nonnegative
+from superopt.verifier.sizes import Fork, Misfit, nonnegative_states
 
-_LATE = {"steps": 1, "starts": 2, "ends": 3}
+_SLICE_ATTRIBUTE_ORDER = {"steps": 1, "starts": 2, "ends": 3}
 
 
-def _attribute(r: Result) -> Attr:
+def _as_attribute(r: Result) -> Attr:
     if isinstance(r, Input):
         raise NotKnown("a value is no attribute")
     if isinstance(r, tuple):
-        return tuple(_attribute(v) for v in r)
+        return tuple(_as_attribute(v) for v in r)
     return r  # type: ignore[return-value]
 
 
@@ -35,8 +35,8 @@ def _attribute(r: Result) -> Attr:
 class Bindings(Conditions):
     """Attributes of the operators of one attempt. deferred: formulas that cannot be checked yet."""
 
-    many: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
-    later: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
+    results_by_term: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    deferred: list[tuple[Op, Types, dict[str, Attr], str, Formula]] = field(default_factory=list)
 
     def attributes(
         self, t: App, operands: Sequence[Tensor | None]
@@ -48,70 +48,70 @@ class Bindings(Conditions):
             bound = self.names.get(t.rest)
             own = {key for key, _ in t.attrs}
             if bound is not None:
-                for pair in sequence(bound):
-                    key, value = sequence(pair)
+                for pair in as_tuple(bound):
+                    key, value = as_tuple(pair)
                     if key not in own:
                         known[str(key)] = value  # type: ignore[assignment]
-            elif self.on_right:
+            elif self.is_right_side:
                 raise NotKnown(t.rest)
             else:
                 open_ += [(key, f"{t.rest}.{key}") for key in t.op.attrs if key not in own]
         for key, f in t.attrs:
             try:
-                known[key] = _attribute(self.formula(f))
+                known[key] = _as_attribute(self.formula_value(f))
             except NotKnown:
-                if self.on_right:
+                if self.is_right_side:
                     raise
                 open_.append((key, f.id if isinstance(f, Name) else f"{t.op.name}.{key}"))
                 if not isinstance(f, Name):
                     pending.append((key, f))
         ranks = [o.rank for o in operands if o is not None]
-        open_.sort(key=lambda one: _LATE.get(one[0], 0))
+        open_.sort(key=lambda one: _SLICE_ATTRIBUTE_ORDER.get(one[0], 0))
         for key, name in open_:
             if any(k == key for k, _ in pending):
-                name = f"{name} {len(self.many)}"
+                name = f"{name} {len(self.results_by_term)}"
             if key not in known:
-                known[key] = self.attribute(t.op, key, name, ranks, known, operands)
-        if t.op.name == "Slice" and not self.on_right and not pending:
+                known[key] = self.choose_attribute(t.op, key, name, ranks, known, operands)
+        if t.op.name == "Slice" and not self.is_right_side and not pending:
             bounds = [f for key, f in t.attrs if key in ("starts", "ends")]
             opened = any(key in ("starts", "ends") for key, _ in open_)
             if not opened and all(isinstance(f, Name) for f in bounds):
-                self.inside(operands[0], known)
+                self.require_in_bounds(operands[0], known)
         return known, pending
 
-    def attribute(
+    def choose_attribute(
         self,
         op: Op,
         key: str,
         name: str,
         ranks: list[int],
-        known: dict[str, Attr],
+        known_attrs: dict[str, Attr],
         operands: Sequence[Tensor | None] = (),
     ) -> Attr:
-        suggested = self.suggested(name)
+        suggested = self.suggested_values(name)
         if suggested is not None:
             return self.choose(name, suggested)  # type: ignore[return-value]
-        listed = self.listed(name, key, ranks)
+        listed = self.listed_values(name, key, ranks)
         if listed is not None:
             return self.choose(name, listed)  # type: ignore[return-value]
-        if key == "perm" and ranks[0] not in self.permuted(name, ranks[0]):
+        if key == "perm" and ranks[0] not in self.permuted_ranks(name, ranks[0]):
             raise Misfit
-        NOTES.update(limits(op, key))
-        some = options(op, key, ranks, known, self.ranks.most, name)
+        SCOPE_NOTES.update(scope_limits(op, key))
+        some = attribute_options(op, key, ranks, known_attrs, self.ranks.max_rank, name)
         if not some:
             raise Misfit
-        n = self.choose(f"{name} of {len(some)}", range(len(some)), levels(op, key, ranks, some))
+        n = self.choose(f"{name} of {len(some)}", range(len(some)), option_ranks(op, key, ranks, some))
         assert isinstance(n, int)
         if op.name == "Slice" and key == "starts" and operands:
-            return self.starts(name, operands[0], known)
+            return self.choose_starts(name, operands[0], known_attrs)
         if op.name == "Slice" and key == "ends" and operands:
-            return self.ends(name, operands[0], known)
-        return some[n](lambda part: self.fresh(f"{name}.{part}"))
+            return self.choose_ends(name, operands[0], known_attrs)
+        return some[n](lambda part: self.fresh_size(f"{name}.{part}"))
 
-    def starts(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
+    def choose_starts(self, name: str, x: Tensor | None, known_attrs: dict[str, Attr]) -> Attr:
         """Choose bounds of slices inside their axes: each axis is a head, the kept part, and a
         tail."""
-        axes, steps = known.get("axes"), known.get("steps")
+        axes, steps = known_attrs.get("axes"), known_attrs.get("steps")
         assert x is not None
         assert isinstance(axes, tuple)
         if isinstance(steps, tuple) and len(steps) != len(axes):
@@ -122,22 +122,22 @@ class Bindings(Conditions):
             assert isinstance(axis, int)
             if not -x.rank <= axis < x.rank:
                 raise Misfit
-            begin = ix.dim(ix.as_index(self.fresh(f"{name}.s{k}")) - 1)
-            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
-            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
-            if not self.same(x.shape[axis], whole):
+            begin = index.dim(index.as_index(self.fresh_size(f"{name}.s{k}")) - 1)
+            end = index.dim(index.as_index(begin) + self.fresh_size(f"{name}.l{k}"))
+            whole = index.dim(index.as_index(end) + self.fresh_size(f"{name}.r{k}") - 1)
+            if not self.are_equal(x.shape[axis], whole):
                 raise Misfit
             if isinstance(steps, tuple) and steps[k] == -1:
-                begin, end = self.backwards(f"{name}.{k}", begin, end)
+                begin, end = self.reversed_bounds(f"{name}.{k}", begin, end)
             out.append(begin)
             ends.append(end)
-        known["ends"] = tuple(ends)
+        known_attrs["ends"] = tuple(ends)
         return tuple(out)
 
-    def inside(self, x: Tensor | None, known: dict[str, Attr]) -> None:
+    def require_in_bounds(self, x: Tensor | None, known_attrs: dict[str, Attr]) -> None:
         """Require that bounds which an earlier operator made canonical do not exceed the end
         here."""
-        some = [known.get(key) for key in ("axes", "starts", "ends", "steps")]
+        some = [known_attrs.get(key) for key in ("axes", "starts", "ends", "steps")]
         axes, starts, ends, steps = some
         if x is None or not isinstance(axes, tuple) or not isinstance(starts, tuple):
             return
@@ -147,32 +147,32 @@ class Bindings(Conditions):
             if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
                 raise Misfit
             back = isinstance(steps, tuple) and steps[k] == -1
-            last = ix.as_index(begin) + 1 if back else end  # type: ignore[arg-type]
+            last = index.as_index(begin) + 1 if back else end  # type: ignore[arg-type]
             if isinstance(last, Expr) and last != x.shape[axis]:
-                beyond = self.fresh(f"inside {len(self.many)}.{k}")
-                if not self.same(x.shape[axis], ix.dim(ix.as_index(last + beyond) - 1)):
+                beyond = self.fresh_size(f"inside {len(self.results_by_term)}.{k}")
+                if not self.are_equal(x.shape[axis], index.dim(index.as_index(last + beyond) - 1)):
                     raise Misfit
 
-    def backwards(self, name: str, begin: Dim, end: Dim) -> tuple[Dim, Dim]:
+    def reversed_bounds(self, name: str, begin: Dim, end: Dim) -> tuple[Dim, Dim]:
         """Return the bounds of a reversed slice, which ends at the first element or earlier."""
-        first = ix.dim(ix.as_index(end) - 1)
+        first = index.dim(index.as_index(end) - 1)
         if self.choose(f"first {name}", (True, False)):
-            if not self.same(begin, 0):
+            if not self.are_equal(begin, 0):
                 raise Misfit
             return first, PAST_START
-        low, high = ix.bounds(ix.as_index(begin))
+        low, high = index.bounds(index.as_index(begin))
         if high is not None and high < 1:
             raise Misfit
         if low is None or low < 1:
-            cases = nonnegative(self.state, ix.polynomial(ix.as_index(ix.as_index(begin) - 1)), "")
+            cases = nonnegative_states(self.state, index.polynomial(index.as_index(index.as_index(begin) - 1)), "")
             if cases is None:
                 raise Unsupported(f"is {begin} at least 1?")
             raise Fork(cases)
-        return first, ix.dim(ix.as_index(begin) - 1)
+        return first, index.dim(index.as_index(begin) - 1)
 
-    def ends(self, name: str, x: Tensor | None, known: dict[str, Attr]) -> Attr:
+    def choose_ends(self, name: str, x: Tensor | None, known_attrs: dict[str, Attr]) -> Attr:
         """Choose ends after the given starts."""
-        starts, axes = known.get("starts"), known.get("axes")
+        starts, axes = known_attrs.get("starts"), known_attrs.get("axes")
         if x is None or not isinstance(starts, tuple) or not isinstance(axes, tuple):
             raise Unsupported("Slice with open ends and no starts")
         if len(starts) != len(axes):
@@ -182,22 +182,22 @@ class Bindings(Conditions):
             if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
                 raise Misfit
             assert isinstance(begin, (int, Expr))
-            end = ix.dim(ix.as_index(begin) + self.fresh(f"{name}.l{k}"))
-            whole = ix.dim(ix.as_index(end) + self.fresh(f"{name}.r{k}") - 1)
-            if not self.same(x.shape[axis], whole):
+            end = index.dim(index.as_index(begin) + self.fresh_size(f"{name}.l{k}"))
+            whole = index.dim(index.as_index(end) + self.fresh_size(f"{name}.r{k}") - 1)
+            if not self.are_equal(x.shape[axis], whole):
                 raise Misfit
             out.append(end)
         return tuple(out)
 
-    def suggested(self, name: str) -> list[object] | None:
+    def suggested_values(self, name: str) -> list[object] | None:
         """Return the values 1, 2 and 3 for a `nat` attribute; the scope of the proof lists that."""
         for p in self.rule.params:
             if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
-                NOTES.add(NATURALS)
+                SCOPE_NOTES.add(NATURALS_NOTE)
                 return [1, 2, 3]
         return None
 
-    def permuted(self, name: str, rank: int) -> set[int]:
+    def permuted_ranks(self, name: str, rank: int) -> set[int]:
         """Return the ranks that the rule declares for the operands that this name permutes, else
         this rank."""
         own = {p.name: p.shape for p in self.rule.params if isinstance(p, Param)}
@@ -210,25 +210,25 @@ class Bindings(Conditions):
                     found.add(len(shape))
         return found or {rank}
 
-    def listed(self, name: str, key: str, ranks: list[int]) -> list[Attr] | None:
+    def listed_values(self, name: str, key: str, ranks: list[int]) -> list[Attr] | None:
         """Return the values that conditions list for an attribute, or for each of the scales of an
         operand; None if they do not."""
         items: dict[int, list[Attr]] = {}
         for f in self.rule.where:
             if not isinstance(f, Compare) or len(f.rest) != 1 or f.rest[0][0] not in ("==", "in"):
                 continue
-            if name not in names(f.first):
+            if name not in free_names(f.first):
                 continue
             ((op, g),) = f.rest
             try:
-                some = sequence(self.formula(g)) if op == "in" else (self.formula(g),)
+                some = as_tuple(self.formula_value(g)) if op == "in" else (self.formula_value(g),)
             except NotKnown:
                 continue
             match f.first:
                 case Name(n) if n == name:
-                    return [_attribute(v) for v in some]
-                case At(Name(n), Lit(int(k))) if n == name and key == "scales":
-                    items[k] = [_attribute(v) for v in some]
+                    return [_as_attribute(v) for v in some]
+                case Subscript(Name(n), Lit(int(k))) if n == name and key == "scales":
+                    items[k] = [_as_attribute(v) for v in some]
                 case _:
                     pass
         if not items or sorted(items) != list(range(ranks[0])):
@@ -246,18 +246,18 @@ class Bindings(Conditions):
                 if f.id not in self.names:
                     self.names[f.id] = full[key]  # type: ignore[assignment]
                 else:
-                    self.agree(self.names[f.id], full[key])
+                    self.require_equal(self.names[f.id], full[key])
         for key, f in pending:
-            self.unified(f, full[key])
+            self.bind_items(f, full[key])
             try:
-                self.fits(t.op, types, full, key, f)
+                self.require_formula(t.op, types, full, key, f)
             except NotKnown:  # a name that is bound outside, or by a condition
-                self.later.append((t.op, types, full, key, f))
+                self.deferred.append((t.op, types, full, key, f))
         if t.rest is not None and t.rest not in self.names:
             rest = tuple((k, v) for k, v in sorted(full.items()) if k not in mentioned)
             self.names[t.rest] = rest  # type: ignore[assignment]
 
-    def unified(self, f: Formula, value: Attr) -> None:
+    def bind_items(self, f: Formula, value: Attr) -> None:
         """Bind the names that are items of a tuple."""
         match f:
             case Name(n) if n not in self.names:
@@ -265,15 +265,15 @@ class Bindings(Conditions):
             case Seq(items) if isinstance(value, tuple) and len(items) == len(value):
                 if not any(isinstance(one, Spread) for one in items):
                     for one, v in zip(items, value, strict=True):
-                        self.unified(one, v)
+                        self.bind_items(one, v)
             case _:
                 pass
 
-    def fits(self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula) -> None:
+    def require_formula(self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula) -> None:
         """Require that a canonical attribute equals a formula."""
-        wanted = {**full, key: _attribute(self.formula(f))}
+        wanted = {**full, key: _as_attribute(self.formula_value(f))}
         try:
             found = dict(_canonical_attrs.__wrapped__(op, types, tuple(wanted.items())))
         except (InferError, ValueError, TypeError, IndexError) as e:
             raise Misfit from e
-        self.agree(found[key], full[key])
+        self.require_equal(found[key], full[key])

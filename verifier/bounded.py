@@ -13,32 +13,32 @@ from dataclasses import replace
 import numpy as np
 
 from superopt.rules.functions import NotKnown
-from superopt.rules.rule import Rule, of_one_shape
+from superopt.rules.rule import Rule, has_one_shape
 from superopt.rules.syntax import Param
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.bind import bind
 from superopt.te.interpret import evaluate_all
 from superopt.te.node import Expr
-from superopt.te.polynomial import NoPolynomial, Polynomials
+from superopt.te.polynomial import NotPolynomial, PolynomialDomain
 from superopt.verifier import facts
 from superopt.verifier.attributes import Unsupported
-from superopt.verifier.choices import NUMBERS, Ranks
+from superopt.verifier.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.facts import OutOfTime
 from superopt.verifier.instance import Instance, instances
-from superopt.verifier.prove import ASSUMES, Limits, prove
-from superopt.verifier.refute import LARGEST, true_at
-from superopt.verifier.scalars import NEAREST
-from superopt.verifier.scope import scope_of, unclear, words
+from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
+from superopt.verifier.refute import MAX_ELEMENTS, holds_at
+from superopt.verifier.scalars import NEAREST_NOTE
+from superopt.verifier.scope import rank_scope, unclear_reason, show_ranks
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
 
-BOUND = 4  # largest size
-MOST = 1 << 10  # shapes checked, over all instances
-RANK = 4
+SIZE_BOUND = 4  # largest size
+MAX_SHAPES = 1 << 10  # shapes checked, over all instances
+MAX_RANK = 4
 EXACT = "exact polynomials"
-BRIEF = 5.0  # seconds
+BRIEF_SECONDS = 5.0  # seconds
 
 
-def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
+def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdict:
     """Prove that both sides of `rule` are equal at all sizes up to `bound`, at ranks up to 4.
 
     Unknown does not mean that they differ: two different polynomials may be equal as functions.
@@ -48,74 +48,74 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = BOUND) -> Verdict:
     def since() -> float:
         return time.thread_time() - begin
 
-    facts.start(seconds, float("inf"))
-    if vague := unclear(rule):
+    facts.start_budget(seconds, float("inf"))
+    if vague := unclear_reason(rule):
         return Unknown(vague, since())
     if any(isinstance(p, Param) and p.kind == "num" for p in rule.params):
         return Unknown("numbers of several types, of which integers have no polynomials", since())
-    ranks = scope_of(rule)
-    ranks = Ranks(ranks.least, min(ranks.most, RANK))
+    ranks = rank_scope(rule)
+    ranks = Ranks(ranks.min_rank, min(ranks.max_rank, MAX_RANK))
     shapes = ways = 0
     fixed, nearest = True, False
     try:
-        for one in instances(rule, ranks, NUMBERS[:1]):
-            if one.roots or one.state.orders:
+        for one in instances(rule, ranks, NUMBER_TYPES[:1]):
+            if one.size_roots or one.state.number_orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1
-            fixed = fixed and not _names(one)  # also if no size up to the bound is valid
-            for sizes in _sizes(one, bound):
+            fixed = fixed and not _open_sizes(one)  # also if no size up to the bound is valid
+            for sizes in _valid_sizes(one, bound):
                 shapes += 1
-                if shapes > MOST or since() > seconds:
-                    return Unknown(f"more than {shapes - 1} shapes", since(), late=True)
-                if not _same(one, sizes, domain := Polynomials()):
+                if shapes > MAX_SHAPES or since() > seconds:
+                    return Unknown(f"more than {shapes - 1} shapes", since(), is_out_of_budget=True)
+                if not _are_equal_at(one, sizes, domain := PolynomialDomain()):
                     return Unknown(f"other polynomials for {one} at {sizes}", since())
-                nearest = nearest or bool(domain.read)
+                nearest = nearest or bool(domain.rationalized)
     except OutOfTime:
-        return Unknown(f"{seconds:g} seconds are over", since(), late=True)
-    except (NoPolynomial, Unsupported, NotKnown, IndexError, RecursionError) as e:
+        return Unknown(f"{seconds:g} seconds are over", since(), is_out_of_budget=True)
+    except (NotPolynomial, Unsupported, NotKnown, IndexError, RecursionError) as e:
         return Unknown(f"{type(e).__name__}: {e}", since())
     if not shapes:
         return Unknown("no instance", since())
-    where = "the one shape there is" if fixed else f"{words(rule, ranks)}, sizes to {bound}"
-    scope = Scope(f"{where}, by {EXACT}", ways, (*ASSUMES, *([NEAREST] if nearest else [])))
+    where = "the one shape there is" if fixed else f"{show_ranks(rule, ranks)}, sizes to {bound}"
+    scope = Scope(f"{where}, by {EXACT}", ways, (*ASSUMPTIONS, *([NEAREST_NOTE] if nearest else [])))
     return Proved(
-        scope, (), (), shapes, 0, since(), ranks.most, "polynomials", bound=0 if fixed else bound
+        scope, (), (), shapes, 0, since(), ranks.max_rank, "polynomials", bound=0 if fixed else bound
     )
 
 
-def _sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
+def _valid_sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
     """Yield all sizes up to `bound` at which the instance exists."""
-    tensors = (*one.inputs, *one.left, *one.right)
-    names = _names(one)
-    if bound ** len(names) > MOST:
+    tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
+    names = _open_sizes(one)
+    if bound ** len(names) > MAX_SHAPES:
         raise Unsupported(f"{len(names)} sizes")
     for values in itertools.product(range(1, bound + 1), repeat=len(names)):
         sizes = dict(zip(names, values, strict=True))
-        if all(true_at(h, sizes) for h in one.state.hypotheses) and all(
-            min((ix.evaluate(d, sizes) for d in t.shape), default=1) >= 1 for t in tensors
+        if all(holds_at(h, sizes) for h in one.state.hypotheses) and all(
+            min((index.evaluate(d, sizes) for d in t.shape), default=1) >= 1 for t in tensors
         ):
             yield sizes
 
 
-def _names(one: Instance) -> list[str]:
+def _open_sizes(one: Instance) -> list[str]:
     """Return the open sizes."""
-    tensors = (*one.inputs, *one.left, *one.right)
+    tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
     return sorted(
         frozenset().union(
-            *(ix.symbols(d) for t in tensors for d in t.shape),
-            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
-            *(ix.symbols(h) for h in one.state.hypotheses),
+            *(index.symbols(d) for t in tensors for d in t.shape),
+            *(index.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
+            *(index.symbols(h) for h in one.state.hypotheses),
         )
     )
 
 
-def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:
+def _are_equal_at(one: Instance, sizes: dict[str, int], domain: PolynomialDomain) -> bool:
     feeds: dict[str, np.ndarray] = {}
     for t in one.inputs:
-        shape = tuple(ix.evaluate(d, sizes) for d in t.shape)
-        if not t.dtype.is_float or np.prod(shape) > LARGEST:
+        shape = tuple(index.evaluate(d, sizes) for d in t.shape)
+        if not t.dtype.is_float or np.prod(shape) > MAX_ELEMENTS:
             raise Unsupported(f"an operand of {t.dtype}{list(shape)}")
-        feeds[t.name] = domain.input(t.name, shape)
+        feeds[t.name] = domain.symbolic_input(t.name, shape)
     bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
     values = evaluate_all(bound, feeds, domain)
     half = len(one.lhs)
@@ -128,10 +128,10 @@ def _same(one: Instance, sizes: dict[str, int], domain: Polynomials) -> bool:
 def best_proof(rule: Rule, limits: Limits) -> Verdict:
     """Prove `rule` for all sizes, or else up to a bound. For operands of one fixed shape the
     bounded proof is complete and faster, so it comes first."""
-    if of_one_shape(rule) and (found := prove_bounded(rule, BRIEF)):
+    if has_one_shape(rule) and (found := prove_bounded(rule, BRIEF_SECONDS)):
         return found
     first = prove(rule, limits)
-    if not isinstance(first, Unknown) or of_one_shape(rule):
+    if not isinstance(first, Unknown) or has_one_shape(rule):
         return first
-    again = prove_bounded(rule, min(limits.seconds, BRIEF))
+    again = prove_bounded(rule, min(limits.seconds, BRIEF_SECONDS))
     return replace(again, seconds=first.seconds + again.seconds) if again else first

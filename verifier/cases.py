@@ -5,72 +5,72 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
 from superopt.verifier.sizes import (
-    MOST_SMALL,
+    MAX_ENUMERATED_SIZE,
     State,
-    bounded,
-    equated,
-    nonnegative,
-    ordered,
-    taken,
-    tidy,
-    wider,
+    bounded_states,
+    equate,
+    nonnegative_states,
+    order_states,
+    assumed_order,
+    normalize_equation,
+    with_not_one,
 )
 
 
-def told(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
+def known_comparison(state: State, fn: str, a: Dim, b: Dim) -> bool | None:
     """Return what the state implies of a == b ("eq"), a < b ("lt") or a <= b ("le"); None if
     nothing."""
     if fn != "eq":
-        return taken(state, _after(a) if fn == "lt" else a, b)
-    if _is_one(a, b) in state.wide or _unequal(a, b) in state.hypotheses:
+        return assumed_order(state, _plus_one(a) if fn == "lt" else a, b)
+    if _symbol_compared_with_one(a, b) in state.not_one or _inequality(a, b) in state.hypotheses:
         return False
-    same = tidy(ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL))
+    same = normalize_equation(index.apply("eq", (index.as_index(a), index.as_index(b)), BOOL))
     return True if same in state.hypotheses else None
 
 
-def either(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
+def comparison_states(state: State, fn: str, a: Dim, b: Dim) -> list[State | None]:
     """Return the states in which the comparison holds, then those in which it does not."""
     if fn != "eq":
-        return ordered(state, _after(a) if fn == "lt" else a, b)
-    one = _is_one(a, b)
-    apart = wider(state, Size(one)) if one else state.given(_unequal(a, b), "")
-    return [*equated(state, a, b), apart]
+        return order_states(state, _plus_one(a) if fn == "lt" else a, b)
+    one = _symbol_compared_with_one(a, b)
+    apart = with_not_one(state, Size(one)) if one else state.with_hypothesis(_inequality(a, b), "")
+    return [*equate(state, a, b), apart]
 
 
-def there(state: State, d: Dim) -> list[State | None] | None:
+def positive_extent_states(state: State, d: Dim) -> list[State | None] | None:
     """Return the states in which an extent of the left side is at least 1, if one symbol decides
     it: n - p with n = p + n', and 4 - n with n = 1, 2 or 3. None if it always is, or no symbol
     decides."""
     if isinstance(d, (int, Size)):  # which is at least 1
         return None
-    gap = ix.as_index(d - 1)
-    low, _ = ix.bounds(gap)
+    gap = index.as_index(d - 1)
+    low, _ = index.bounds(gap)
     if low is not None and low >= 0:
         return None
-    signs = [c < 0 for m, c in ix.polynomial(gap).items() if m]
+    signs = [c < 0 for m, c in index.polynomial(gap).items() if m]
     if signs == [True]:
-        return nonnegative(state, ix.polynomial(gap), "")
-    found = bounded(state, gap) or []
-    return found if found and all(s is None or _freely(state, s) for s in found) else None
+        return nonnegative_states(state, index.polynomial(gap), "")
+    found = bounded_states(state, gap) or []
+    return found if found and all(s is None or _is_fresh_positive(state, s) for s in found) else None
 
 
-def _freely(before: State, after: State) -> bool:
+def _is_fresh_positive(before: State, after: State) -> bool:
     """True if the replacement of a symbol is at least 1 in any case. Else the same question would
     arise for another symbol, and so on."""
     new = (after.sizes[n] for n in after.sizes.keys() - before.sizes.keys())
-    return all((ix.bounds(e)[0] or 0) >= 1 for e in new)
+    return all((index.bounds(e)[0] or 0) >= 1 for e in new)
 
 
-def _after(a: Dim) -> Dim:
-    return ix.dim(ix.as_index(a) + 1)
+def _plus_one(a: Dim) -> Dim:
+    return index.dim(index.as_index(a) + 1)
 
 
-def _is_one(a: Dim, b: Dim) -> str:
+def _symbol_compared_with_one(a: Dim, b: Dim) -> str:
     """Return the symbol that is compared with 1, else ""."""
     for p, q in ((a, b), (b, a)):
         if isinstance(p, Size) and q == 1:
@@ -78,38 +78,38 @@ def _is_one(a: Dim, b: Dim) -> str:
     return ""
 
 
-def _unequal(a: Dim, b: Dim) -> Expr:
-    return ix.apply("ne", (ix.as_index(a), ix.as_index(b)), BOOL)
+def _inequality(a: Dim, b: Dim) -> Expr:
+    return index.apply("ne", (index.as_index(a), index.as_index(b)), BOOL)
 
 
-def _quotient_of_one(gap: ix.Poly) -> list[tuple[Expr, int]] | None:
+def _constant_quotient(gap: index.Poly) -> list[tuple[Expr, int]] | None:
     """Return p and each of its possible values for p // k + c == 0 with numbers k and c; else
     None."""
     match [m for m in gap if m]:
         case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
             first = -int(gap.get((), 0)) * int(k)
-            return [(p, first + r) for r in range(int(k))] if int(k) <= MOST_SMALL else None
+            return [(p, first + r) for r in range(int(k))] if int(k) <= MAX_ENUMERATED_SIZE else None
         case _:
             return None
 
 
-def ones(state: State, a: Dim) -> list[State | None]:
+def unit_states(state: State, a: Dim) -> list[State | None]:
     """Return the states in which a size is 1."""
     if isinstance(a, int):
         return [state] if a == 1 else []
-    poly = ix.polynomial(a)
-    parts = _quotient_of_one(ix.polynomial(ix.as_index(a - 1)))
+    poly = index.polynomial(a)
+    parts = _constant_quotient(index.polynomial(index.as_index(a - 1)))
     ((m, c), *rest) = poly.items()
     if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
-        found = [s for p, n in parts or [(a, 1)] for s in equated(state, ix.dim(p), n)]
-        return [s if s is None or s.sizes != state.sizes else _unit(s, a) for s in found]
+        found = [s for p, n in parts or [(a, 1)] for s in equate(state, index.dim(p), n)]
+        return [s if s is None or s.sizes != state.sizes else _with_unit(s, a) for s in found]
     some: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)
-        some = None if some is None else some.fixed(x.name, Const(1, INDEX), "")
+        some = None if some is None else some.with_size(x.name, Const(1, INDEX), "")
     return [some]
 
 
-def _unit(state: State, a: Expr) -> State:
+def _with_unit(state: State, a: Expr) -> State:
     """Return the state with a composite size that is 1."""
-    return replace(state, units=state.units | {a})
+    return replace(state, unit_sizes=state.unit_sizes | {a})

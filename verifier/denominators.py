@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from superopt.verifier import normal as N
-from superopt.verifier import substitute as S
+from superopt.verifier import normal
+from superopt.verifier import substitute
 from superopt.verifier.facts import Facts
 from superopt.verifier.normal import NF, Term
-from superopt.verifier.simplify import times
+from superopt.verifier.simplify import multiply
 
 
-def without_denominators(d: NF, facts: Facts) -> NF | None:
+def clear_denominators(d: NF, facts: Facts) -> NF | None:
     """Return `d` times a sum that its terms divide by, if that sum is independent of their bound
     variables."""
     for t in d.terms:
         own = frozenset(t.bound)
         for f, e in t.powers:
-            if isinstance(f, N.Total) and e < 0 and f.free.isdisjoint(own):
+            if isinstance(f, normal.Sum) and e < 0 and f.free_vars.isdisjoint(own):
                 n = -min((x for s in d.terms for g, x in s.powers if g is f), default=Fraction(0))
                 if n.denominator != 1 or n > 3:
                     continue
-                return _multiplied(d, f, int(n), facts)
+                return _multiply_by_sum(d, f, int(n), facts)
     return None
 
 
-def _multiplied(d: NF, f: N.Total, n: int, facts: Facts) -> NF:
+def _multiply_by_sum(d: NF, f: normal.Sum, n: int, facts: Facts) -> NF:
     out: list[NF] = []
     for t in d.terms:
         have = sum((e for g, e in t.powers if g is f), Fraction(0))
         rest = Term(
             t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
         )
-        product = N.form((S.close(S.opened(rest)),))
+        product = normal.from_terms((substitute.close(substitute.open_term(rest)),))
         for _ in range(int(have + n)):
-            product = times(product, f.of, facts)
+            product = multiply(product, f.argument, facts)
         out.append(product)
-    return N.plus(*out)
+    return normal.add(*out)

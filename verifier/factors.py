@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class Factor:
     """An atom of a product. `number` orders atoms; `level` is above all variables bound inside."""
 
-    __slots__ = ("free", "level", "number")
+    __slots__ = ("free_vars", "level", "number")
     number: int
     level: int
-    free: frozenset[Var]
+    free_vars: frozenset[Var]
 
     def __hash__(self) -> int:
         return self.number
@@ -64,28 +64,28 @@ class Fn(Factor):
 class Exp(Factor):
     """exp of one term with coefficient 1: powers are multiples of the exponent."""
 
-    __slots__ = ("of",)
+    __slots__ = ("argument",)
 
-    def __init__(self, of: NF) -> None:
-        self.of = of
+    def __init__(self, argument: NF) -> None:
+        self.argument = argument
 
     def __repr__(self) -> str:
-        return f"exp({self.of})"
+        return f"exp({self.argument})"
 
 
-class Total(Factor):
+class Sum(Factor):
     """A sum as one factor, with a negative power: positive powers are expanded."""
 
-    __slots__ = ("of",)
+    __slots__ = ("argument",)
 
-    def __init__(self, of: NF) -> None:
-        self.of = of
+    def __init__(self, argument: NF) -> None:
+        self.argument = argument
 
     def __repr__(self) -> str:
-        return f"({self.of})"
+        return f"({self.argument})"
 
 
-class Top(Factor):
+class Max(Factor):
     """The maximum of pieces, each a value over bound variables under guards."""
 
     __slots__ = ("pieces",)
@@ -101,13 +101,13 @@ class Truth(Factor):
     """An indicator: 1 where an element compares with 0 ("lt", "eq") or a bool element "is" true,
     else 0."""
 
-    __slots__ = ("fn", "of")
+    __slots__ = ("fn", "argument")
 
-    def __init__(self, fn: str, of: NF) -> None:
-        self.fn, self.of = fn, of
+    def __init__(self, fn: str, argument: NF) -> None:
+        self.fn, self.argument = fn, argument
 
     def __repr__(self) -> str:
-        return f"[{self.fn} {self.of}]"
+        return f"[{self.fn} {self.argument}]"
 
 
 class Prod(Factor):
@@ -122,7 +122,7 @@ class Prod(Factor):
         return f"prod({self.piece})"
 
 
-class Key:
+class TermKey:
     """A term without its coefficient, with a cached hash."""
 
     __slots__ = ("_hash", "parts")
@@ -134,4 +134,4 @@ class Key:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Key) and self.parts == other.parts)
+        return self is other or (isinstance(other, TermKey) and self.parts == other.parts)

@@ -14,23 +14,23 @@ from superopt.ir.graph import Constant, Node, Value, producer, results
 from superopt.te.expr import Tensor, placeholder
 from superopt.verifier import bounds, facts, guard, normal, simplify, solver
 from superopt.verifier.algebra import Undefined
-from superopt.verifier.choices import NOTES
-from superopt.verifier.equal import equal
+from superopt.verifier.choices import SCOPE_NOTES
+from superopt.verifier.equal import are_equal
 from superopt.verifier.facts import Facts, OutOfTime
-from superopt.verifier.poly import fresh, of
-from superopt.verifier.prove import ASSUMES, Limits
+from superopt.verifier.poly import fresh_var, atom_poly
+from superopt.verifier.prove import ASSUMPTIONS, Limits
 from superopt.verifier.reader import Reader, Unreadable
-from superopt.verifier.scalars import POWERS
+from superopt.verifier.scalars import POWERS_NOTE
 from superopt.verifier.verdict import Proved, Scope, Unknown
-from superopt.verifier.written import written
+from superopt.verifier.written import constant_tensor
 
 
-def proved_equal(
+def prove_equal(
     a: Value,
     b: Value,
     given: Collection[Value] = (),
     limits: Limits | None = None,
-    until: float = float("inf"),
+    deadline: float = float("inf"),
 ) -> Proved | Unknown:
     """Prove b == a, element by element, for all inputs. given: values that both are computed from
     and that may be anything. deadline: of `time.monotonic()`, besides the limits of CPU time and
@@ -39,8 +39,8 @@ def proved_equal(
     begin = time.thread_time()
     for table in (bounds, guard, normal, simplify, solver):
         table.forget()
-    NOTES.clear()
-    tally = facts.start(limit.seconds, limit.work, until)
+    SCOPE_NOTES.clear()
+    tally = facts.start_budget(limit.seconds, limit.work, deadline)
 
     def since() -> float:
         return time.thread_time() - begin
@@ -49,27 +49,27 @@ def proved_equal(
         return Unknown(f"{a.type} and {b.type}", since())
     try:
         known = _Tensors(frozenset(given))
-        left, right = known.of(a), known.of(b)
+        left, right = known.tensor_of(a), known.tensor_of(b)
         reader = Reader({})
         nothing = Facts()
-        axes = tuple(fresh(reader.dim(d), "i") for d in left.shape)
-        place = tuple(of(v) for v in axes)
+        axes = tuple(fresh_var(reader.dim(d), "i") for d in left.shape)
+        place = tuple(atom_poly(v) for v in axes)
         one = reader.element(left, place, nothing)
         two = reader.element(right, place, nothing)
-        if reader.outside:
-            return Unknown(f"may read outside: {reader.outside[0]}", since())
-        if not equal(one, two, nothing):
+        if reader.out_of_bounds:
+            return Unknown(f"may read outside: {reader.out_of_bounds[0]}", since())
+        if not are_equal(one, two, nothing):
             return Unknown("not shown equal", since())
     except OutOfTime:
-        return Unknown(f"{limit.seconds:.1f} seconds, or the work, are over", since(), late=True)
+        return Unknown(f"{limit.seconds:.1f} seconds, or the work, are over", since(), is_out_of_budget=True)
     except (Unreadable, Undefined) as e:
         return Unknown(f"{type(e).__name__}: {e}", since())
     except RecursionError:
         return Unknown("nested too deep", since())
-    if POWERS in NOTES:
-        return Unknown(f"shown of {POWERS} only", since())
-    scope = Scope("these shapes", 1, (*ASSUMES, *sorted(NOTES)))
-    shown = reader.checked + 1 + tally.matched
+    if POWERS_NOTE in SCOPE_NOTES:
+        return Unknown(f"shown of {POWERS_NOTE} only", since())
+    scope = Scope("these shapes", 1, (*ASSUMPTIONS, *sorted(SCOPE_NOTES)))
+    shown = reader.reads_checked + 1 + tally.matched_sums
     return Proved(scope, (), (), shown, tally.queries, since(), 0)
 
 
@@ -78,16 +78,16 @@ class _Tensors:
     """The tensor of each value, down to given values, inputs and large constants."""
 
     given: frozenset[Value]
-    known: dict[Value, Tensor] = field(default_factory=dict)
+    tensors: dict[Value, Tensor] = field(default_factory=dict)
 
-    def of(self, v: Value) -> Tensor:
+    def tensor_of(self, v: Value) -> Tensor:
         for n in self.nodes(v):
             operands = [None if x is None else self.leaf(x) for x in n.inputs]
             if n.op.compute is None:
                 raise Unreadable(f"{n.op.title} has no tensor expression")
             found = n.op.compute(*operands, **dict(n.attrs))
             every = found if isinstance(found, tuple) else (found,)
-            self.known.update(zip(results(n), every, strict=True))
+            self.tensors.update(zip(results(n), every, strict=True))
         return self.leaf(v)
 
     def nodes(self, v: Value) -> Iterator[Node]:
@@ -110,14 +110,14 @@ class _Tensors:
                     stack.append((p, False))
 
     def leaf(self, v: Value) -> Tensor:
-        found = self.known.get(v)
+        found = self.tensors.get(v)
         if found is None:
-            found = self.known[v] = self.made(v)
+            found = self.tensors[v] = self.make_leaf(v)
         return found
 
-    def made(self, v: Value) -> Tensor:
+    def make_leaf(self, v: Value) -> Tensor:
         if isinstance(v, Constant) and v not in self.given:
-            return written(v, f"v{len(self.known)}")
+            return constant_tensor(v, f"v{len(self.tensors)}")
         if v.type.dtype is None or v.type.shape is None:
             raise Unreadable(f"a value of unknown type: {v.type}")
-        return placeholder(f"v{len(self.known)}", v.type)
+        return placeholder(f"v{len(self.tensors)}", v.type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from superopt.verifier.poly import Poly, made_so_far
+from superopt.verifier.poly import Poly, created_count
 
 
 class Guard:
@@ -54,7 +54,7 @@ def eq(p: Poly) -> Guard:
     return Guard("eq", -p if p.terms and p.terms[-1][1] < 0 else p)
 
 
-def negated(g: Guard) -> Guard:
+def negate(g: Guard) -> Guard:
     match g.kind:
         case "ge":
             return ge(-g.p - 1)
@@ -65,65 +65,65 @@ def negated(g: Guard) -> Guard:
 
 
 @dataclass(slots=True)
-class Tally:
+class ProofBudget:
     """Counters, deadlines and work limit of one proof."""
 
-    quick: int = 0
+    quick_checks: int = 0
     ticks: int = 0
     queries: int = 0
-    matched: int = 0  # sums matched by a bijection
+    matched_sums: int = 0  # sums matched by a bijection
     solver_seconds: float = 0.0
-    deadline: float = float("inf")
-    until: float = float("inf")  # of time.monotonic()
-    look: float = 0.0  # no clock check before
-    begun: int = 0
-    attempts: int = 0
-    most: float = float("inf")
+    cpu_deadline: float = float("inf")
+    wall_deadline: float = float("inf")  # of time.monotonic()
+    next_clock_check: float = 0.0  # no clock check before
+    created_at_start: int = 0
+    attempt_units: int = 0
+    max_work: float = float("inf")
 
-    def work(self) -> int:
+    def work_done(self) -> int:
         """Return the work so far: polynomials created, and attempts at instances."""
-        return made_so_far() - self.begun + AN_ATTEMPT * self.attempts
+        return created_count() - self.created_at_start + WORK_PER_ATTEMPT * self.attempt_units
 
 
-TICKS = 512  # ticks between two looks at the clock
-AN_ATTEMPT = 5  # in polynomials
-TALLY = Tally()
+TICKS_PER_CLOCK_CHECK = 512  # ticks between two looks at the clock
+WORK_PER_ATTEMPT = 5  # in polynomials
+BUDGET = ProofBudget()
 
 
-def in_time() -> None:
+def check_budget() -> None:
     """Raise OutOfTime after the deadline, or if the work exceeds its limit."""
-    if TALLY.work() > TALLY.most:
+    if BUDGET.work_done() > BUDGET.max_work:
         raise OutOfTime
     now = time.monotonic()
-    if now < TALLY.look:
+    if now < BUDGET.next_clock_check:
         return
-    left = min(TALLY.deadline - time.thread_time(), TALLY.until - now)
+    left = min(BUDGET.cpu_deadline - time.thread_time(), BUDGET.wall_deadline - now)
     if left < 0:
         raise OutOfTime
-    TALLY.look = now + left  # CPU time is slow to read and never runs ahead of the clock
+    BUDGET.next_clock_check = now + left  # CPU time is slow to read and never runs ahead of the clock
 
 
-def on_time() -> None:
+def check_deadline() -> None:
     """Raise OutOfTime after the deadline, whatever the work."""
-    if time.thread_time() > TALLY.deadline or time.monotonic() > TALLY.until:
+    if time.thread_time() > BUDGET.cpu_deadline or time.monotonic() > BUDGET.wall_deadline:
         raise OutOfTime
 
 
 def tick() -> None:
     """Check the clock now and then, in loops that may run long."""
-    TALLY.ticks += 1
-    if not TALLY.ticks % TICKS:
-        on_time()
+    BUDGET.ticks += 1
+    if not BUDGET.ticks % TICKS_PER_CLOCK_CHECK:
+        check_deadline()
 
 
 class OutOfTime(Exception):
     """The time or work of the proof is used up."""
 
 
-def start(seconds: float, work: float = float("inf"), until: float = float("inf")) -> Tally:
+def start_budget(seconds: float, max_work: float = float("inf"), wall_deadline: float = float("inf")) -> ProofBudget:
     """Start new counters. OutOfTime is raised after `seconds` of this thread's CPU time, after
     `max_work`, or when `time.monotonic()` reaches `wall_deadline`."""
     global TALLY
     deadline = time.thread_time() + seconds
-    TALLY = Tally(deadline=deadline, until=until, begun=made_so_far(), most=work)
-    return TALLY
+    BUDGET = ProofBudget(cpu_deadline=deadline, wall_deadline=wall_deadline, created_at_start=created_count(), max_work=max_work)
+    return BUDGET

@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any
 
 
-class _Lazy(ModuleType):
+class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         found = getattr(import_module(self.__name__), name)
         setattr(self, name, found)  # later accesses skip __getattr__
         return found
 
 
-z3 = _Lazy("z3")
+z3 = _LazyModule("z3")

@@ -8,68 +8,68 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from superopt.verifier import normal as N
-from superopt.verifier import substitute as S
+from superopt.verifier import normal
+from superopt.verifier import substitute
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
     exponential,
-    hoisted,
-    inverse,
-    odd,
-    over,
+    hoist_guards,
+    reciprocal,
+    odd_function,
+    divide_by_powers,
     power,
-    shared_powers,
+    common_powers,
 )
-from superopt.verifier.facts import Facts, Guard, ge, negated
-from superopt.verifier.monotone import GROW, argument, odd_of, quotient, turned
-from superopt.verifier.normal import NF, Piece, Term, Top
-from superopt.verifier.order import factors, sign
+from superopt.verifier.facts import Facts, Guard, ge, negate
+from superopt.verifier.monotone import INCREASING, function_argument, odd_function_name, is_positive_reciprocal, expand_reciprocal
+from superopt.verifier.normal import NF, Piece, Term, Max
+from superopt.verifier.order import known_signs, sign
 from superopt.verifier.poly import Var
-from superopt.verifier.simplify import opened_piece, outer_guard, simplified_piece, times, under
+from superopt.verifier.simplify import open_piece, outer_guard, simplify_piece, multiply, simplify_under
 
-MOST_SPLITS = 64
+MAX_PIECES = 64
 
 
-def greatest(values: Sequence[NF], facts: Facts) -> NF:
+def max_of(values: Sequence[NF], facts: Facts) -> NF:
     """Return the maximum of several values."""
-    return hoisted(
+    return hoist_guards(
         values,
         facts,
-        lambda args, more: greatest_of([Piece((), frozenset(), a) for a in args], more),
+        lambda args, more: max_of_pieces([Piece((), frozenset(), a) for a in args], more),
     )
 
 
-def greatest_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+def max_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
     """Return the maximum of `a` over fresh variables."""
     own = frozenset(bound)
-    g = _guard_apart(a, own)
+    g = _independent_guard(a, own)
     if g is not None:
-        return hoisted([a], facts, lambda args, more: greatest_over(args[0], bound, more))
+        return hoist_guards([a], facts, lambda args, more: max_over(args[0], bound, more))
     pieces: list[Piece] = []
-    _pieces(a, bound, frozenset(), facts, pieces)
-    return greatest_of(pieces, facts)
+    _split_pieces(a, bound, frozenset(), facts, pieces)
+    return max_of_pieces(pieces, facts)
 
 
-def _guard_apart(a: NF, own: frozenset[Var]) -> Guard | None:
+def _independent_guard(a: NF, bound: frozenset[Var]) -> Guard | None:
     g = outer_guard(a)
-    return g if g is not None and g.p.vars.isdisjoint(own) else None
+    return g if g is not None and g.p.vars.isdisjoint(bound) else None
 
 
-def _pieces(
+def _split_pieces(
     a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts, out: list[Piece]
 ) -> None:
     g = outer_guard(a)
     if g is None:
         out.append(Piece(bound, guards, a))
         return
-    if len(out) > MOST_SPLITS:
+    if len(out) > MAX_PIECES:
         raise Undefined("too many pieces of a maximum")
-    for side in (g, negated(g)):
-        _pieces(under(a, facts.plus(*guards, side)), bound, guards | {side}, facts, out)
+    for side in (g, negate(g)):
+        _split_pieces(simplify_under(a, facts.with_guards(*guards, side)), bound, guards | {side}, facts, out)
 
 
-def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
+def max_of_pieces(pieces: Sequence[Piece], facts: Facts) -> NF:
     """Return the maximum of open pieces whose values have no outer guards."""
     flat: list[Piece] = []
     for p in pieces:
@@ -77,9 +77,9 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
     kept: dict[Piece, None] = {}
     best: Fraction | None = None
     for p in flat:
-        if _lowest(p.value):
+        if _is_negative_infinity(p.value):
             continue
-        done = simplified_piece(p, facts)
+        done = simplify_piece(p, facts)
         if done is None:
             continue
         c = done.value.constant
@@ -88,74 +88,74 @@ def greatest_of(pieces: Sequence[Piece], facts: Facts) -> NF:
             continue
         kept[done] = None
     if best is not None:
-        kept[Piece((), frozenset(), N.constant(best))] = None
-    kept = _sizes_apart(kept, facts)
+        kept[Piece((), frozenset(), normal.constant(best))] = None
+    kept = _split_absolute_products(kept, facts)
     if not kept:
-        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), -1)
-    shift = _common(list(kept))
-    back = N.scaled(shift, -1)
+        return normal.scale(power(normal.fn(INFINITY, (normal.zero(),))), -1)
+    shift = _common_terms(list(kept))
+    back = normal.scale(shift, -1)
     moved = frozenset(
-        S.close_piece(Piece(q.bound, q.guards, N.plus(q.value, back)))
-        for q in map(opened_piece, kept)
+        substitute.close_piece(Piece(q.bound, q.guards, normal.add(q.value, back)))
+        for q in map(open_piece, kept)
     )
     if len(moved) == 1:
         (only,) = moved
         if not only.bound and not only.guards:
-            return N.plus(only.value, shift)
-    return N.plus(_scaled([opened_piece(p) for p in moved], facts), shift)
+            return normal.add(only.value, shift)
+    return normal.add(_hoist_factors([open_piece(p) for p in moved], facts), shift)
 
 
-def _sizes_apart(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:
+def _split_absolute_products(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:
     """Replace max(x y, -x y) by max(x, -x) max(y, -y)."""
     out = dict(pieces)
     for p in pieces:
-        one = p.value.single
+        one = p.value.single_term
         if p not in out or p.bound or p.guards or one is None or one.coefficient < 0:
             continue
-        other = Piece((), frozenset(), N.scaled(p.value, -1))
+        other = Piece((), frozenset(), normal.scale(p.value, -1))
         if other not in out or len(one.powers) < 2:
             continue
         del out[p], out[other]
-        value = N.constant(one.coefficient)
+        value = normal.constant(one.coefficient)
         for f, e in one.powers:
             x = power(f, e)
-            if e.denominator == 1 and int(e) % 2 and (_sign((f, e), facts) or 0) < 1:
-                x = greatest_of([Piece((), frozenset(), y) for y in (x, N.scaled(x, -1))], facts)
-            value = times(value, x, facts)
+            if e.denominator == 1 and int(e) % 2 and (_power_sign((f, e), facts) or 0) < 1:
+                x = max_of_pieces([Piece((), frozenset(), y) for y in (x, normal.scale(x, -1))], facts)
+            value = multiply(value, x, facts)
         out[Piece((), frozenset(), value)] = None
     return out
 
 
-def _sign(p: N.Power, facts: Facts) -> int | None:
-    return sign(Term(Fraction(1), (), frozenset(), (p,)), factors(facts))
+def _power_sign(p: normal.Power, facts: Facts) -> int | None:
+    return sign(Term(Fraction(1), (), frozenset(), (p,)), known_signs(facts))
 
 
-def _scaled(pieces: Sequence[Piece], facts: Facts) -> NF:
+def _hoist_factors(pieces: Sequence[Piece], facts: Facts) -> NF:
     """Replace max(c a, c b) by c max(a, b) for c > 0, and for c = 0 if a value exists."""
     some = any(not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces)
-    shared = shared_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
-    signs = {p: _sign(p, facts) for p in shared}
+    shared = common_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
+    signs = {p: _power_sign(p, facts) for p in shared}
     scale = tuple(p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and some))
     if not scale:
-        return _greatest(pieces, facts)
-    rest = [Piece(p.bound, p.guards, over(p.value, scale)) for p in pieces]
-    out = greatest_of(rest, facts)
-    return times(N.form((Term(Fraction(1), (), frozenset(), scale),)), out, facts)
+        return _max_or_monotone(pieces, facts)
+    rest = [Piece(p.bound, p.guards, divide_by_powers(p.value, scale)) for p in pieces]
+    out = max_of_pieces(rest, facts)
+    return multiply(normal.from_terms((Term(Fraction(1), (), frozenset(), scale),)), out, facts)
 
 
-def _greatest(pieces: Sequence[Piece], facts: Facts) -> NF:
-    grown = _grown(pieces, facts)
-    return power(N.top(frozenset(map(S.close_piece, pieces)))) if grown is None else grown
+def _max_or_monotone(pieces: Sequence[Piece], facts: Facts) -> NF:
+    grown = _hoist_monotone(pieces, facts)
+    return power(normal.maximum(frozenset(map(substitute.close_piece, pieces)))) if grown is None else grown
 
 
-def _lowest(a: NF) -> bool:
+def _is_negative_infinity(a: NF) -> bool:
     """True for -inf."""
-    one = a.single
+    one = a.single_term
     return (
         one is not None
         and one.coefficient < 0
         and len(one.powers) == 1
-        and isinstance(one.powers[0][0], N.Fn)
+        and isinstance(one.powers[0][0], normal.Fn)
         and one.powers[0][0].name == INFINITY
     )
 
@@ -165,45 +165,45 @@ def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
     for t in p.value.terms:
         if t.bound or t.guards or t.coefficient < 0:
             continue
-        f = next((f for f, e in t.powers if isinstance(f, Top) and e == 1), None)
+        f = next((f for f, e in t.powers if isinstance(f, Max) and e == 1), None)
         if f is None:
             continue
         beside = tuple(q for q in t.powers if q[0] is not f)
-        if beside and sign(Term(Fraction(1), (), frozenset(), beside), factors(facts)) != 2:
+        if beside and sign(Term(Fraction(1), (), frozenset(), beside), known_signs(facts)) != 2:
             continue
-        scale = N.form((Term(t.coefficient, (), frozenset(), beside),))
-        rest = N.minus(p.value, N.form((t,)))
+        scale = normal.from_terms((Term(t.coefficient, (), frozenset(), beside),))
+        rest = normal.subtract(p.value, normal.from_terms((t,)))
         for q in f.pieces:
-            inner = opened_piece(q)
-            value = N.plus(times(scale, inner.value, facts), rest)
+            inner = open_piece(q)
+            value = normal.add(multiply(scale, inner.value, facts), rest)
             _flatten(Piece(p.bound + inner.bound, p.guards | inner.guards, value), facts, out)
         return
     out.append(p)
 
 
-def _common(pieces: list[Piece]) -> NF:
+def _common_terms(pieces: list[Piece]) -> NF:
     """Return the terms common to all pieces that do not depend on their bound variables."""
     shared: dict[object, Term] | None = None
     for p in pieces:
         own = frozenset(p.bound)
         here = {
-            t: t for t in p.value.terms if N.free_of(t).isdisjoint(own) and (t.powers or t.bound)
+            t: t for t in p.value.terms if normal.term_free_vars(t).isdisjoint(own) and (t.powers or t.bound)
         }
         shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
     if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
-        return N.zero()
-    return N.form(shared.values() if shared else ())
+        return normal.zero()
+    return normal.from_terms(shared.values() if shared else ())
 
 
-def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
+def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     """Return a maximum of values of one monotone function as that function of a maximum (or
     minimum): exp, 1 / x for positive x, roots and others. None if there is no such function."""
-    plus = _number(pieces[0].value)
-    if plus and all(_number(p.value) == plus for p in pieces):
-        rest = [Piece(p.bound, p.guards, N.minus(p.value, N.constant(plus))) for p in pieces]
-        found = _grown(rest, facts)
-        return None if found is None else N.plus(found, N.constant(plus))
-    values = [one for p in pieces if (one := p.value.single) is not None and one.powers]
+    plus = _added_constant(pieces[0].value)
+    if plus and all(_added_constant(p.value) == plus for p in pieces):
+        rest = [Piece(p.bound, p.guards, normal.subtract(p.value, normal.constant(plus))) for p in pieces]
+        found = _hoist_monotone(rest, facts)
+        return None if found is None else normal.add(found, normal.constant(plus))
+    values = [one for p in pieces if (one := p.value.single_term) is not None and one.powers]
     c = abs(values[0].coefficient) if values else Fraction(0)
     if len(values) < len(pieces) or any(abs(t.coefficient) != c for t in values):
         return None
@@ -211,43 +211,43 @@ def _grown(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     def greatest(args: Sequence[NF], up: bool) -> NF:
         scale = 1 if up else -1
         some = [
-            Piece(p.bound, p.guards, N.scaled(a, scale)) for p, a in zip(pieces, args, strict=True)
+            Piece(p.bound, p.guards, normal.scale(a, scale)) for p, a in zip(pieces, args, strict=True)
         ]
-        return N.scaled(greatest_of(some, facts), scale)
+        return normal.scale(max_of_pieces(some, facts), scale)
 
-    name = odd_of(values[0])
-    if name and all(odd_of(t) == name for t in values):
-        args = [N.scaled(argument(t), t.coefficient / c) for t in values]
-        return hoisted([greatest(args, True)], facts, lambda a, _: N.scaled(odd(name, a[0]), c))
+    name = odd_function_name(values[0])
+    if name and all(odd_function_name(t) == name for t in values):
+        args = [normal.scale(function_argument(t), t.coefficient / c) for t in values]
+        return hoist_guards([greatest(args, True)], facts, lambda a, _: normal.scale(odd_function(name, a[0]), c))
     up = values[0].coefficient > 0
     if any((t.coefficient > 0) != up for t in values):
         return None
     c = c if up else -c
-    if all(isinstance(f, N.Exp) for t in values for f, _ in t.powers):
+    if all(isinstance(f, normal.Exp) for t in values for f, _ in t.powers):
         k = abs(values[0].powers[0][1])
         args = [
-            N.plus(*(N.scaled(f.of, e / k) for f, e in t.powers if isinstance(f, N.Exp)))
+            normal.add(*(normal.scale(f.argument, e / k) for f, e in t.powers if isinstance(f, normal.Exp)))
             for t in values
         ]
-        return N.scaled(exponential(N.scaled(greatest(args, up), k), facts), c)
-    if all(e == -1 for t in values for f, e in t.powers if isinstance(f, N.Total)) and all(
-        map(quotient, values)
+        return normal.scale(exponential(normal.scale(greatest(args, up), k), facts), c)
+    if all(e == -1 for t in values for f, e in t.powers if isinstance(f, normal.Sum)) and all(
+        map(is_positive_reciprocal, values)
     ):
-        args = [turned(t, facts) for t in values]
-        return N.scaled(inverse(greatest(args, not up), facts), c)
+        args = [expand_reciprocal(t, facts) for t in values]
+        return normal.scale(reciprocal(greatest(args, not up), facts), c)
     if any(len(t.powers) > 1 for t in values):
         return None
     (f, _), *_ = values[0].powers
-    name = f.name if isinstance(f, N.Fn) and f.name in GROW and len(f.args) == 1 else ""
+    name = f.name if isinstance(f, normal.Fn) and f.name in INCREASING and len(f.args) == 1 else ""
     if name and all(
-        isinstance(g, N.Fn) and g.name == name and e == 1 for t in values for g, e in t.powers
+        isinstance(g, normal.Fn) and g.name == name and e == 1 for t in values for g, e in t.powers
     ):
-        top = greatest([argument(t) for t in values], up)
-        return hoisted([top], facts, lambda a, _: N.scaled(power(N.fn(name, (a[0],))), c))
+        top = greatest([function_argument(t) for t in values], up)
+        return hoist_guards([top], facts, lambda a, _: normal.scale(power(normal.fn(name, (a[0],))), c))
     return None
 
 
-def _number(a: NF) -> Fraction:
+def _added_constant(a: NF) -> Fraction:
     """Return the constant term."""
     plain = (t.coefficient for t in a.terms if not (t.bound or t.guards or t.powers))
     return next(plain, Fraction(0))

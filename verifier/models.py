@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from random import Random
 
-from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+from superopt.verifier.poly import Atom, ElementIndex, Min, Poly, Quotient, Symbol, Var
 
-SIZES = (1, 2, 3, 4, 7)
-MOST = 8  # models kept
-TRIES = 250
-EXTENSIONS = 3
+SAMPLE_SIZES = (1, 2, 3, 4, 7)
+MAX_MODELS = 8  # models kept
+MAX_TRIES = 250
+TRIES_PER_MODEL = 3
 
 
-class _None(Exception):
+class _EmptyRange(Exception):
     """A variable has no value: its extent is 0."""
 
 
@@ -27,41 +27,41 @@ class Model:
     def __init__(self, rng: Random, style: int, values: dict[Atom, int]) -> None:
         self.rng, self.style, self.values = rng, style, values
 
-    def poly(self, p: Poly) -> int:
+    def poly_value(self, p: Poly) -> int:
         total = 0
         for m, c in p.terms:
             for a in m:
-                c *= self.atom(a)
+                c *= self.atom_value(a)
             total += c
         return total
 
-    def atom(self, a: Atom) -> int:
+    def atom_value(self, a: Atom) -> int:
         found = self.values.get(a)
         if found is None:
-            found = self.values[a] = self._drawn(a)
+            found = self.values[a] = self._draw(a)
         return found
 
-    def _drawn(self, a: Atom) -> int:
+    def _draw(self, a: Atom) -> int:
         match a:
-            case Sym():
-                return max(a.low, SIZES[int(self.rng.random() * len(SIZES))])
+            case Symbol():
+                return max(a.low, SAMPLE_SIZES[int(self.rng.random() * len(SAMPLE_SIZES))])
             case Var():
-                return self._below(self.poly(a.extent))
-            case Chosen():
-                return self._below(self.poly(a.bound))
-            case Quot():
-                q = self.poly(a.q)
+                return self._draw_below(self.poly_value(a.extent))
+            case ElementIndex():
+                return self._draw_below(self.poly_value(a.bound))
+            case Quotient():
+                q = self.poly_value(a.q)
                 if q < 1:
-                    raise _None
-                return self.poly(a.p) // q
-            case Least():
-                return min(self.poly(a.p), self.poly(a.q))
+                    raise _EmptyRange
+                return self.poly_value(a.p) // q
+            case Min():
+                return min(self.poly_value(a.p), self.poly_value(a.q))
             case _:
-                raise _None
+                raise _EmptyRange
 
-    def _below(self, n: int) -> int:
+    def _draw_below(self, n: int) -> int:
         if n < 1:
-            raise _None
+            raise _EmptyRange
         if n == 1:
             return 0
         match (self.style + int(self.rng.random() * 4)) % 4:
@@ -75,52 +75,52 @@ class Model:
                 return int(self.rng.random() * n)
 
     def holds(self, kind: str, p: Poly) -> bool:
-        n = self.poly(p)
+        n = self.poly_value(p)
         return n >= 0 if kind == "ge" else n == 0 if kind == "eq" else n != 0
 
 
-def models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
+def sample_models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
     """Return some models of the hypotheses, perhaps none."""
     rng = Random(7)
     out: list[Model] = []
-    for n in range(TRIES if hypotheses else MOST):
+    for n in range(MAX_TRIES if hypotheses else MAX_MODELS):
         one = Model(rng, n, {})
-        if _satisfied(one, hypotheses):
+        if _satisfies(one, hypotheses):
             out.append(one)
-        if len(out) == MOST:
+        if len(out) == MAX_MODELS:
             break
     return out
 
 
-def extended(some: list[Model], more: tuple[tuple[str, Poly], ...]) -> list[Model]:
+def extend_models(models: list[Model], hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
     """Extend models to more hypotheses."""
     out: list[Model] = []
-    for n in range(EXTENSIONS):
-        for one in some:
+    for n in range(TRIES_PER_MODEL):
+        for one in models:
             trial = Model(one.rng, one.style + n, dict(one.values))
-            if _satisfied(trial, more):
+            if _satisfies(trial, hypotheses):
                 out.append(trial)
-                if len(out) == MOST:
+                if len(out) == MAX_MODELS:
                     return out
     return out
 
 
-def _satisfied(one: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
+def _satisfies(model: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
     try:
-        return all(one.holds(k, p) for k, p in hypotheses)
-    except _None:
+        return all(model.holds(k, p) for k, p in hypotheses)
+    except _EmptyRange:
         return False
 
 
-def fails(some: list[Model], kind: str, p: Poly) -> bool:
+def has_countermodel(models: list[Model], kind: str, p: Poly) -> bool:
     """True if one of the models falsifies the guard."""
-    for model in some:
+    for model in models:
         for _ in range(2):
             trial = Model(model.rng, model.style, dict(model.values))
             try:
                 if not trial.holds(kind, p):
                     return True
-            except _None:
+            except _EmptyRange:
                 break
             if len(trial.values) == len(model.values):
                 break

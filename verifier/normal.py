@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from superopt.verifier import poly as P
+from superopt.verifier import poly
 from superopt.verifier.factors import (
     Exp as Exp,
 )
@@ -24,7 +24,7 @@ from superopt.verifier.factors import (
     Fn as Fn,
 )
 from superopt.verifier.factors import (
-    Key as Key,
+    TermKey as TermKey,
 )
 from superopt.verifier.factors import (
     Num as Num,
@@ -36,17 +36,17 @@ from superopt.verifier.factors import (
     Read as Read,
 )
 from superopt.verifier.factors import (
-    Top as Top,
+    Max as Max,
 )
 from superopt.verifier.factors import (
-    Total as Total,
+    Sum as Sum,
 )
 from superopt.verifier.factors import (
     Truth as Truth,
 )
 from superopt.verifier.facts import Guard
 from superopt.verifier.guard import tick
-from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Var
+from superopt.verifier.poly import Atom, ElementIndex, Min, Poly, Quotient, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Term:
     bound: tuple[Var, ...]
     guards: frozenset[Guard]
     powers: tuple[Power, ...]
-    _keys: list[Key] = field(default_factory=list, compare=False, repr=False)
+    _keys: list[TermKey] = field(default_factory=list, compare=False, repr=False)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TermKey:
         if not self._keys:
-            self._keys.append(Key(self.bound, self.guards, self.powers))
+            self._keys.append(TermKey(self.bound, self.guards, self.powers))
         return self._keys[0]
 
     def __hash__(self) -> int:
@@ -97,7 +97,7 @@ class NF:
 
     def __init__(self, terms: tuple[Term, ...], number: int) -> None:
         self.terms, self.number = terms, number
-        self.level = max((level_of(t) for t in terms), default=0)
+        self.level = max((term_level(t) for t in terms), default=0)
         self._vars: frozenset[Var] | None = None
 
     def __hash__(self) -> int:
@@ -110,7 +110,7 @@ class NF:
     def vars(self) -> frozenset[Var]:
         """The free variables."""
         if self._vars is None:
-            self._vars = frozenset().union(*(free_of(t) for t in self.terms))
+            self._vars = frozenset().union(*(term_free_vars(t) for t in self.terms))
         return self._vars
 
     @property
@@ -124,23 +124,23 @@ class NF:
         return None
 
     @property
-    def single(self) -> Term | None:
+    def single_term(self) -> Term | None:
         """The only term, if it has no guards and no bound variables."""
         if len(self.terms) == 1 and not self.terms[0].bound and not self.terms[0].guards:
             return self.terms[0]
         return None
 
 
-def level_of(t: Term) -> int:
+def term_level(t: Term) -> int:
     """Return a level above the bound variables of a term and of everything inside it."""
     inner = max((f.level for f, _ in t.powers), default=0)
     return max(inner, max((v.level for v in t.bound), default=0))
 
 
-def free_of(t: Term) -> frozenset[Var]:
+def term_free_vars(t: Term) -> frozenset[Var]:
     found: set[Var] = set()
     for f, _ in t.powers:
-        found |= f.free
+        found |= f.free_vars
     for g in t.guards:
         found |= g.p.vars
     for v in t.bound:
@@ -152,22 +152,22 @@ def free_of(t: Term) -> frozenset[Var]:
 
 _FORMS: dict[frozenset[Term], NF] = {}
 _FACTORS: dict[object, Factor] = {}
-_COUNT = [0]
+_CREATED_COUNT = [0]
 
 
 def forget() -> None:
     """Clear the tables."""
     _FORMS.clear()
     _FACTORS.clear()
-    _COUNT[0] = 0
+    _CREATED_COUNT[0] = 0
 
 
-def _number() -> int:
-    _COUNT[0] += 1
-    return _COUNT[0]
+def _next_number() -> int:
+    _CREATED_COUNT[0] += 1
+    return _CREATED_COUNT[0]
 
 
-def form(terms: Iterable[Term]) -> NF:
+def from_terms(terms: Iterable[Term]) -> NF:
     """Return the sum of closed terms."""
     tick()
     merged: dict[object, Term] = {}
@@ -181,12 +181,12 @@ def form(terms: Iterable[Term]) -> NF:
     key = frozenset(rest)
     found = _FORMS.get(key)
     if found is None:
-        rest.sort(key=_order)
-        found = _FORMS[key] = NF(tuple(rest), _number())
+        rest.sort(key=_term_order)
+        found = _FORMS[key] = NF(tuple(rest), _next_number())
     return found
 
 
-def _order(t: Term) -> tuple[object, ...]:
+def _term_order(t: Term) -> tuple[object, ...]:
     return (
         len(t.powers),
         len(t.bound),
@@ -196,20 +196,20 @@ def _order(t: Term) -> tuple[object, ...]:
     )
 
 
-def _factor(key: object, f: Factor, free: frozenset[Var], level: int) -> Factor:
+def _intern_factor(key: object, f: Factor, free: frozenset[Var], level: int) -> Factor:
     found = _FACTORS.get(key)
     if found is None:
-        f.number, f.free, f.level = _number(), free, level
+        f.number, f.free_vars, f.level = _next_number(), free, level
         found = _FACTORS[key] = f
     return found
 
 
-NONE: frozenset[Var] = frozenset()
+NO_VARS: frozenset[Var] = frozenset()
 
 
 def read(name: str, index: tuple[Poly, ...]) -> Factor:
-    free = NONE.union(*(p.vars for p in index))
-    return _factor(("read", name, index), Read(name, index), free, _level(index))
+    free = NO_VARS.union(*(p.vars for p in index))
+    return _intern_factor(("read", name, index), Read(name, index), free, _level(index))
 
 
 def _level(polys: Iterable[Poly]) -> int:
@@ -218,9 +218,9 @@ def _level(polys: Iterable[Poly]) -> int:
     for p in polys:
         for a in p.atoms():
             match a:
-                case Chosen():
+                case ElementIndex():
                     out = max(out, a.element.level)  # type: ignore[attr-defined]
-                case Quot() | Least():
+                case Quotient() | Min():
                     out = max(out, _level((a.p, a.q)))
                 case _:
                     pass
@@ -228,28 +228,28 @@ def _level(polys: Iterable[Poly]) -> int:
 
 
 def num(a: Atom) -> Factor:
-    p = P.of(a)
-    return _factor(("num", a), Num(a), p.vars, _level((p,)))
+    p = poly.atom_poly(a)
+    return _intern_factor(("num", a), Num(a), p.vars, _level((p,)))
 
 
 def fn(name: str, args: tuple[NF, ...]) -> Factor:
-    free = NONE.union(*(a.vars for a in args))
-    return _factor(("fn", name, args), Fn(name, args), free, max(a.level for a in args))
+    free = NO_VARS.union(*(a.vars for a in args))
+    return _intern_factor(("fn", name, args), Fn(name, args), free, max(a.level for a in args))
 
 
-def exp(of: NF) -> Factor:
-    return _factor(("exp", of), Exp(of), of.vars, of.level)
+def exp(argument: NF) -> Factor:
+    return _intern_factor(("exp", argument), Exp(argument), argument.vars, argument.level)
 
 
-def total(of: NF) -> Factor:
-    return _factor(("total", of), Total(of), of.vars, of.level)
+def sum_factor(argument: NF) -> Factor:
+    return _intern_factor(("total", argument), Sum(argument), argument.vars, argument.level)
 
 
-def truth(name: str, of: NF) -> Factor:
-    return _factor(("truth", name, of), Truth(name, of), of.vars, of.level)
+def truth(name: str, argument: NF) -> Factor:
+    return _intern_factor(("truth", name, argument), Truth(name, argument), argument.vars, argument.level)
 
 
-def free_of_piece(p: Piece) -> frozenset[Var]:
+def piece_free_vars(p: Piece) -> frozenset[Var]:
     found = set(p.value.vars)
     for g in p.guards:
         found |= g.p.vars
@@ -258,20 +258,20 @@ def free_of_piece(p: Piece) -> frozenset[Var]:
     return frozenset(found.difference(p.bound))
 
 
-def level_of_piece(p: Piece) -> int:
+def piece_level(p: Piece) -> int:
     return max(p.value.level, max((v.level for v in p.bound), default=0))
 
 
-def top(pieces: frozenset[Piece]) -> Factor:
+def maximum(pieces: frozenset[Piece]) -> Factor:
     """Return the maximum of closed pieces; a set, since max is idempotent."""
-    free = NONE.union(*(free_of_piece(p) for p in pieces))
-    level = max((level_of_piece(p) for p in pieces), default=0)
+    free = NO_VARS.union(*(piece_free_vars(p) for p in pieces))
+    level = max((piece_level(p) for p in pieces), default=0)
     ordered = tuple(sorted(pieces, key=lambda p: (p.value.number, [v.number for v in p.bound])))
-    return _factor(("top", pieces), Top(ordered), free, level)
+    return _intern_factor(("top", pieces), Max(ordered), free, level)
 
 
 def prod(piece: Piece) -> Factor:
-    return _factor(("prod", piece), Prod(piece), free_of_piece(piece), level_of_piece(piece))
+    return _intern_factor(("prod", piece), Prod(piece), piece_free_vars(piece), piece_level(piece))
 
 
 # --- building -------------------------------------------------------------------------------------
@@ -280,34 +280,34 @@ ZERO = "zero"
 
 
 def zero() -> NF:
-    return form(())
+    return from_terms(())
 
 
 def constant(c: Fraction | int) -> NF:
-    return form((Term(Fraction(c), (), frozenset(), ()),)) if c else form(())
+    return from_terms((Term(Fraction(c), (), frozenset(), ()),)) if c else from_terms(())
 
 
-def one_of(f: Factor, power: Fraction | int = 1) -> NF:
-    return form((Term(Fraction(1), (), frozenset(), ((f, Fraction(power)),)),))
+def factor_power(f: Factor, power: Fraction | int = 1) -> NF:
+    return from_terms((Term(Fraction(1), (), frozenset(), ((f, Fraction(power)),)),))
 
 
-def scaled(a: NF, c: Fraction | int) -> NF:
+def scale(a: NF, c: Fraction | int) -> NF:
     if c == 1:
         return a
     if not c:
-        return form(())
-    return form(Term(t.coefficient * c, t.bound, t.guards, t.powers) for t in a.terms)
+        return from_terms(())
+    return from_terms(Term(t.coefficient * c, t.bound, t.guards, t.powers) for t in a.terms)
 
 
-def plus(*forms: NF) -> NF:
-    return form(t for a in forms for t in a.terms)
+def add(*forms: NF) -> NF:
+    return from_terms(t for a in forms for t in a.terms)
 
 
-def minus(a: NF, b: NF) -> NF:
-    return plus(a, scaled(b, -1))
+def subtract(a: NF, b: NF) -> NF:
+    return add(a, scale(b, -1))
 
 
-def number(p: Poly) -> NF:
+def from_poly(p: Poly) -> NF:
     """Return an index or size as a number."""
     out: list[Term] = []
     for m, c in p.terms:
@@ -316,10 +316,10 @@ def number(p: Poly) -> NF:
             f = num(a)
             powers[f] = powers.get(f, Fraction(0)) + 1
         out.append(Term(Fraction(c), (), frozenset(), tuple(sorted(powers.items()))))
-    return form(out)
+    return from_terms(out)
 
 
-def merged(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
+def merge_powers(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:
     """Return the product of two products."""
     powers = dict(a)
     for f, e in b:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-Mono = tuple["Atom", ...]
+Monomial = tuple["Atom", ...]
 
 
 class Atom:
@@ -28,7 +28,7 @@ class Atom:
         return self.number < other.number
 
 
-class Sym(Atom):
+class Symbol(Atom):
     """A symbolic size, at least `low`."""
 
     __slots__ = ("low", "name")
@@ -53,7 +53,7 @@ class Var(Atom):
         return self.name
 
 
-class Quot(Atom):
+class Quotient(Atom):
     """p // q, rounded down, q >= 1."""
 
     __slots__ = ("p", "q")
@@ -65,7 +65,7 @@ class Quot(Atom):
         return f"({self.p}) // ({self.q})"
 
 
-class Least(Atom):
+class Min(Atom):
     """min(p, q)."""
 
     __slots__ = ("p", "q")
@@ -77,7 +77,7 @@ class Least(Atom):
         return f"min({self.p}, {self.q})"
 
 
-class Chosen(Atom):
+class ElementIndex(Atom):
     """An integer element of a tensor used as an index; its value is unknown."""
 
     __slots__ = ("bound", "element")
@@ -94,7 +94,7 @@ class Poly:
 
     __slots__ = ("_vars", "number", "terms")
 
-    def __init__(self, terms: tuple[tuple[Mono, int], ...], number: int) -> None:
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...], number: int) -> None:
         self.terms, self.number = terms, number
         self._vars: frozenset[Var] | None = None
 
@@ -116,7 +116,7 @@ class Poly:
         out = dict(self.terms)
         for m, c in b.terms:
             out[m] = out.get(m, 0) + c
-        return made(out)
+        return from_terms(out)
 
     def __sub__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
@@ -126,25 +126,25 @@ class Poly:
         out = dict(self.terms)
         for m, c in other.terms:
             out[m] = out.get(m, 0) - c
-        return made(out)
+        return from_terms(out)
 
     def __neg__(self) -> Poly:
-        return self.times(-1)
+        return self.scale(-1)
 
     def __mul__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
-            return self.times(other)
-        out: dict[Mono, int] = {}
+            return self.scale(other)
+        out: dict[Monomial, int] = {}
         for m, c in self.terms:
             for n, d in other.terms:
                 key = tuple(sorted((*m, *n))) if m and n else m or n
                 out[key] = out.get(key, 0) + c * d
-        return made(out)
+        return from_terms(out)
 
-    def times(self, k: int) -> Poly:
+    def scale(self, k: int) -> Poly:
         if k == 1:
             return self
-        return made({m: c * k for m, c in self.terms})
+        return from_terms({m: c * k for m, c in self.terms})
 
     @property
     def value(self) -> int | None:
@@ -165,9 +165,9 @@ class Poly:
                     match a:
                         case Var():
                             found.add(a)
-                        case Quot() | Least():
+                        case Quotient() | Min():
                             found |= a.p.vars | a.q.vars
-                        case Chosen():
+                        case ElementIndex():
                             found |= free_vars(a.element)
                         case _:
                             pass
@@ -184,11 +184,11 @@ def free_vars(element: object) -> frozenset[Var]:
     return element.vars  # type: ignore[attr-defined,no-any-return]
 
 
-_POLYS: dict[frozenset[tuple[Mono, int]], Poly] = {}
+_POLYS: dict[frozenset[tuple[Monomial, int]], Poly] = {}
 _CONSTANTS: dict[int, Poly] = {}
 _ATOMS: dict[object, Atom] = {}
-_COUNT = [0]
-_BEFORE = [0]  # the count when the tables were last cleared
+_CREATED_COUNT = [0]
+_COUNT_AT_FORGET = [0]  # the count when the tables were last cleared
 
 
 def forget() -> None:
@@ -197,85 +197,85 @@ def forget() -> None:
     _POLYS.clear()
     _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
     _ATOMS.clear()
-    _BEFORE[0] = _COUNT[0]
+    _COUNT_AT_FORGET[0] = _CREATED_COUNT[0]
 
 
-def made_so_far() -> int:
+def created_count() -> int:
     """Return how many polynomials and atoms were created: a measure of work without a clock."""
-    return _COUNT[0]
+    return _CREATED_COUNT[0]
 
 
-def _number() -> int:
-    _COUNT[0] += 1
-    return _COUNT[0] - _BEFORE[0]
+def _next_number() -> int:
+    _CREATED_COUNT[0] += 1
+    return _CREATED_COUNT[0] - _COUNT_AT_FORGET[0]
 
 
-def _number_of(n: int) -> int:
+def _constant_number(n: int) -> int:
     """Return the number of a constant, which survives `forget`: below all other numbers."""
     return -2 * n - 2 if n >= 0 else 2 * n - 1
 
 
-def _interned(key: object, atom: Atom) -> Atom:
+def _intern(key: object, atom: Atom) -> Atom:
     found = _ATOMS.get(key)
     if found is None:
-        atom.number, atom.poly = _number(), None
+        atom.number, atom.poly = _next_number(), None
         found = _ATOMS[key] = atom
     return found
 
 
-def made(terms: Mapping[Mono, int]) -> Poly:
+def from_terms(terms: Mapping[Monomial, int]) -> Poly:
     """Return the polynomial with these terms."""
     key = frozenset([t for t in terms.items() if t[1]])
     found = _POLYS.get(key)
     if found is None:
         rest = tuple(sorted(key, key=_term_order) if len(key) > 1 else key)
         constant = not rest or (len(rest) == 1 and not rest[0][0])
-        number = _number_of(rest[0][1] if rest else 0) if constant else _number()
+        number = _constant_number(rest[0][1] if rest else 0) if constant else _next_number()
         found = _POLYS[key] = Poly(rest, number)
     return found
 
 
-def _term_order(t: tuple[Mono, int]) -> tuple[int, list[int]]:
+def _term_order(t: tuple[Monomial, int]) -> tuple[int, list[int]]:
     return len(t[0]), [a.number for a in t[0]]
 
 
 def const(n: int) -> Poly:
     found = _CONSTANTS.get(n)
     if found is None:
-        found = _CONSTANTS[n] = made({(): n})
+        found = _CONSTANTS[n] = from_terms({(): n})
     return found
 
 
-def of(a: Atom) -> Poly:
+def atom_poly(a: Atom) -> Poly:
     if a.poly is None:
-        a.poly = made({(a,): 1})
+        a.poly = from_terms({(a,): 1})
     return a.poly
 
 
-def sym(name: str, low: int = 1) -> Poly:
-    return of(_interned(("sym", name), Sym(name, low)))
+def symbol(name: str, low: int = 1) -> Poly:
+    return atom_poly(_intern(("sym", name), Symbol(name, low)))
 
 
-def fresh(extent: Poly, name: str = "k") -> Var:
+def fresh_var(extent: Poly, name: str = "k") -> Var:
     """Return a new variable."""
     v = Var(name, extent, 0)
-    v.number, v.poly = _number(), None
+    v.number, v.poly = _next_number(), None
     v.name = f"{name}{v.number}"
     return v
 
 
-def closed(level: int, extent: Poly) -> Var:
+def bound_var(level: int, extent: Poly) -> Var:
     """Return the bound variable of a level: one for each extent."""
-    found = _interned(("var", level, extent), Var(f"b{level}", extent, level))
+    found = _intern(("var", level, extent), Var(f"b{level}", extent, level))
     assert isinstance(found, Var)
     return found
 
 
-def quot_atom(p: Poly, q: Poly) -> Atom:
-    return _interned(("quot", p, q), Quot(p, q))
+def quotient_atom(p: Poly, q: Poly) -> Atom:
+    return _intern(("quot", p, q), Quotient(p, q))
 
 
-def least(p: Poly, q: Poly) -> Poly:
+def minimum(p: Poly, q: Poly) -> Poly:
     """Return min(p, q), decided only if the difference is constant."""
     if p is q:
         return p
@@ -284,21 +284,21 @@ def least(p: Poly, q: Poly) -> Poly:
         return p if gap >= 0 else q
     if q.number < p.number:
         p, q = q, p
-    return of(_interned(("least", p, q), Least(p, q)))
+    return atom_poly(_intern(("least", p, q), Min(p, q)))
 
 
-def most(p: Poly, q: Poly) -> Poly:
-    return -least(-p, -q)
+def maximum(p: Poly, q: Poly) -> Poly:
+    return -minimum(-p, -q)
 
 
-def chosen(element: object, bound: Poly) -> Poly:
-    return of(_interned(("chosen", element, bound), Chosen(element, bound)))
+def element_index(element: object, bound: Poly) -> Poly:
+    return atom_poly(_intern(("chosen", element, bound), ElementIndex(element, bound)))
 
 
-def linear_in(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
+def linear_coefficients(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
     """Return (a, b) with p = a * v + b and no v in either; None if p is not linear in v."""
-    a: dict[Mono, int] = {}
-    b: dict[Mono, int] = {}
+    a: dict[Monomial, int] = {}
+    b: dict[Monomial, int] = {}
     for m, c in p.terms:
         n = m.count(v)
         if n > 1:
@@ -308,21 +308,21 @@ def linear_in(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
             a[m[:k] + m[k + 1 :]] = c
         else:
             b[m] = c
-    first, rest = made(a), made(b)
+    first, rest = from_terms(a), from_terms(b)
     if isinstance(v, Var) and (v in first.vars or v in rest.vars):
         return None
     return first, rest
 
 
-def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
+def divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """Return (quotient, remainder) by the terms of `p` that the monomial `q` divides."""
     if len(q.terms) != 1:
         if p is q:
             return const(1), const(0)
         return const(0), p
     ((qm, qc),) = q.terms
-    whole: dict[Mono, int] = {}
-    rest: dict[Mono, int] = {}
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
     for m, c in p.terms:
         left = list(m)
         try:
@@ -337,10 +337,10 @@ def divided(p: Poly, q: Poly) -> tuple[Poly, Poly]:
                 whole[tuple(left)] = c // qc
         else:
             whole[tuple(left)] = c // qc
-    return made(whole), made(rest)
+    return from_terms(whole), from_terms(rest)
 
 
-def within(m: Mono, n: Mono) -> bool:
+def monomial_divides(m: Monomial, n: Monomial) -> bool:
     """True if the monomial m divides n."""
     left = list(n)
     for a in m:
@@ -350,20 +350,20 @@ def within(m: Mono, n: Mono) -> bool:
     return True
 
 
-def replaced(p: Poly, old: Mono, new: Mono) -> Poly:
+def replace_product(p: Poly, old: Monomial, new: Monomial) -> Poly:
     """Return `p` with the product `new` in place of `old` in each term that contains it."""
-    out = made({})
+    out = from_terms({})
     for m, c in p.terms:
-        if within(old, m):
+        if monomial_divides(old, m):
             left = list(m)
             for a in old:
                 left.remove(a)
             m = tuple(sorted((*left, *new)))
-        out = out + made({m: c})
+        out = out + from_terms({m: c})
     return out
 
 
-def divided_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
+def divide_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """Return (quotient, remainder) by a polynomial of several terms: n k + k + j is k (n + 1) +
     j."""
     lead, c = q.terms[-1]
@@ -371,7 +371,7 @@ def divided_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     if c < -1:
         return whole, p
     for _ in range(8):
-        part, _ = divided(p, made({lead: c}))
+        part, _ = divide(p, from_terms({lead: c}))
         if not part.terms:
             break
         whole, p = whole + part, p - part * q

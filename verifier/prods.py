@@ -7,23 +7,23 @@ the exponential of a sum.
 
 from __future__ import annotations
 
-from superopt.verifier import normal as N
-from superopt.verifier import substitute as S
-from superopt.verifier.algebra import Undefined, exponential, hoisted, power
-from superopt.verifier.facts import Facts, Guard, negated
+from superopt.verifier import normal
+from superopt.verifier import substitute
+from superopt.verifier.algebra import Undefined, exponential, hoist_guards, power
+from superopt.verifier.facts import Facts, Guard, negate
 from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import (
-    opened_piece,
+    open_piece,
     outer_guard,
-    settled,
-    summed,
-    times,
-    under,
-    where,
+    normalize_domain,
+    sum_over,
+    multiply,
+    simplify_under,
+    restrict,
 )
 
-MOST_DEEP = 8  # nested guards that are split
+MAX_GUARD_DEPTH = 8  # nested guards that are split
 
 
 def product_over(
@@ -33,51 +33,51 @@ def product_over(
     none."""
     g = outer_guard(a)
     if g is None:
-        return _over(a, bound, guards, facts)
+        return _product_over_unguarded(a, bound, guards, facts)
     if g.p.vars.isdisjoint(bound):
-        return hoisted([a], facts, lambda args, more: product_over(args[0], bound, more, guards))
-    if len(guards) >= MOST_DEEP:
+        return hoist_guards([a], facts, lambda args, more: product_over(args[0], bound, more, guards))
+    if len(guards) >= MAX_GUARD_DEPTH:
         raise Undefined("too many parts of a product")
-    out = N.constant(1)
-    for side in (g, negated(g)):
-        part = under(a, facts.plus(*guards, side))
-        out = times(out, product_over(part, bound, facts, guards | {side}), facts)
+    out = normal.constant(1)
+    for side in (g, negate(g)):
+        part = simplify_under(a, facts.with_guards(*guards, side))
+        out = multiply(out, product_over(part, bound, facts, guards | {side}), facts)
     return out
 
 
-def _over(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> NF:
+def _product_over_unguarded(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> NF:
     """Return the product of a value without outer guards."""
-    found = settled(bound, guards, facts)
+    found = normalize_domain(bound, guards, facts)
     if found is None:
-        return N.constant(1)
+        return normal.constant(1)
     bound, guards, env = found
-    a = S.form_at(a, env)
+    a = substitute.form_at(a, env)
     apart = next((g for g in sorted(guards) if g.p.vars.isdisjoint(bound)), None)
     if apart is not None:  # a guard on the outer index
-        inner = _over(a, bound, guards - {apart}, facts.plus(apart))
-        return N.plus(where(inner, apart, facts), where(N.constant(1), negated(apart), facts))
+        inner = _product_over_unguarded(a, bound, guards - {apart}, facts.with_guards(apart))
+        return normal.add(restrict(inner, apart, facts), restrict(normal.constant(1), negate(apart), facts))
     if not bound:
         return a
-    one = a.single
+    one = a.single_term
     if one is None or not one.powers:
-        return _prod(a, bound, guards)
-    out = N.constant(1)
+        return _prod_factor(a, bound, guards)
+    out = normal.constant(1)
     if one.coefficient != 1:
-        out = _prod(N.constant(one.coefficient), bound, guards)
+        out = _prod_factor(normal.constant(one.coefficient), bound, guards)
     for f, e in one.powers:
-        if isinstance(f, N.Exp):
+        if isinstance(f, normal.Exp):
             inside = [
-                Term(t.coefficient * e, t.bound, t.guards | guards, t.powers) for t in f.of.terms
+                Term(t.coefficient * e, t.bound, t.guards | guards, t.powers) for t in f.argument.terms
             ]
-            out = times(out, exponential(summed(N.form(inside), bound, facts), facts), facts)
-        elif isinstance(f, N.Prod) and e == 1:
-            q = opened_piece(f.piece)
+            out = multiply(out, exponential(sum_over(normal.from_terms(inside), bound, facts), facts), facts)
+        elif isinstance(f, normal.Prod) and e == 1:
+            q = open_piece(f.piece)
             inner = product_over(q.value, (*bound, *q.bound), facts, guards | q.guards)
-            out = times(out, inner, facts)
+            out = multiply(out, inner, facts)
         else:
-            out = times(out, _prod(power(f, e), bound, guards), facts)
+            out = multiply(out, _prod_factor(power(f, e), bound, guards), facts)
     return out
 
 
-def _prod(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard]) -> NF:
-    return power(N.prod(S.close_piece(Piece(bound, guards, a))))
+def _prod_factor(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard]) -> NF:
+    return power(normal.prod(substitute.close_piece(Piece(bound, guards, a))))

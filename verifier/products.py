@@ -7,14 +7,14 @@ from collections.abc import Collection
 
 from superopt.rules.rule import Rule
 from superopt.rules.term import Binary, Lit, Name, walk
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Const, Expr, Size
 
-MOST_FACTORINGS = 4
+MAX_FACTORINGS = 4
 
 
-def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
+def factorings(gap: index.Poly) -> list[dict[str, int]] | None:
     """Return all solutions of a * b * c == n if they are few, else None."""
     terms = [(m, c) for m, c in gap.items() if m]
     if len(terms) != 1 or () not in gap:
@@ -39,10 +39,10 @@ def factorings(gap: ix.Poly) -> list[dict[str, int]] | None:
                 fill(k + 1, left // d, so_far | {names[k]: d})
 
     fill(0, n, {})
-    return out if len(out) <= MOST_FACTORINGS else None
+    return out if len(out) <= MAX_FACTORINGS else None
 
 
-def differences(rule: Rule) -> frozenset[tuple[str, int]]:
+def mentioned_differences(rule: Rule) -> frozenset[tuple[str, int]]:
     """Return (n, 1) for each n - 1 in a rule."""
     found = set()
     for p in (q for side in (*rule.lhs, *rule.rhs) for q in walk(side)):
@@ -52,31 +52,31 @@ def differences(rule: Rule) -> frozenset[tuple[str, int]]:
     return frozenset(found)
 
 
-def mentions(x: Expr, s: Size) -> bool:
-    return s.name in ix.symbols(x)
+def has_size(x: Expr, s: Size) -> bool:
+    return s.name in index.symbols(x)
 
 
-def linear(e: Expr, s: Size) -> tuple[Expr, Expr] | None:
+def linear_coefficients(e: Expr, s: Size) -> tuple[Expr, Expr] | None:
     """Return (a, b) for a s + b; None if s is absent or not linear."""
-    terms = ix.polynomial(e)
+    terms = index.polynomial(e)
     times = {tuple(x for x in m if x != s): c for m, c in terms.items() if m.count(s) == 1}
     rest = {m: c for m, c in terms.items() if s not in m}
     if len(times) + len(rest) < len(terms) or not times:
         return None
-    if any(mentions(x, s) for m in (*times, *rest) for x in m):
+    if any(has_size(x, s) for m in (*times, *rest) for x in m):
         return None
-    return ix.from_polynomial(times), ix.from_polynomial(rest)
+    return index.from_polynomial(times), index.from_polynomial(rest)
 
 
-def balanced(gap: ix.Poly, sign: str) -> str:
+def show_equation(gap: index.Poly, sign: str) -> str:
     """Return the text of gap == 0 (or > 0, or >= 0), with negative terms moved to the other
     side."""
     sides = ({m: c for m, c in gap.items() if c > 0}, {m: -c for m, c in gap.items() if c < 0})
-    left, right = (str(ix.from_polynomial(side)) for side in sides)
-    return f"{_bare(left)} {sign} {_bare(right)}"
+    left, right = (str(index.from_polynomial(side)) for side in sides)
+    return f"{_strip_parentheses(left)} {sign} {_strip_parentheses(right)}"
 
 
-def _bare(text: str) -> str:
+def _strip_parentheses(text: str) -> str:
     """Strip the parentheses around the whole text."""
     depth = 0
     for n, c in enumerate(text):
@@ -86,7 +86,7 @@ def _bare(text: str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-def reduced(gap: ix.Poly) -> ix.Poly:
+def drop_common_factors(gap: index.Poly) -> index.Poly:
     """Divide by the factors common to all terms (sizes are at least 1)."""
     if not gap:
         return gap
@@ -95,7 +95,7 @@ def reduced(gap: ix.Poly) -> ix.Poly:
     for m in gap:
         sizes = [x for x in m if isinstance(x, Size)]
         shared = sizes if shared is None else [x for x in dict.fromkeys(shared) if x in sizes]
-    out: ix.Poly = {}
+    out: index.Poly = {}
     for m, c in gap.items():
         left = list(m)
         for x in dict.fromkeys(shared or ()):
@@ -104,29 +104,29 @@ def reduced(gap: ix.Poly) -> ix.Poly:
     return out
 
 
-def whole_groups(gap: ix.Poly) -> tuple[str, list[Expr]] | None:
+def solve_multiple(gap: index.Poly) -> tuple[str, list[Expr]] | None:
     """Solve (n // g) * g == n: n is a multiple of g."""
     for m in gap:
         for x in m:
             match x:
                 case Apply("floordiv", (Size(name), g), _):
-                    wanted = ix.as_index(ix.as_index(x * g) - Size(name))
-                    poly = ix.polynomial(wanted)
-                    if reduced(poly) == gap or reduced({k: -c for k, c in poly.items()}) == gap:
-                        return name, [ix.as_index(Size(f"{name}'") * g)]
+                    wanted = index.as_index(index.as_index(x * g) - Size(name))
+                    poly = index.polynomial(wanted)
+                    if drop_common_factors(poly) == gap or drop_common_factors({k: -c for k, c in poly.items()}) == gap:
+                        return name, [index.as_index(Size(f"{name}'") * g)]
                 case _:
                     pass
     return None
 
 
-def multiples(gap: ix.Poly, spoken: Collection[tuple[str, int]]) -> tuple[str, list[Expr]] | None:
+def solve_remainder(gap: index.Poly, mentioned: Collection[tuple[str, int]]) -> tuple[str, list[Expr]] | None:
     """Solve p % g == c for p = n + r: n is a multiple of g, less r, plus c. Return the values of n.
     mentioned: the differences n - c in the rule, which become products."""
     left = dict(gap)
     c = left.pop((), 0)
     match list(left.items()):
         case [((Apply("mod", (p, g), _),), sign)] if abs(sign) == 1:
-            poly = ix.polynomial(p)
+            poly = index.polynomial(p)
         case _:
             return None
     c *= -sign
@@ -134,17 +134,17 @@ def multiples(gap: ix.Poly, spoken: Collection[tuple[str, int]]) -> tuple[str, l
     if c < 0 or (c and c >= whole):
         return None
     for m, k in poly.items():
-        if len(m) != 1 or abs(k) != 1 or not isinstance(m[0], Size) or mentions(g, m[0]):
+        if len(m) != 1 or abs(k) != 1 or not isinstance(m[0], Size) or has_size(g, m[0]):
             continue
         rest = {n: x * k for n, x in poly.items() if n != m}
-        if any(mentions(x, m[0]) for n in rest for x in n):
+        if any(has_size(x, m[0]) for n in rest for x in n):
             continue
-        r = ix.from_polynomial({**rest, (): rest.get((), 0) - k * c})
-        low, _ = ix.bounds(r)
+        r = index.from_polynomial({**rest, (): rest.get((), 0) - k * c})
+        low, _ = index.bounds(r)
         if low is None or low < -max(whole, 1):
             continue
         some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so it is g or more, or 0
-        if isinstance(r, Const) and (m[0].name, -low) in spoken:  # n - 1 is 2 n', not 2 n' - 2
-            return m[0].name, [Const(-low, INDEX), ix.as_index(some * g - r)]
-        return m[0].name, [ix.as_index((some if low >= 0 else some - 1) * g - r)]
+        if isinstance(r, Const) and (m[0].name, -low) in mentioned:  # n - 1 is 2 n', not 2 n' - 2
+            return m[0].name, [Const(-low, INDEX), index.as_index(some * g - r)]
+        return m[0].name, [index.as_index((some if low >= 0 else some - 1) * g - r)]
     return None

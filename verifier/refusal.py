@@ -10,17 +10,17 @@ from functools import lru_cache
 from random import Random
 
 from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Const, Expr
-from superopt.verifier.refute import true_at
+from superopt.verifier.refute import holds_at
 
-TRIES = 12
-MORE = 200  # if none of these satisfies the hypotheses
-ENOUGH = 4  # refused sizes before giving up
+MAX_TRIES = 12
+MAX_TRIES_UNMATCHED = 200  # if none of these satisfies the hypotheses
+MAX_REFUSALS = 4  # refused sizes before giving up
 
 
-def accepted(
+def accepted_sizes(
     op: Op,
     operands: Sequence[Tensor | None],
     attrs: Sequence[tuple[str, Attr]],
@@ -28,17 +28,17 @@ def accepted(
 ) -> Mapping[str, int] | None:
     """Return sizes at which the operator accepts the operands, None if none were found."""
     types = tuple(None if o is None else o.type for o in operands)
-    kinds = tuple(_kinds(v) for _, v in attrs)
-    return _accepted(op, types, tuple(attrs), kinds, tuple(hypotheses))
+    kinds = tuple(_type_key(v) for _, v in attrs)
+    return _accepted_sizes(op, types, tuple(attrs), kinds, tuple(hypotheses))
 
 
-def _kinds(v: Attr) -> object:
+def _type_key(v: Attr) -> object:
     """Return a key that distinguishes 1 from 1.0 and True."""
-    return tuple(map(_kinds, v)) if isinstance(v, tuple) else type(v)
+    return tuple(map(_type_key, v)) if isinstance(v, tuple) else type(v)
 
 
 @lru_cache(maxsize=1 << 13)
-def _accepted(
+def _accepted_sizes(
     op: Op,
     types: Types,
     attrs: tuple[tuple[str, Attr], ...],
@@ -49,54 +49,54 @@ def _accepted(
     names: set[str] = set()
     for o in types:
         for d in () if o is None or o.shape is None else o.shape:
-            names |= ix.symbols(d)
+            names |= index.symbols(d)
     for _, v in attrs:
         for x in v if isinstance(v, tuple) else (v,):
             if isinstance(x, Expr):
-                names |= ix.symbols(x)
+                names |= index.symbols(x)
     if not names:
         return None
     some = hypotheses
     for h in some:
-        names |= ix.symbols(h)
+        names |= index.symbols(h)
     rng = Random(5)
     order = sorted(names)
     refused = 0
-    near = sorted({k + d for h in some for k in _numbers(h) for d in (-1, 0, 1, 2) if k + d > 0})
-    for n in range(MORE):
-        if n >= TRIES and refused:
+    near = sorted({k + d for h in some for k in _literals(h) for d in (-1, 0, 1, 2) if k + d > 0})
+    for n in range(MAX_TRIES_UNMATCHED):
+        if n >= MAX_TRIES and refused:
             break
         sizes = {name: n + 1 if n < 2 else rng.randint(1, 4) for name in order}
-        if n >= TRIES and near:  # hypotheses may need large sizes
+        if n >= MAX_TRIES and near:  # hypotheses may need large sizes
             sizes = {name: rng.choice((sizes[name], *near)) for name in order}
-        if not all(true_at(h, sizes) for h in some):
+        if not all(holds_at(h, sizes) for h in some):
             continue
-        if _takes(op, types, attrs, sizes):
+        if _accepts(op, types, attrs, sizes):
             return sizes
         refused += 1
-        if refused == ENOUGH:
+        if refused == MAX_REFUSALS:
             return None
     return None
 
 
-def _numbers(h: Expr) -> Iterator[int]:
+def _literals(h: Expr) -> Iterator[int]:
     """Yield the integers in an expression."""
     match h:
         case Const(v):
             yield int(v)
         case Apply(_, args, _):
             for a in args:
-                yield from _numbers(a)
+                yield from _literals(a)
         case _:
             return
 
 
-def _takes(op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[str, int]) -> bool:
+def _accepts(op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[str, int]) -> bool:
     def at(d: Dim) -> int:
-        return ix.evaluate(d, sizes)
+        return index.evaluate(d, sizes)
 
     try:
-        fixed = tuple((k, _attr(v, sizes)) for k, v in attrs)
+        fixed = tuple((k, _attribute_at(v, sizes)) for k, v in attrs)
         some = [
             None
             if t is None or t.dtype is None or t.shape is None
@@ -123,7 +123,7 @@ def _takes(op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[
     return all(isinstance(d, int) and d >= 1 for t in made for d in t.shape)
 
 
-def _attr(v: Attr, sizes: dict[str, int]) -> Attr:
+def _attribute_at(v: Attr, sizes: dict[str, int]) -> Attr:
     if isinstance(v, tuple):
-        return tuple(_attr(x, sizes) for x in v)
-    return ix.evaluate(v, sizes) if isinstance(v, Expr) else v
+        return tuple(_attribute_at(x, sizes) for x in v)
+    return index.evaluate(v, sizes) if isinstance(v, Expr) else v

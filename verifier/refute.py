@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.ir.graph import Input
 from superopt.rules.functions import Result
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.bind import bind
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, to_numpy
@@ -23,47 +23,47 @@ from superopt.te.node import Apply, Expr
 if TYPE_CHECKING:
     from superopt.verifier.instance import Instance
 
-Found = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
-LARGEST = 3000  # elements of a tensor
-ASSIGNMENTS = 4000  # size assignments checked
-EVALUATIONS = 60  # instances evaluated
-OFF = 1e-6
+Difference = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
+MAX_ELEMENTS = 3000  # elements of a tensor
+MAX_ASSIGNMENTS = 4000  # size assignments checked
+MAX_EVALUATIONS = 60  # instances evaluated
+TOLERANCE = 1e-6
 DRAWS = ("whole", "normal", "positive", "odd")
 
 
-def counterexample(one: Instance, seed: int = 0) -> Found | None:
+def counterexample(one: Instance, seed: int = 0) -> Difference | None:
     """Return (shapes, output, index, left, right, values of names); None if none was found."""
-    if one.roots:
+    if one.size_roots:
         return None  # its marker numbers stand for others
-    if not all(a < b if strictly else a <= b for a, strictly, b in one.state.orders):
+    if not all(a < b if strictly else a <= b for a, strictly, b in one.state.number_orders):
         return None  # its marker numbers violate the order
-    for done, sizes in enumerate(_fitting(one, seed)):
-        if done >= EVALUATIONS:
+    for done, sizes in enumerate(_valid_sizes(one, seed)):
+        if done >= MAX_EVALUATIONS:
             return None
-        found = _tried(one, sizes, seed + done)
+        found = _find_difference(one, sizes, seed + done)
         if found is not None:
             return found
     return None
 
 
-def satisfiable(one: Instance, seed: int = 0) -> bool:
+def is_satisfiable(one: Instance, seed: int = 0) -> bool:
     """True if the instance exists at some shape."""
-    return next(_fitting(one, seed), None) is not None
+    return next(_valid_sizes(one, seed), None) is not None
 
 
-def _fitting(one: Instance, seed: int) -> Iterator[dict[str, int]]:
+def _valid_sizes(one: Instance, seed: int) -> Iterator[dict[str, int]]:
     """Yield small sizes that satisfy the hypotheses and leave no tensor empty, smallest first."""
-    tensors = (*one.inputs, *one.left, *one.right)
+    tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
     names = sorted(
         frozenset().union(
-            *(ix.symbols(d) for t in tensors for d in t.shape),
-            *(ix.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
-            *(ix.symbols(h) for h in one.state.hypotheses),
+            *(index.symbols(d) for t in tensors for d in t.shape),
+            *(index.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
+            *(index.symbols(h) for h in one.state.hypotheses),
         )
     )
-    for sizes in itertools.islice(_assignments(names, seed), ASSIGNMENTS):
-        if all(true_at(h, sizes) for h in one.state.hypotheses) and all(
-            _small(t, sizes) for t in tensors
+    for sizes in itertools.islice(_assignments(names, seed), MAX_ASSIGNMENTS):
+        if all(holds_at(h, sizes) for h in one.state.hypotheses) and all(
+            _is_small(t, sizes) for t in tensors
         ):
             yield sizes
 
@@ -79,32 +79,32 @@ def _assignments(names: list[str], seed: int) -> Iterator[dict[str, int]]:
         yield {name: rng.randint(1, most) for name in names}
 
 
-def true_at(h: Expr, sizes: dict[str, int]) -> bool:
+def holds_at(hypothesis: Expr, sizes: dict[str, int]) -> bool:
     """True if a hypothesis holds for these sizes."""
-    match h:
+    match hypothesis:
         case Apply(fn, (a, b), _):
-            x, y = ix.evaluate(a, sizes), ix.evaluate(b, sizes)
+            x, y = index.evaluate(a, sizes), index.evaluate(b, sizes)
             return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[fn]
         case _:
             return False
 
 
-def _small(t: Tensor, sizes: dict[str, int]) -> bool:
+def _is_small(t: Tensor, sizes: dict[str, int]) -> bool:
     count = 1
     for d in t.shape:
-        n = ix.evaluate(d, sizes)
+        n = index.evaluate(d, sizes)
         if n < 1:
             return False
         count *= n
-    return count <= LARGEST
+    return count <= MAX_ELEMENTS
 
 
-def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
+def _find_difference(one: Instance, sizes: dict[str, int], seed: int) -> Difference | None:
     bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
     small = sum(len(t.shape) for t in one.inputs) <= 2  # few elements: draw more often
     for n_draw, draw in enumerate(DRAWS * (6 if small else 1)):
         rng = np.random.default_rng((seed, n_draw))
-        feeds = {t.name: _drawn(t, sizes, draw, rng) for t in one.inputs}
+        feeds = {t.name: _draw_array(t, sizes, draw, rng) for t in one.inputs}
         half = len(one.lhs)
         try:
             lefts = evaluate_all(bound[:half], feeds, Reals(F64))
@@ -113,24 +113,24 @@ def _tried(one: Instance, sizes: dict[str, int], seed: int) -> Found | None:
         try:
             values = [*lefts, *evaluate_all(bound[half:], feeds, Reals(F64))]
         except IndexError as e:
-            return _shapes(one, sizes), 0, (), "a value", str(e), _named(one, sizes)
+            return _show_shapes(one, sizes), 0, (), "a value", str(e), _names_at(one, sizes)
         for n, (a, b) in enumerate(zip(values[:half], values[half:], strict=True)):
             if a.shape != b.shape:
                 left, right = f"of shape {a.shape}", f"of shape {b.shape}"
-                return _shapes(one, sizes), n, (), left, right, _named(one, sizes)
+                return _show_shapes(one, sizes), n, (), left, right, _names_at(one, sizes)
             with np.errstate(all="ignore"):
                 x, y = a.astype(np.float64), b.astype(np.float64)
                 fine = np.isfinite(x) & np.isfinite(y)
-                wrong = fine & (np.abs(x - y) > OFF * (1 + np.abs(x) + np.abs(y)))
+                wrong = fine & (np.abs(x - y) > TOLERANCE * (1 + np.abs(x) + np.abs(y)))
             if wrong.any():
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])
                 left, right = f"{a[at]:g}", f"{b[at]:g}"
-                return _shapes(one, sizes), n, at, left, right, _named(one, sizes)
+                return _show_shapes(one, sizes), n, at, left, right, _names_at(one, sizes)
     return None
 
 
-def _drawn(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator) -> np.ndarray:
-    shape = tuple(ix.evaluate(d, sizes) for d in t.shape)
+def _draw_array(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator) -> np.ndarray:
+    shape = tuple(index.evaluate(d, sizes) for d in t.shape)
     stored = to_numpy(F64 if t.dtype.is_float else t.dtype)
     if t.dtype == BOOL:
         return rng.integers(0, 2, shape).astype(stored)
@@ -145,9 +145,9 @@ def _drawn(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator
             return (rng.standard_normal(shape) * 2).astype(stored)
 
 
-def _shapes(one: Instance, sizes: dict[str, int]) -> str:
+def _show_shapes(one: Instance, sizes: dict[str, int]) -> str:
     def number(d: Dim) -> str:
-        return str(ix.evaluate(d, sizes))
+        return str(index.evaluate(d, sizes))
 
     shown = [f"{t.name}: {t.dtype}[{', '.join(map(number, t.shape))}]" for t in one.inputs]
     for name, v in one.state.choices.items():
@@ -158,20 +158,20 @@ def _shapes(one: Instance, sizes: dict[str, int]) -> str:
     return ", ".join(shown)
 
 
-def _named(one: Instance, sizes: dict[str, int]) -> dict[str, Result]:
+def _names_at(one: Instance, sizes: dict[str, int]) -> dict[str, Result]:
     free = defaultdict(lambda: 1, sizes)  # names in no shape and no hypothesis
-    return {name: _at(r, free) for name, r in one.names.items()}
+    return {name: _value_at(r, free) for name, r in one.names.items()}
 
 
-def _at(r: Result, sizes: dict[str, int]) -> Result:
+def _value_at(r: Result, sizes: dict[str, int]) -> Result:
     """Return the value of a name at these sizes."""
     match r:
         case Expr():
-            return ix.evaluate(r, sizes)
+            return index.evaluate(r, sizes)
         case Input(name, TensorType(dtype, shape)):
             assert shape is not None
-            return Input(name, TensorType(dtype, tuple(ix.evaluate(d, sizes) for d in shape)))
+            return Input(name, TensorType(dtype, tuple(index.evaluate(d, sizes) for d in shape)))
         case tuple():
-            return tuple(_at(v, sizes) for v in r)
+            return tuple(_value_at(v, sizes) for v in r)
         case _:
             return r

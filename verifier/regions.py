@@ -17,35 +17,35 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.standin import numbered_input
 from superopt.ir.substitute import replace_all
-from superopt.verifier.alike import partners
-from superopt.verifier.graphs import proved_equal
+from superopt.verifier.alike import candidate_pairs
+from superopt.verifier.graphs import prove_equal
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Unknown
-from superopt.verifier.written import is_number, is_written
+from superopt.verifier.written import is_uniform_or_exact, is_readable
 
-DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and the cut
-PATIENCE = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, by round
-LOOKING = 0.5  # share of the time for finding candidates
-LEAST = 0.05  # seconds for a region
-OVER = "the time is over"
+REGION_DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and the cut
+ROUND_SECONDS = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, by round
+MAX_SKETCH_TIME_SHARE = 0.5  # share of the time for finding candidates
+MIN_REGION_SECONDS = 0.05  # seconds for a region
+TIME_OVER = "the time is over"
 # The verdict on two values over stand-ins, and its seconds; inf if more time would not help.
-Known = dict[tuple[g.Value, ...], tuple[Proved | Unknown, float]]
+KnownVerdicts = dict[tuple[graph.Value, ...], tuple[Proved | Unknown, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """A value of the second graph, its partner in the first, and the verdict on their equality."""
 
-    first: g.Value
-    second: g.Value
+    first: graph.Value
+    second: graph.Value
     verdict: Proved | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class GraphComparison:
     """The verdict for each output in order; None if it is the same value. regions: the equalities
     proved on the way."""
 
@@ -53,187 +53,187 @@ class Compared:
     regions: tuple[Region, ...]
 
 
-def compared(
-    a: g.Graph,
-    b: g.Graph,
+def compare_graphs(
+    a: graph.Graph,
+    b: graph.Graph,
     limits: Limits,
     seconds: float,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-) -> Compared:
+) -> GraphComparison:
     """Prove that the outputs of `b` equal those of `a`. Both graphs have the same inputs.
 
     limits: of one proof; seconds: of all proofs; stop: called between proofs, True ends the work.
     """
     end = time.monotonic() + seconds
-    alike = partners(a, b, seed, end - (1 - LOOKING) * seconds)
-    known: Known = {}
-    for patience in PATIENCE:
-        work = _Work(a, limits, end, stop, alike, known, patience)
-        found = work.round(b)
-        if not any(isinstance(v, Unknown) for v in found.outputs) or work.over() or not work.late:
+    alike = candidate_pairs(a, b, seed, end - (1 - MAX_SKETCH_TIME_SHARE) * seconds)
+    known: KnownVerdicts = {}
+    for patience in ROUND_SECONDS:
+        work = _Round(a, limits, end, stop, alike, known, patience)
+        found = work.run(b)
+        if not any(isinstance(v, Unknown) for v in found.outputs) or work.is_over() or not work.is_out_of_time:
             break
     return found
 
 
 @dataclass(slots=True)
-class _Work:
+class _Round:
     """One round: both graphs, rebuilt on shared values of the first.
 
     known: verdicts on values over stand-ins, of all rounds; regions_left: regions to come;
     is_out_of_time: True if more time might have completed some proof.
     """
 
-    a: g.Graph
+    a: graph.Graph
     limits: Limits
     end: float
     stop: Callable[[], bool]
-    partners: dict[g.Value, g.Value]
-    known: Known
+    partners: dict[graph.Value, graph.Value]
+    known: KnownVerdicts
     patience: float
-    made: dict[g.Value, g.Value] = field(default_factory=dict)
+    rebuilt: dict[graph.Value, graph.Value] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
-    shared: set[g.Value] = field(default_factory=set)
-    ahead: int = 0
-    late: bool = False
+    shared: set[graph.Value] = field(default_factory=set)
+    regions_left: int = 0
+    is_out_of_time: bool = False
 
     def __post_init__(self) -> None:
-        self.shared |= {*self.a.inputs, *g.constants(self.a)}
+        self.shared |= {*self.a.inputs, *graph.constants(self.a)}
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return time.monotonic() >= self.end or self.stop()
 
-    def round(self, b: g.Graph) -> Compared:
+    def run(self, b: graph.Graph) -> GraphComparison:
         """Rebuild the first graph, then the second, and compare their outputs."""
-        first, second = g.nodes(self.a), g.nodes(b)
+        first, second = graph.nodes(self.a), graph.nodes(b)
         read = {v for n in (*first, *second) for v in n.inputs} | {*self.a.outputs, *b.outputs}
         self.partners = {v: w for v, w in self.partners.items() if v in read}
-        self.ahead = len(self.partners) + len(b.outputs)
+        self.regions_left = len(self.partners) + len(b.outputs)
         for n in first:
-            self.take(n)
-            self.shared.update(map(self.value, g.results(n)))
+            self.rebuild(n)
+            self.shared.update(map(self.rebuilt_value, graph.results(n)))
         known = set(first)
         for n in second:
             if n not in known:
-                self.take(n)
+                self.rebuild(n)
         outputs: list[Proved | Unknown | None] = []
-        for x, y in zip(map(self.value, self.a.outputs), b.outputs, strict=True):
-            mine = self.value(y)
-            self.ahead = max(1, len(b.outputs) - len(outputs))
+        for x, y in zip(map(self.rebuilt_value, self.a.outputs), b.outputs, strict=True):
+            mine = self.rebuilt_value(y)
+            self.regions_left = max(1, len(b.outputs) - len(outputs))
             if mine is x:
                 proofs = [r.verdict for r in self.regions if r.first is x]
                 outputs.append(proofs[-1] if proofs else None)
             else:
                 outputs.append(self.prove(x, mine))
-        return Compared(tuple(outputs), tuple(self.regions))
+        return GraphComparison(tuple(outputs), tuple(self.regions))
 
-    def value(self, v: g.Value) -> g.Value:
-        return self.made.get(v, v)
+    def rebuilt_value(self, v: graph.Value) -> graph.Value:
+        return self.rebuilt.get(v, v)
 
-    def take(self, n: g.Node) -> None:
+    def rebuild(self, n: graph.Node) -> None:
         """Rebuild a node, and prove that its results equal their partners."""
-        inputs = tuple(None if v is None else self.value(v) for v in n.inputs)
-        again = g.intern_node(n.op, inputs, n.attrs, n.types)
-        for old, new in zip(g.results(n), g.results(again), strict=True):
-            partner = self.value(self.partners.get(old, old))
-            self.made[old] = new
+        inputs = tuple(None if v is None else self.rebuilt_value(v) for v in n.inputs)
+        again = graph.intern_node(n.op, inputs, n.attrs, n.types)
+        for old, new in zip(graph.results(n), graph.results(again), strict=True):
+            partner = self.rebuilt_value(self.partners.get(old, old))
+            self.rebuilt[old] = new
             if partner is old or old not in self.partners:
                 continue
-            self.ahead -= 1
-            if new is partner or self.over():
+            self.regions_left -= 1
+            if new is partner or self.is_over():
                 continue
             verdict = self.prove(partner, new)
             if isinstance(verdict, Proved):
                 self.regions.append(Region(partner, old, verdict))
-                self.made[old] = partner
+                self.rebuilt[old] = partner
 
-    def prove(self, x: g.Value, y: g.Value) -> Proved | Unknown:
+    def prove(self, x: graph.Value, y: graph.Value) -> Proved | Unknown:
         """Prove y == x, from near values first; each attempt may take half of the region's time."""
         left = self.end - time.monotonic()
-        share = min(self.patience, max(LEAST, 4 * left / max(self.ahead, 1)))
+        share = min(self.patience, max(MIN_REGION_SECONDS, 4 * left / max(self.regions_left, 1)))
         end = min(self.end, time.monotonic() + share)
         found: Proved | Unknown | None = None
-        for given in self.cuts(x, y):
+        for given in self.candidate_cuts(x, y):
             left = end - time.monotonic()
             if left <= 0 or self.stop():
-                self.late = True
+                self.is_out_of_time = True
                 break
-            found = self.said(x, y, given, left / 2)
+            found = self.prove_over_stand_ins(x, y, given, left / 2)
             if isinstance(found, Proved):
                 return found
-        return Unknown(OVER, 0.0) if found is None else found
+        return Unknown(TIME_OVER, 0.0) if found is None else found
 
-    def said(
-        self, x: g.Value, y: g.Value, given: tuple[g.Value, ...], seconds: float
+    def prove_over_stand_ins(
+        self, x: graph.Value, y: graph.Value, given: tuple[graph.Value, ...], seconds: float
     ) -> Proved | Unknown:
         """Prove y == x for arbitrary given values; the cached verdict for an equal pair."""
-        change: dict[g.Value, g.Value] = {
+        change: dict[graph.Value, graph.Value] = {
             v: numbered_input(k, v.type, "given") for k, v in enumerate(given)
         }
-        first, second = pair = replace_all(g.Graph((), (x, y)), change).outputs
+        first, second = pair = replace_all(graph.Graph((), (x, y)), change).outputs
         known, allowed = self.known.get(pair, (None, 0.0))
         limit = replace(self.limits, seconds=min(self.limits.seconds, seconds))
         if known is not None and limit.seconds < 2 * allowed:
-            self.late |= allowed < float("inf")
+            self.is_out_of_time |= allowed < float("inf")
             return known
         until = min(self.end, time.monotonic() + 2 * seconds)
-        found = proved_equal(first, second, (), limit, until)
-        late = isinstance(found, Unknown) and found.late
-        self.late |= late
+        found = prove_equal(first, second, (), limit, until)
+        late = isinstance(found, Unknown) and found.is_out_of_budget
+        self.is_out_of_time |= late
         self.known[pair] = found, limit.seconds if late else float("inf")
         return found
 
-    def cuts(self, x: g.Value, y: g.Value) -> Iterator[tuple[g.Value, ...]]:
+    def candidate_cuts(self, x: graph.Value, y: graph.Value) -> Iterator[tuple[graph.Value, ...]]:
         """Yield the sets of values to be assumed, near ones first; constants as arbitrary, then as
         numbers. A set is skipped unless both values depend on the same part of it: the rest would
         have to vanish."""
-        seen: set[tuple[g.Value, ...]] = set()
+        seen: set[tuple[graph.Value, ...]] = set()
         for numbers in (False, True):
-            for depth in DEPTHS:
-                given = tuple(self.near(x, y, depth, numbers))
-                last = depth == DEPTHS[-1]
+            for depth in REGION_DEPTHS:
+                given = tuple(self.cut_values(x, y, depth, numbers))
+                last = depth == REGION_DEPTHS[-1]
                 if given not in seen and (last or _leaves(x, given) == _leaves(y, given)):
                     seen.add(given)
                     yield given
 
-    def near(self, x: g.Value, y: g.Value, depth: int, numbers: bool) -> Iterator[g.Value]:
+    def cut_values(self, x: graph.Value, y: graph.Value, depth: int, numbers: bool) -> Iterator[graph.Value]:
         """Yield the values of the first graph that cut off both values at this depth, and
         constants; with `numbers` only constants whose numbers are not read anyway."""
-        far: dict[g.Value, int] = {x: 0, y: 0}
+        far: dict[graph.Value, int] = {x: 0, y: 0}
         front = list(far)
         while front:
-            after: list[g.Value] = []
+            after: list[graph.Value] = []
             for v in front:
-                if self.cut(v, x, far[v] >= depth, numbers):
+                if self.is_cut(v, x, far[v] >= depth, numbers):
                     continue
-                for w in g.operands(v):
+                for w in graph.operands(v):
                     if w not in far:
                         far[w] = far[v] + 1
                         after.append(w)
             front = after
         for v, k in far.items():
-            if self.cut(v, x, k >= depth, numbers):
+            if self.is_cut(v, x, k >= depth, numbers):
                 yield v
 
-    def cut(self, v: g.Value, x: g.Value, deep: bool, numbers: bool) -> bool:
+    def is_cut(self, v: graph.Value, x: graph.Value, is_deep: bool, numbers: bool) -> bool:
         """True if the value is assumed."""
-        if isinstance(v, g.Constant):
-            return not (is_written(v) if numbers else is_number(v))
-        return deep and v in self.shared and v is not x
+        if isinstance(v, graph.Constant):
+            return not (is_readable(v) if numbers else is_uniform_or_exact(v))
+        return is_deep and v in self.shared and v is not x
 
 
-def _leaves(v: g.Value, given: tuple[g.Value, ...]) -> set[g.Value]:
+def _leaves(v: graph.Value, given: tuple[graph.Value, ...]) -> set[graph.Value]:
     """Return the assumed values and inputs that a value depends on, without constants."""
     ends = set(given)
     stack, seen = [v], {v}
-    found: set[g.Value] = set()
+    found: set[graph.Value] = set()
     while stack:
         w = stack.pop()
-        if w in ends or isinstance(w, g.Input):
+        if w in ends or isinstance(w, graph.Input):
             found.add(w)
             continue
-        for u in g.operands(w):
+        for u in graph.operands(w):
             if u not in seen:
                 seen.add(u)
                 stack.append(u)
-    return {w for w in found if not isinstance(w, g.Constant)}
+    return {w for w in found if not isinstance(w, graph.Constant)}

@@ -8,41 +8,41 @@ from fractions import Fraction
 
 import numpy as np
 
-from superopt.verifier import normal as N
+from superopt.verifier import normal
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
     exponential,
-    factored,
-    hoisted,
-    inverse,
-    odd,
-    over,
+    factor_out,
+    hoist_guards,
+    reciprocal,
+    odd_function,
+    divide_by_powers,
     power,
-    raised,
-    shared_powers,
-    unknown,
-    unrooted,
-    used,
+    integer_power,
+    common_powers,
+    uninterpreted_function,
+    simplify_roots,
+    record_step,
 )
-from superopt.verifier.attributes import marked, root_of
-from superopt.verifier.choices import NOTES
+from superopt.verifier.attributes import unknown_name, unknown_root_name
+from superopt.verifier.choices import SCOPE_NOTES
 from superopt.verifier.facts import Facts
-from superopt.verifier.integers import remainder, toward_zero
-from superopt.verifier.maxima import greatest
+from superopt.verifier.integers import floor_remainder, truncated_quotient
+from superopt.verifier.maxima import max_of
 from superopt.verifier.normal import NF, Factor, Term
-from superopt.verifier.order import factors, sign
-from superopt.verifier.simplify import times
+from superopt.verifier.order import known_signs, sign
+from superopt.verifier.simplify import multiply
 
-EXACT_POWERS = 8
-POWERS = "powers of numbers that are not below 0"
-MOST_ROOTED = 256  # numerators and denominators under a root
-MOST_SQUARED = 100  # numbers whose squares are taken out of a root
-WHOLE = frozenset(("floor", "round"))
-ODD = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
-EVEN = frozenset(("cos", "cosh"))
+MAX_EXPANDED_POWER = 8
+POWERS_NOTE = "powers of numbers that are not below 0"
+MAX_ROOT_ARGUMENT = 256  # numerators and denominators under a root
+MAX_SQUARE_FACTOR = 100  # numbers whose squares are taken out of a root
+ROUNDING_FUNCTIONS = frozenset(("floor", "round"))
+ODD_FUNCTIONS = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
+EVEN_FUNCTIONS = frozenset(("cos", "cosh"))
 HALF, ONE = Fraction(1, 2), Fraction(1)
-NEAREST = "a literal is the simple number that it is the nearest float of"
+NEAREST_NOTE = "a literal is the simple number that it is the nearest float of"
 
 
 def number_of(v: int | Fraction | float) -> NF:
@@ -50,31 +50,31 @@ def number_of(v: int | Fraction | float) -> NF:
     if isinstance(v, float) and not math.isfinite(v):
         if v != v:
             raise Undefined("nan")
-        return N.scaled(power(N.fn(INFINITY, (N.zero(),))), 1 if v > 0 else -1)
+        return normal.scale(power(normal.fn(INFINITY, (normal.zero(),))), 1 if v > 0 else -1)
     exact = Fraction(v)
-    name = marked(exact)
+    name = unknown_name(exact)
     if name is not None:
-        return power(N.fn(f"any {name}", (N.zero(),)))
+        return power(normal.fn(f"any {name}", (normal.zero(),)))
     if exact.denominator <= 2**16:
-        return N.constant(exact)
-    root = root_of(exact)
+        return normal.constant(exact)
+    root = unknown_root_name(exact)
     if root is not None:
-        return power(N.fn(f"any {root}", (N.zero(),)), HALF)
+        return power(normal.fn(f"any {root}", (normal.zero(),)), HALF)
     for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.6g}")):
         if _rounds_to(float(simple), exact):
             if simple != exact:
-                NOTES.add(NEAREST)
-            return N.constant(simple)
+                SCOPE_NOTES.add(NEAREST_NOTE)
+            return normal.constant(simple)
     for roots in (1, 2):  # as 1 / sqrt(8), or its root, which scales both factors of scores
         size = abs(float(exact))
-        simple = Fraction(size ** (2**roots)).limit_denominator(MOST_ROOTED)
+        simple = Fraction(size ** (2**roots)).limit_denominator(MAX_ROOT_ARGUMENT)
         if _rounds_to(float(simple) ** (0.5**roots), abs(exact)):
-            NOTES.add(NEAREST)
-            found = N.constant(simple)
+            SCOPE_NOTES.add(NEAREST_NOTE)
+            found = normal.constant(simple)
             for _ in range(roots):
                 found = _root([found], Facts())
-            return N.scaled(found, 1 if exact > 0 else -1)
-    return N.constant(exact)
+            return normal.scale(found, 1 if exact > 0 else -1)
+    return normal.constant(exact)
 
 
 def _rounds_to(simple: float, exact: Fraction) -> bool:
@@ -85,71 +85,71 @@ def _rounds_to(simple: float, exact: Fraction) -> bool:
         return float(np.float32(simple)) == v if float(np.float32(v)) == v else simple == v
 
 
-def applied(fn: str, args: list[NF], exact: bool, facts: Facts) -> NF:
+def apply_function(fn: str, args: list[NF], over_reals: bool, facts: Facts) -> NF:
     """Return a scalar function of elements. `over_reals`: over real numbers, else over integers."""
     match fn, args:
         case "add", [a, b]:
-            return N.plus(a, b)
+            return normal.add(a, b)
         case "sub", [a, b]:
-            return N.minus(a, b)
+            return normal.subtract(a, b)
         case "neg", [a]:
-            return N.scaled(a, -1)
+            return normal.scale(a, -1)
         case "mul", [a, b]:
             if len(a.terms) > 1 or len(b.terms) > 1:
-                used("distribute")
-            return unrooted(times(a, b, facts), facts)
-        case "div", [a, b] if exact:
-            used("divide")
-            return unrooted(times(a, inverse(b, facts), facts), facts)
+                record_step("distribute")
+            return simplify_roots(multiply(a, b, facts), facts)
+        case "div", [a, b] if over_reals:
+            record_step("divide")
+            return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
         case (("div" | "div of integers"), [_, _]):
-            return hoisted(args, facts, toward_zero)
-        case "fmod", [a, b] if not exact:  # a - b * quotient
-            part = hoisted(args, facts, toward_zero)
-            return N.minus(a, times(b, part, facts))
+            return hoist_guards(args, facts, truncated_quotient)
+        case "fmod", [a, b] if not over_reals:  # a - b * quotient
+            part = hoist_guards(args, facts, truncated_quotient)
+            return normal.subtract(a, multiply(b, part, facts))
         case "mod of integers", [_, _]:
-            return hoisted(args, facts, remainder)
-        case "mod", [_, _] if not exact:
-            return hoisted(args, facts, remainder)
+            return hoist_guards(args, facts, floor_remainder)
+        case "mod", [_, _] if not over_reals:
+            return hoist_guards(args, facts, floor_remainder)
         case "sign", [_]:
-            name = fn if exact else f"{fn} of integers"
-            return hoisted(args, facts, lambda x, _: _sign(name, x[0]))
-        case "ceil", [a] if exact:
-            return N.scaled(applied("floor", [N.scaled(a, -1)], exact, facts), -1)
-        case _ if exact and fn in WHOLE:
-            return hoisted(args, facts, lambda x, _: _rounded(fn, x[0]))
+            name = fn if over_reals else f"{fn} of integers"
+            return hoist_guards(args, facts, lambda x, _: _sign_function(name, x[0]))
+        case "ceil", [a] if over_reals:
+            return normal.scale(apply_function("floor", [normal.scale(a, -1)], over_reals, facts), -1)
+        case _ if over_reals and fn in ROUNDING_FUNCTIONS:
+            return hoist_guards(args, facts, lambda x, _: _round(fn, x[0]))
         case "max", [a, b]:
-            return greatest([a, b], facts)
+            return max_of([a, b], facts)
         case "min", [a, b]:
-            return N.scaled(greatest([N.scaled(a, -1), N.scaled(b, -1)], facts), -1)
-        case "abs", [a] if exact:
-            return greatest([a, N.scaled(a, -1)], facts)
-        case "exp", [a] if exact:
+            return normal.scale(max_of([normal.scale(a, -1), normal.scale(b, -1)], facts), -1)
+        case "abs", [a] if over_reals:
+            return max_of([a, normal.scale(a, -1)], facts)
+        case "exp", [a] if over_reals:
             return exponential(a, facts)
-        case "sigmoid", [a] if exact:
-            down = exponential(N.scaled(a, -1), facts)
-            return inverse(N.plus(N.constant(1), down), facts)
-        case "tanh", [a] if exact:  # as a sigmoid: 2 / (1 + exp(-2 x)) - 1
-            down = exponential(N.scaled(a, -2), facts)
-            whole = inverse(N.plus(N.constant(1), down), facts)
-            return N.minus(N.scaled(whole, 2), N.constant(1))
-        case "log", [a] if exact:
-            return hoisted([a], facts, lambda x, more: _logarithm(x[0], factors(more)))
-        case "sqrt", [a] if exact:
-            return hoisted([a], facts, _root)
-        case "pow", [a, b] if exact:
+        case "sigmoid", [a] if over_reals:
+            down = exponential(normal.scale(a, -1), facts)
+            return reciprocal(normal.add(normal.constant(1), down), facts)
+        case "tanh", [a] if over_reals:  # as a sigmoid: 2 / (1 + exp(-2 x)) - 1
+            down = exponential(normal.scale(a, -2), facts)
+            whole = reciprocal(normal.add(normal.constant(1), down), facts)
+            return normal.subtract(normal.scale(whole, 2), normal.constant(1))
+        case "log", [a] if over_reals:
+            return hoist_guards([a], facts, lambda x, more: _logarithm(x[0], known_signs(more)))
+        case "sqrt", [a] if over_reals:
+            return hoist_guards([a], facts, _root)
+        case "pow", [a, b] if over_reals:
             n = b.constant
-            if n is not None and n.denominator == 1 and abs(n) <= EXACT_POWERS:
-                return raised(a, int(n), facts)
+            if n is not None and n.denominator == 1 and abs(n) <= MAX_EXPANDED_POWER:
+                return integer_power(a, int(n), facts)
             if n in (HALF, -HALF):
-                root = hoisted([a], facts, _root)
-                return root if n == HALF else inverse(root, facts)
-            return hoisted([a, b], facts, _powered)
-        case _ if exact and fn in ODD and len(args) == 1:
-            return hoisted(args, facts, lambda x, _: odd(fn, x[0]))
-        case _ if exact and fn in EVEN:
-            return hoisted(args, facts, lambda x, _: _symmetric(fn, x[0]))
+                root = hoist_guards([a], facts, _root)
+                return root if n == HALF else reciprocal(root, facts)
+            return hoist_guards([a, b], facts, _general_power)
+        case _ if over_reals and fn in ODD_FUNCTIONS and len(args) == 1:
+            return hoist_guards(args, facts, lambda x, _: odd_function(fn, x[0]))
+        case _ if over_reals and fn in EVEN_FUNCTIONS:
+            return hoist_guards(args, facts, lambda x, _: _even_function(fn, x[0]))
         case _:
-            return unknown(fn if exact else f"{fn} of integers", args, facts)
+            return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
 
 
 def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
@@ -157,162 +157,162 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
     x; log(sqrt(x)) to log(x) / 2."""
     if not a.terms:
         raise Undefined("log(0)")
-    content, rest = factored(a)
-    plain = power(N.fn("log", (a,)))
-    one = a.single
+    content, rest = factor_out(a)
+    plain = power(normal.fn("log", (a,)))
+    one = a.single_term
     if one is not None:
-        content, rest = one, N.constant(1)
+        content, rest = one, normal.constant(1)
         for f, e in one.powers if one.coefficient == 1 and len(one.powers) == 1 else ():
-            if isinstance(f, N.Fn) and f.name == "sqrt":
-                return N.scaled(_logarithm(f.args[0], known), e / 2)
+            if isinstance(f, normal.Fn) and f.name == "sqrt":
+                return normal.scale(_logarithm(f.args[0], known), e / 2)
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]
-        base = f.args[0].single if isinstance(f, N.Fn) and f.name == "pow" else None
+        base = f.args[0].single_term if isinstance(f, normal.Fn) and f.name == "pow" else None
         if base is not None and base.coefficient > 0 and sign(base, known) == 2:
-            assert isinstance(f, N.Fn)
+            assert isinstance(f, normal.Fn)
             log = _logarithm(f.args[0], known)
-            return N.scaled(times(f.args[1], log, Facts()), e)
+            return normal.scale(multiply(f.args[1], log, Facts()), e)
     positive = [p for p in content.powers if sign(Term(ONE, (), frozenset(), (p,)), known) == 2]
     others = tuple(p for p in content.powers if p not in positive)
     if not positive:
         return plain
-    left = times(N.form((Term(content.coefficient, (), frozenset(), others),)), rest, Facts())
-    out = N.zero() if left.constant == 1 else power(N.fn("log", (left,)))
+    left = multiply(normal.from_terms((Term(content.coefficient, (), frozenset(), others),)), rest, Facts())
+    out = normal.zero() if left.constant == 1 else power(normal.fn("log", (left,)))
     for f, e in positive:
-        of = f.of if isinstance(f, N.Exp) else None
+        of = f.argument if isinstance(f, normal.Exp) else None
         if of is None:
-            of = power(N.fn("log", (f.of if isinstance(f, N.Total) else power(f),)))
-        out = N.plus(out, N.scaled(of, e))
+            of = power(normal.fn("log", (f.argument if isinstance(f, normal.Sum) else power(f),)))
+        out = normal.add(out, normal.scale(of, e))
     return out
 
 
-def _powered(args: list[NF], facts: Facts) -> NF:
+def _general_power(args: list[NF], facts: Facts) -> NF:
     """Replace exp(x) ** y by exp(x y). Powers of other, possibly negative, bases may be
     undefined."""
     a, b = args
-    one = a.single
-    of = [N.scaled(f.of, e) for f, e in one.powers if isinstance(f, N.Exp)] if one else []
+    one = a.single_term
+    of = [normal.scale(f.argument, e) for f, e in one.powers if isinstance(f, normal.Exp)] if one else []
     if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
-        return _exponents(a, b, facts)
-    return exponential(times(N.plus(*of), b, facts), facts)
+        return _split_exponent(a, b, facts)
+    return exponential(multiply(normal.add(*of), b, facts), facts)
 
 
-def _exponents(a: NF, b: NF, facts: Facts) -> NF:
+def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
     """Expand x ** (y + z) to x ** y x ** z, wherever these are defined."""
     if len(b.terms) == 1 and b.terms[0].coefficient == 1:
-        return power(N.fn("pow", (a, b)))
-    NOTES.add(POWERS)
-    out = N.constant(1)
+        return power(normal.fn("pow", (a, b)))
+    SCOPE_NOTES.add(POWERS_NOTE)
+    out = normal.constant(1)
     for t in b.terms:
         c = t.coefficient
-        plain = N.form((Term(ONE, t.bound, t.guards, t.powers),))
+        plain = normal.from_terms((Term(ONE, t.bound, t.guards, t.powers),))
         if plain.constant is not None:
-            whole = applied("pow", [a, N.constant(c)], True, facts)
-            out = times(out, power(N.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts)
-        elif c.denominator == 1 and abs(c) <= EXACT_POWERS:
-            out = times(out, power(N.fn("pow", (a, plain)), int(c)), facts)
+            whole = apply_function("pow", [a, normal.constant(c)], True, facts)
+            out = multiply(out, power(normal.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts)
+        elif c.denominator == 1 and abs(c) <= MAX_EXPANDED_POWER:
+            out = multiply(out, power(normal.fn("pow", (a, plain)), int(c)), facts)
         else:
-            out = times(out, power(N.fn("pow", (a, N.form((t,))))), facts)
+            out = multiply(out, power(normal.fn("pow", (a, normal.from_terms((t,))))), facts)
     return out
 
 
 def _root(args: list[NF], facts: Facts) -> NF:
     """Replace sqrt(x * x) by max(x, -x), and sqrt(1 / x) by 1 / sqrt(x)."""
     (a,) = args
-    known = factors(facts)
+    known = known_signs(facts)
     c = a.constant
     if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, without square factors
-        whole, rest = _squares(c.numerator * c.denominator)
-        if rest > MOST_ROOTED**2:
+        whole, rest = _square_part(c.numerator * c.denominator)
+        if rest > MAX_ROOT_ARGUMENT**2:
             return number_of(math.sqrt(c))
-        out = N.constant(1) if rest == 1 else power(N.fn("sqrt", (N.constant(rest),)))
-        return N.scaled(out, Fraction(whole, c.denominator))
-    one = a.single
+        out = normal.constant(1) if rest == 1 else power(normal.fn("sqrt", (normal.constant(rest),)))
+        return normal.scale(out, Fraction(whole, c.denominator))
+    one = a.single_term
     if one is not None and one.powers:  # sqrt(x y) is sqrt(x) sqrt(y) for nonnegative x
-        outside = [p for p in one.powers if _halves(p, known)]
+        outside = [p for p in one.powers if _has_own_root(p, known)]
         if outside and (len(one.powers) > 1 or one.coefficient != 1):
             left = tuple(p for p in one.powers if p not in outside)
-            inner = _root([N.form((Term(one.coefficient, (), frozenset(), left),))], facts)
+            inner = _root([normal.from_terms((Term(one.coefficient, (), frozenset(), left),))], facts)
             for p in outside:
-                alone = N.form((Term(ONE, (), frozenset(), (p,)),))
-                inner = times(inner, _root([alone], facts), facts)
+                alone = normal.from_terms((Term(ONE, (), frozenset(), (p,)),))
+                inner = multiply(inner, _root([alone], facts), facts)
             return inner
     if one is None:  # sqrt(x * x * y) is max(x, -x) sqrt(y), also for sums y
-        outside = [p for p in shared_powers([a], frozenset()) if _even(p) or _halves(p, known)]
-        outside = [p for p in outside if not isinstance(p[0], N.Num)]
+        outside = [p for p in common_powers([a], frozenset()) if _is_even_power(p) or _has_own_root(p, known)]
+        outside = [p for p in outside if not isinstance(p[0], normal.Num)]
         if outside:
-            inner = _root([over(a, outside)], facts)
+            inner = _root([divide_by_powers(a, outside)], facts)
             for p in outside:
-                alone = N.form((Term(ONE, (), frozenset(), (p,)),))
-                inner = times(inner, _root([alone], facts), facts)
+                alone = normal.from_terms((Term(ONE, (), frozenset(), (p,)),))
+                inner = multiply(inner, _root([alone], facts), facts)
             return inner
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]
-        if isinstance(f, N.Exp):
+        if isinstance(f, normal.Exp):
             return power(f, e / 2)
     if one is not None and one.coefficient == 1 and one.powers:
         if all(e.denominator == 1 and int(e) % 2 == 0 for _, e in one.powers):
             half = tuple((f, e / 2) for f, e in one.powers)
-            x = N.form((Term(Fraction(1), (), frozenset(), half),))
-            return greatest([x, N.scaled(x, -1)], facts)
+            x = normal.from_terms((Term(Fraction(1), (), frozenset(), half),))
+            return max_of([x, normal.scale(x, -1)], facts)
         if len(one.powers) == 1 and one.powers[0][1] == -1:
             f = one.powers[0][0]
-            of = f.of if isinstance(f, N.Total) else power(f)
-            return power(N.fn("sqrt", (of,)), -1)
-    return power(N.fn("sqrt", (a,)))
+            of = f.argument if isinstance(f, normal.Sum) else power(f)
+            return power(normal.fn("sqrt", (of,)), -1)
+    return power(normal.fn("sqrt", (a,)))
 
 
-def _halves(p: N.Power, known: Mapping[Factor, int]) -> bool:
+def _has_own_root(p: normal.Power, known: Mapping[Factor, int]) -> bool:
     """True if a factor is nonnegative and so has its own root. Even powers always are nonnegative,
     and their roots are taken together."""
-    return not _even(p) and (sign(Term(ONE, (), frozenset(), (p,)), known) or 0) > 0
+    return not _is_even_power(p) and (sign(Term(ONE, (), frozenset(), (p,)), known) or 0) > 0
 
 
-def _even(p: N.Power) -> bool:
+def _is_even_power(p: normal.Power) -> bool:
     return p[1].denominator == 1 and p[1] % 2 == 0
 
 
-def _squares(n: int) -> tuple[int, int]:
+def _square_part(n: int) -> tuple[int, int]:
     """Return (r, s) with n == r * r * s, where s has no small square factor, and is 1 for a
     square."""
     r = math.isqrt(n)
     if r * r == n:
         return r, 1
     r = 1
-    for k in range(2, MOST_SQUARED):
+    for k in range(2, MAX_SQUARE_FACTOR):
         while n % (k * k) == 0:
             n //= k * k
             r *= k
     return r, n
 
 
-def _rounded(fn: str, a: NF) -> NF:
+def _round(fn: str, a: NF) -> NF:
     """Round sums and products; those of rounded values are unchanged."""
     whole = all(
         t.coefficient.denominator == 1
         and all(
-            isinstance(f, N.Fn) and f.name in WHOLE and e > 0 and e.denominator == 1
+            isinstance(f, normal.Fn) and f.name in ROUNDING_FUNCTIONS and e > 0 and e.denominator == 1
             for f, e in t.powers
         )
         for t in a.terms
     )
     if whole:
         return a
-    return odd(fn, a) if fn == "round" else power(N.fn(fn, (a,)))
+    return odd_function(fn, a) if fn == "round" else power(normal.fn(fn, (a,)))
 
 
-def _symmetric(fn: str, a: NF) -> NF:
+def _even_function(fn: str, a: NF) -> NF:
     """Return an even function of `a`: f(-x) is f(x), and f(0) is 1."""
     if not a.terms:
-        return N.constant(1)
-    return power(N.fn(fn, (N.scaled(a, -1) if a.terms[0].coefficient < 0 else a,)))
+        return normal.constant(1)
+    return power(normal.fn(fn, (normal.scale(a, -1) if a.terms[0].coefficient < 0 else a,)))
 
 
-def _sign(name: str, a: NF) -> NF:
+def _sign_function(name: str, a: NF) -> NF:
     """Return the sign function: it is idempotent and odd."""
-    one = a.single
+    one = a.single_term
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
         f, e = one.powers[0]
-        if e == 1 and isinstance(f, N.Fn) and f.name == name:
+        if e == 1 and isinstance(f, normal.Fn) and f.name == name:
             return a
-    return odd(name, a)
+    return odd_function(name, a)

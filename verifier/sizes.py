@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
 from superopt.verifier.products import (
-    balanced,
+    show_equation,
     factorings,
-    linear,
-    mentions,
-    multiples,
-    reduced,
-    whole_groups,
+    linear_coefficients,
+    has_size,
+    solve_remainder,
+    drop_common_factors,
+    solve_multiple,
 )
 
 
@@ -39,83 +39,83 @@ class State:
     hypotheses: tuple[Expr, ...] = ()
     derived: tuple[str, ...] = ()
     level: int = 0
-    stretched: int = 0
-    orders: tuple[tuple[float, bool, float], ...] = ()
-    wide: frozenset[str] = frozenset()
-    units: frozenset[Expr] = frozenset()
-    spoken: frozenset[tuple[str, int]] = frozenset()
-    fixes: tuple[tuple[str, Expr], ...] = ()
+    stretched_count: int = 0
+    number_orders: tuple[tuple[float, bool, float], ...] = ()
+    not_one: frozenset[str] = frozenset()
+    unit_sizes: frozenset[Expr] = frozenset()
+    mentioned_differences: frozenset[tuple[str, int]] = frozenset()
+    substitutions: tuple[tuple[str, Expr], ...] = ()
 
-    def chosen(self, key: str, value: object, level: int = 0) -> State:
+    def with_choice(self, key: str, value: object, level: int = 0) -> State:
         return replace(self, choices={**self.choices, key: value}, level=max(self.level, level))
 
-    def said(self, e: Expr) -> Expr:
+    def in_rule_sizes(self, e: Expr) -> Expr:
         """Express `e` in the rule's own sizes: n' that replaced n is computed from n."""
-        for name, value in reversed(self.fixes):
+        for name, value in reversed(self.substitutions):
             own = Size(f"{name}'")
-            form = linear(value, own)
+            form = linear_coefficients(value, own)
             if form is not None:
                 times, rest = form
-                one = ix.apply("floordiv", (ix.as_index(Size(name) - rest), times), INDEX)
-                e = ix.substitute(e, {own: one})
+                one = index.apply("floordiv", (index.as_index(Size(name) - rest), times), INDEX)
+                e = index.substitute(e, {own: one})
         return e
 
-    def needs(self, gap: ix.Poly, sign: str) -> str:
+    def needed_condition(self, gap: index.Poly, sign: str) -> str:
         """Return the text of gap == 0 (or > 0, or >= 0) in the rule's own sizes; "" if it always
         holds."""
-        said = self.said(ix.from_polynomial(gap))
-        low, _ = ix.bounds(said)
+        said = self.in_rule_sizes(index.from_polynomial(gap))
+        low, _ = index.bounds(said)
         if sign != "==" and low is not None and low >= (sign == ">"):
             return ""
-        return balanced(ix.polynomial(said), sign)
+        return show_equation(index.polynomial(said), sign)
 
-    def below(self, a: float, strictly: bool, b: float) -> State:
-        return replace(self, orders=(*self.orders, (a, strictly, b)))
+    def with_order(self, a: float, strict: bool, b: float) -> State:
+        return replace(self, number_orders=(*self.number_orders, (a, strict, b)))
 
-    def fixed(self, name: str, value: Expr, needs: str) -> State | None:
+    def with_size(self, name: str, value: Expr, needs: str) -> State | None:
         """Replace a symbol; None if a hypothesis then fails."""
-        wide = self.wide
+        wide = self.not_one
         if name in wide:
             if value == Const(1, INDEX):
                 return None
             wide = wide - {name} | ({value.name} if isinstance(value, Size) else set())
         env: dict[Expr, Expr] = {Size(name): value}
-        sizes = {n: ix.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
+        sizes = {n: index.substitute(e, env) for n, e in self.sizes.items()} | {name: value}
         derived = (*self.derived, needs) if needs else self.derived
-        units = frozenset(ix.substitute(u, env) for u in self.units)
-        fixes = (*self.fixes, (name, value))
+        units = frozenset(index.substitute(u, env) for u in self.unit_sizes)
+        fixes = (*self.substitutions, (name, value))
         out = replace(
-            self, sizes=sizes, hypotheses=(), derived=derived, wide=wide, units=units, fixes=fixes
+            self, sizes=sizes, hypotheses=(), derived=derived, not_one=wide, unit_sizes=units, substitutions=fixes
         )
         some: State | None = out
         for h in self.hypotheses:
-            some = None if some is None else some.given(ix.substitute(h, env), "")
-        low, _ = ix.bounds(value)
+            some = None if some is None else some.with_hypothesis(index.substitute(h, env), "")
+        low, _ = index.bounds(value)
         if some is not None and (low is None or low < 1):
-            some = some.given(ix.apply("le", (Const(1, INDEX), value), BOOL), needs)
+            some = some.with_hypothesis(index.apply("le", (Const(1, INDEX), value), BOOL), needs)
         return some
 
-    def given(self, h: Expr, needs: str) -> State | None:
+    def with_hypothesis(self, hypothesis: Expr, needs: str) -> State | None:
         """Add a hypothesis; None if it is false."""
-        h = tidy(h)
-        if isinstance(h, Const):
-            return self if h.value else None
-        if h in self.hypotheses:
+        hypothesis = normalize_equation(hypothesis)
+        if isinstance(hypothesis, Const):
+            return self if hypothesis.value else None
+        if hypothesis in self.hypotheses:
             return self
         derived = (*self.derived, needs) if needs else self.derived
-        return replace(self, hypotheses=(*self.hypotheses, h), derived=derived)
+        return replace(self, hypotheses=(*self.hypotheses, hypothesis), derived=derived)
 
 
-def tidy(h: Expr) -> Expr:
+def normalize_equation(hypothesis: Expr) -> Expr:
     """Return an equation without common factors of its sides."""
-    match h:
+    match hypothesis:
         case Apply("eq", (a, b), _):
-            gap = reduced(ix.polynomial(ix.as_index(a - b)))
-            left = ix.from_polynomial({m: c for m, c in gap.items() if c > 0})
-            right = ix.from_polynomial({m: -c for m, c in gap.items() if c < 0})
-            return ix.apply("eq", (left, right) if str(left) < str(right) else (right, left), BOOL)
+            gap = drop_common_factors(index.polynomial(index.as_index(a - b)))
+            left = index.from_polynomial({m: c for m, c in gap.items() if c > 0})
+            right = index.from_polynomial({m: -c for m, c in gap.items() if c < 0})
+            return index.apply("eq", (left, right) if str(left) < str(right) else (right, left), BOOL)
         case _:
-            return h
+            return hypothesis
 
 
 class Fork(Exception):
@@ -129,74 +129,74 @@ class Misfit(Exception):
     """There is no instance with these choices."""
 
 
-def equated(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
+def equate(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     """Return the states in which two sizes are equal."""
-    gap = reduced(ix.polynomial(ix.as_index(ix.as_index(a) - b)))
+    gap = drop_common_factors(index.polynomial(index.as_index(index.as_index(a) - b)))
     if not gap:
         return [state]
-    low, high = ix.bounds(ix.from_polynomial(gap))
+    low, high = index.bounds(index.from_polynomial(gap))
     if (low is not None and low > 0) or (high is not None and high < 0):
         return []
-    needs = state.needs(gap, "==") if why else ""
-    split = whole_groups(gap) or multiples(gap, state.spoken)
+    needs = state.needed_condition(gap, "==") if why else ""
+    split = solve_multiple(gap) or solve_remainder(gap, state.mentioned_differences)
     if split is not None:
         name, values = split
-        needs = f"{state.said(Size(name))} is a multiple" if why else ""
-        return [state.fixed(name, v, needs) for v in values]
-    best = _solution(gap)
+        needs = f"{state.in_rule_sizes(Size(name))} is a multiple" if why else ""
+        return [state.with_size(name, v, needs) for v in values]
+    best = _solve_for_size(gap)
     if best is not None:
-        return [state.fixed(*best, needs)]
-    found = _factored(state, gap, needs)
+        return [state.with_size(*best, needs)]
+    found = _factor_states(state, gap, needs)
     if found is not None:
         return found
-    h = ix.apply("eq", (ix.as_index(a), ix.as_index(b)), BOOL)
-    if tidy(h) in state.hypotheses:
+    h = index.apply("eq", (index.as_index(a), index.as_index(b)), BOOL)
+    if normalize_equation(h) in state.hypotheses:
         return [state]
     for known in state.hypotheses:  # two products that equal a third are equal
-        found = _compared(state, gap, known, needs)
+        found = _combine_equations(state, gap, known, needs)
         if found is not None:
             return found
-    return [state.given(h, needs)]
+    return [state.with_hypothesis(h, needs)]
 
 
-def _compared(state: State, gap: ix.Poly, known: Expr, needs: str) -> list[State | None] | None:
+def _combine_equations(state: State, gap: index.Poly, equation: Expr, needs: str) -> list[State | None] | None:
     """Return the states that gap == 0 and another equation imply together, if simpler; else
     None."""
-    match known:
+    match equation:
         case Apply("eq", (p, q), _):
-            other = reduced(ix.polynomial(ix.as_index(p - q)))
+            other = drop_common_factors(index.polynomial(index.as_index(p - q)))
         case _:
             return None
     for one, two in ((gap, other), (other, gap)):
-        for both in _rewritten(one, two):
-            low, high = ix.bounds(ix.from_polynomial(both))
+        for both in _rewrite_by_equation(one, two):
+            low, high = index.bounds(index.from_polynomial(both))
             if (low is not None and low > 0) or (high is not None and high < 0):
                 return []
-            found = _simple(state, both, needs)
+            found = _solve_or_factor(state, both, needs)
             if found is not None:
                 return found
     return None
 
 
-def _rewritten(gap: ix.Poly, other: ix.Poly) -> Iterator[ix.Poly]:
+def _rewrite_by_equation(gap: index.Poly, other: index.Poly) -> Iterator[index.Poly]:
     """Yield `gap` with one of its products replaced by means of other == 0."""
     for lead, c in other.items():
         if abs(c) != 1 or not lead:
             continue
-        instead = ix.from_polynomial({n: -k * c for n, k in other.items() if n != lead})
+        instead = index.from_polynomial({n: -k * c for n, k in other.items() if n != lead})
         for m, times in gap.items():
-            left = _over(m, lead)
+            left = _divide_monomial(m, lead)
             if left is None:
                 continue
-            new = ix.polynomial(ix.as_index(instead * ix.from_polynomial({left: times})))
+            new = index.polynomial(index.as_index(instead * index.from_polynomial({left: times})))
             rest = {n: k for n, k in gap.items() if n != m}
             both = {n: rest.get(n, 0) + new.get(n, 0) for n in rest.keys() | new.keys()}
-            out = reduced({n: k for n, k in both.items() if k})
+            out = drop_common_factors({n: k for n, k in both.items() if k})
             if out and len(out) <= len(gap):
                 yield out
 
 
-def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
+def _divide_monomial(m: index.Monomial, n: index.Monomial) -> index.Monomial | None:
     """Return m / n if n divides it, else None."""
     left = list(m)
     for x in n:
@@ -206,41 +206,41 @@ def _over(m: ix.Monomial, n: ix.Monomial) -> ix.Monomial | None:
     return tuple(left)
 
 
-def settled(state: State) -> list[State | None] | None:
+def implied_states(state: State) -> list[State | None] | None:
     """Return the states that the hypotheses imply together; None if nothing new."""
     lows: dict[Expr, tuple[Expr, Expr]] = {}
     for h in state.hypotheses:
         match h:
             case Apply("le", (a, b), _):
-                if ix.as_index(a - b) in lows:  # and b - a, which is not above 0 either
-                    return equated(state, ix.dim(a), ix.dim(b))
-                lows[ix.as_index(b - a)] = a, b
+                if index.as_index(a - b) in lows:  # and b - a, which is not above 0 either
+                    return equate(state, index.dim(a), index.dim(b))
+                lows[index.as_index(b - a)] = a, b
             case _:
                 pass
     for n, h in enumerate(state.hypotheses):
         match h:
             case Apply("eq", (p, q), _):
-                gap = reduced(ix.polynomial(ix.as_index(p - q)))
+                gap = drop_common_factors(index.polynomial(index.as_index(p - q)))
             case _:
                 continue
         for other in state.hypotheses[:n]:
-            found = _compared(state, gap, other, "")
+            found = _combine_equations(state, gap, other, "")
             if found is not None:
                 return found
     return None
 
 
-def _simple(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
+def _solve_or_factor(state: State, gap: index.Poly, needs: str) -> list[State | None] | None:
     """Return the states in which gap == 0, if it determines a size or is a factoring; else None."""
     if not all(isinstance(x, Size) for m in gap for x in m):
         return None
-    best = _solution(gap)
+    best = _solve_for_size(gap)
     if best is not None:
-        return [state.fixed(*best, needs)]
-    return _factored(state, gap, needs)
+        return [state.with_size(*best, needs)]
+    return _factor_states(state, gap, needs)
 
 
-def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | None:
+def _factor_states(state: State, gap: index.Poly, needs: str) -> list[State | None] | None:
     """Return the states in which a product of sizes is a number."""
     cases = factorings(gap)
     if cases is None:
@@ -249,89 +249,89 @@ def _factored(state: State, gap: ix.Poly, needs: str) -> list[State | None] | No
     for case in cases:
         some: State | None = state
         for name, n in case.items():
-            some = None if some is None else some.fixed(name, Const(n, INDEX), "")
+            some = None if some is None else some.with_size(name, Const(n, INDEX), "")
         if some is not None and needs:
             some = replace(some, derived=(*some.derived, needs))
         out.append(some)
     return out
 
 
-def _solution(gap: ix.Poly) -> tuple[str, Expr] | None:
+def _solve_for_size(gap: index.Poly) -> tuple[str, Expr] | None:
     """Solve gap == 0 for a size, preferably with a value that is at least 1 in any case."""
     best: tuple[int, str, Expr] | None = None
     for m, c in gap.items():
         if len(m) != 1 or abs(c) != 1 or not isinstance(m[0], Size):
             continue
         rest = {n: -k * c for n, k in gap.items() if n != m}
-        if any(mentions(x, m[0]) for n in rest for x in n):
+        if any(has_size(x, m[0]) for n in rest for x in n):
             continue
-        value = ix.from_polynomial(rest)
-        low, _ = ix.bounds(value)
+        value = index.from_polynomial(rest)
+        low, _ = index.bounds(value)
         rank = (0 if low is not None and low >= 1 else 1) * 1000 + len(rest)
         if best is None or rank < best[0]:
             best = (rank, m[0].name, value)
     return None if best is None else best[1:]
 
 
-MOST_SMALL = 8
+MAX_ENUMERATED_SIZE = 8
 
 
-def taken(state: State, a: Dim, b: Dim) -> bool | None:
+def assumed_order(state: State, a: Dim, b: Dim) -> bool | None:
     """Return whether the state assumes a <= b; None if neither a <= b nor b < a."""
-    gap = ix.as_index(ix.as_index(b) - a)
+    gap = index.as_index(index.as_index(b) - a)
     if _at_least(gap, 0) in state.hypotheses:
         return True
     return False if _at_least(-gap, 1) in state.hypotheses else None
 
 
 def _at_least(p: Expr, low: int) -> Expr:
-    return ix.apply("le", (Const(low, INDEX), p), BOOL)
+    return index.apply("le", (Const(low, INDEX), p), BOOL)
 
 
-def ordered(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
+def order_states(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     """Return the states in which a <= b, then those in which b < a."""
-    for p, q in (*_extremes(a), *_extremes(b)):
-        if taken(state, p, q) is None:
-            return ordered(state, p, q, why)
-    gap = ix.as_index(ix.as_index(b) - a)
+    for p, q in (*_extreme_operands(a), *_extreme_operands(b)):
+        if assumed_order(state, p, q) is None:
+            return order_states(state, p, q, why)
+    gap = index.as_index(index.as_index(b) - a)
     out: list[State | None] = []
-    for p, low, sign in ((gap, 0, ">="), (ix.as_index(-gap), 1, ">")):
-        needs = state.needs(ix.polynomial(p), sign) if why else ""
-        found = nonnegative(state, ix.polynomial(ix.as_index(p - low)), needs)
-        if found is None or not all(s is None or _plain(state, s) for s in found):
-            found = [state.given(_at_least(p, low), needs)]
+    for p, low, sign in ((gap, 0, ">="), (index.as_index(-gap), 1, ">")):
+        needs = state.needed_condition(index.polynomial(p), sign) if why else ""
+        found = nonnegative_states(state, index.polynomial(index.as_index(p - low)), needs)
+        if found is None or not all(s is None or _adds_no_hypothesis(state, s) for s in found):
+            found = [state.with_hypothesis(_at_least(p, low), needs)]
         out += found
     return out
 
 
-def _extremes(d: Dim) -> Iterator[tuple[Dim, Dim]]:
+def _extreme_operands(d: Dim) -> Iterator[tuple[Dim, Dim]]:
     """Yield the operands of the innermost minima and maxima."""
     match d:
         case Apply(fn, args, _):
-            inner = [pair for a in args for pair in _extremes(a)]
+            inner = [pair for a in args for pair in _extreme_operands(a)]
             if inner:
                 yield from inner
             elif fn in ("min", "max"):
-                yield ix.dim(args[0]), ix.dim(args[1])
+                yield index.dim(args[0]), index.dim(args[1])
         case _:
             return
 
 
-def bounded(state: State, p: Expr) -> list[State | None] | None:
+def bounded_states(state: State, p: Expr) -> list[State | None] | None:
     """Return the states in which p >= 0, if the value of a size ensures it; else None."""
-    gap = ix.polynomial(p)
+    gap = index.polynomial(p)
     if sum(map(bool, gap)) < 2:
         return None  # n >= 2 stays a hypothesis on n, which divides better than n' + 1
-    found = nonnegative(state, gap, "")
-    return found if found and all(s is None or _plain(state, s) for s in found) else None
+    found = nonnegative_states(state, gap, "")
+    return found if found and all(s is None or _adds_no_hypothesis(state, s) for s in found) else None
 
 
-def _plain(before: State, after: State) -> bool:
+def _adds_no_hypothesis(before: State, after: State) -> bool:
     """True if the new state has no additional hypothesis."""
     return len(after.hypotheses) <= len(before.hypotheses)
 
 
-def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | None:
+def nonnegative_states(state: State, p: index.Poly, needs: str) -> list[State | None] | None:
     """Return the states in which p >= 0: n - m >= 0 is n = m + n' - 1; 3 - n >= 0 is n = 1, 2 or
     3."""
     best: tuple[bool, str, Expr] | None = None
@@ -339,55 +339,55 @@ def nonnegative(state: State, p: ix.Poly, needs: str) -> list[State | None] | No
         if len(m) != 1 or c != 1 or not isinstance(m[0], Size):
             continue
         rest = {n: -k for n, k in p.items() if n != m}
-        if any(mentions(x, m[0]) for n in rest for x in n):
+        if any(has_size(x, m[0]) for n in rest for x in n):
             continue
         name = m[0].name
-        value = ix.as_index(ix.from_polynomial(rest) + Size(f"{name}'") - 1)
-        low, _ = ix.bounds(value)
+        value = index.as_index(index.from_polynomial(rest) + Size(f"{name}'") - 1)
+        low, _ = index.bounds(value)
         rank = low is None or low < 1
         if best is None or rank < best[0]:
             best = rank, name, value
     if best is not None:
-        return [state.fixed(*best[1:], needs)]
+        return [state.with_size(*best[1:], needs)]
     symbols_ = [m for m, c in p.items() if m]
     if len(symbols_) == 1 and len(symbols_[0]) == 1 and p[symbols_[0]] == -1:
         n = symbols_[0][0]
         most = p.get((), 0)
-        if isinstance(n, Size) and most <= MOST_SMALL:
-            return [state.fixed(n.name, Const(k, INDEX), needs) for k in range(1, most + 1)]
+        if isinstance(n, Size) and most <= MAX_ENUMERATED_SIZE:
+            return [state.with_size(n.name, Const(k, INDEX), needs) for k in range(1, most + 1)]
     return None
 
 
-def decided(state: State, d: Dim) -> list[State | None] | None:
+def extreme_states(state: State, d: Dim) -> list[State | None] | None:
     """Return the states that decide a minimum or maximum which depends on one symbol: min(n, 3) is
     3 where n is n' + 2, and n is 1 or 2 otherwise. None if there is no such extreme."""
     if isinstance(d, int):
         return None
     match d:
         case Apply("min" | "max", (a, b), _):
-            gap = ix.polynomial(ix.as_index(b - a))
+            gap = index.polynomial(index.as_index(b - a))
             symbols_ = [m for m in gap if m]
             if len(symbols_) == 1 and len(symbols_[0]) == 1 and abs(gap[symbols_[0]]) == 1:
                 n = symbols_[0][0]
                 least = -gap.get((), 0) * gap[symbols_[0]]
-                if isinstance(n, Size) and 1 < least <= MOST_SMALL:
-                    more = ix.as_index(Size(f"{n.name}'") + (least - 1))
-                    cases = [state.fixed(n.name, Const(k, INDEX), "") for k in range(1, least)]
-                    return [state.fixed(n.name, more, ""), *cases]
+                if isinstance(n, Size) and 1 < least <= MAX_ENUMERATED_SIZE:
+                    more = index.as_index(Size(f"{n.name}'") + (least - 1))
+                    cases = [state.with_size(n.name, Const(k, INDEX), "") for k in range(1, least)]
+                    return [state.with_size(n.name, more, ""), *cases]
     match d:
         case Apply(_, args, _):
             for a in args:
-                found = decided(state, a)
+                found = extreme_states(state, a)
                 if found is not None:
                     return found
     return None
 
 
-def wider(state: State, a: Dim) -> State:
+def with_not_one(state: State, a: Dim) -> State:
     """Return the state in which a symbol is not 1."""
-    return replace(state, wide=state.wide | {a.name}) if isinstance(a, Size) else state
+    return replace(state, not_one=state.not_one | {a.name}) if isinstance(a, Size) else state
 
 
-def is_wide(name: str) -> Expr:
+def not_one_hypothesis(name: str) -> Expr:
     """Return the hypothesis that a symbol is not 1."""
     return _at_least(Size(name), 2)

@@ -9,47 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superopt.verifier import normal as N
+from superopt.verifier import normal
 from superopt.verifier.factors import Factor
 from superopt.verifier.normal import NF, Term
 
 Skeleton = tuple[object, ...]
 
 
-class _Placed(Exception):
+class _PlaceDependent(Exception):
     """The forms read more than one element of a tensor."""
 
 
 def skeleton(forms: Iterable[NF]) -> Skeleton | None:
     """Return the forms with tensors in place of their elements; None if the indices matter."""
-    places: dict[str, N.Read] = {}
+    places: dict[str, normal.Read] = {}
     try:
         return tuple(_form(a, places) for a in forms)
-    except _Placed:
+    except _PlaceDependent:
         return None
 
 
-def _form(a: NF, places: dict[str, N.Read]) -> Skeleton:
+def _form(a: NF, places: dict[str, normal.Read]) -> Skeleton:
     return tuple((t.coefficient, *_powers(t, places)) for t in a.terms)
 
 
-def _powers(t: Term, places: dict[str, N.Read]) -> Skeleton:
+def _powers(t: Term, places: dict[str, normal.Read]) -> Skeleton:
     if t.bound or t.guards:
-        raise _Placed
+        raise _PlaceDependent
     return tuple((_factor(f, places), e) for f, e in t.powers)
 
 
-def _factor(f: Factor, places: dict[str, N.Read]) -> object:
+def _factor(f: Factor, places: dict[str, normal.Read]) -> object:
     match f:
-        case N.Read(name=name) if places.setdefault(name, f) is f:
+        case normal.Read(name=name) if places.setdefault(name, f) is f:
             return name
-        case N.Fn():
+        case normal.Fn():
             return (f.name, *(_form(a, places) for a in f.args))
-        case N.Exp() | N.Total():
-            return (type(f).__name__, _form(f.of, places))
-        case N.Truth():
-            return (f.fn, _form(f.of, places))
-        case N.Top() if not any(p.bound or p.guards for p in f.pieces):
+        case normal.Exp() | normal.Sum():
+            return (type(f).__name__, _form(f.argument, places))
+        case normal.Truth():
+            return (f.fn, _form(f.argument, places))
+        case normal.Max() if not any(p.bound or p.guards for p in f.pieces):
             return ("max", *(_form(p.value, places) for p in f.pieces))
         case _:
-            raise _Placed
+            raise _PlaceDependent

@@ -6,22 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from superopt.verifier.guard import Guard, negated
-from superopt.verifier.poly import Atom, Chosen, Least, Poly, Quot, Sym, Var
+from superopt.verifier.guard import Guard, negate
+from superopt.verifier.poly import Atom, ElementIndex, Min, Poly, Quotient, Symbol, Var
 
 if TYPE_CHECKING:
     import z3
 else:
     from superopt.verifier.lazy import z3
 
-MILLISECONDS = 60_000  # for one query, if the resource limit fails
-EFFORT = 1_500_000  # resource limit of Z3, the same on every machine
+QUERY_TIMEOUT_MS = 60_000  # for one query, if the resource limit fails
+QUERY_RLIMIT = 1_500_000  # resource limit of Z3, the same on every machine
 
 
 @dataclass(slots=True)
 class Query:
     terms: dict[Atom, z3.ArithRef] = field(default_factory=dict)
-    sides: list[z3.BoolRef] = field(default_factory=list)
+    side_conditions: list[z3.BoolRef] = field(default_factory=list)
 
     def poly(self, p: Poly) -> z3.ArithRef:
         parts: list[z3.ArithRef] = []
@@ -44,19 +44,19 @@ class Query:
             return found
         x = self.terms[a] = z3.Int(f"a{len(self.terms)}", context())
         match a:
-            case Sym():
-                self.sides.append(x >= a.low)
+            case Symbol():
+                self.side_conditions.append(x >= a.low)
             case Var():
-                self.sides += [x >= 0, x < self.poly(a.extent)]
-            case Chosen():
-                self.sides += [x >= 0, x < self.poly(a.bound)]
-            case Quot():
+                self.side_conditions += [x >= 0, x < self.poly(a.extent)]
+            case ElementIndex():
+                self.side_conditions += [x >= 0, x < self.poly(a.bound)]
+            case Quotient():
                 p, q = self.poly(a.p), self.poly(a.q)
                 whole = q * x
-                self.sides += [whole <= p, p < whole + q]
-            case Least():
+                self.side_conditions += [whole <= p, p < whole + q]
+            case Min():
                 p, q = self.poly(a.p), self.poly(a.q)
-                self.sides += [x <= p, x <= q, z3.Or(x == p, x == q)]
+                self.side_conditions += [x <= p, x <= q, z3.Or(x == p, x == q)]
         return x
 
     def guard(self, g: Guard) -> z3.BoolRef:
@@ -92,21 +92,21 @@ def solver() -> z3.Solver:
         s = z3.SimpleSolver(ctx=context())
         s.set("auto_config", False)
         s.set("mbqi", False)
-        s.set("timeout", MILLISECONDS)
-        s.set("rlimit", EFFORT)
+        s.set("timeout", QUERY_TIMEOUT_MS)
+        s.set("rlimit", QUERY_RLIMIT)
         s.set("ctrl_c", False)  # Python handles interrupts; no query ends as "unknown"
         _SOLVER.append(s)
     return _SOLVER[0]
 
 
-def follows(hypotheses: Iterable[Guard], goal: Guard) -> bool:
+def is_implied(hypotheses: Iterable[Guard], goal: Guard) -> bool:
     s = solver()
     s.push()
     try:
         q = Query()
         wanted = [q.guard(h) for h in hypotheses]
-        wanted.append(q.guard(negated(goal)))
-        s.add(*q.sides, *wanted)
+        wanted.append(q.guard(negate(goal)))
+        s.add(*q.side_conditions, *wanted)
         return bool(s.check() == z3.unsat)
     finally:
         s.pop()
@@ -118,8 +118,8 @@ def smt2(hypotheses: Iterable[Guard], goal: Guard) -> str:
     s.push()
     try:
         q = Query()
-        wanted = [q.guard(g) for g in (*hypotheses, negated(goal))]
-        s.add(*q.sides, *wanted)
+        wanted = [q.guard(g) for g in (*hypotheses, negate(goal))]
+        s.add(*q.side_conditions, *wanted)
         return f"(set-logic QF_NIA)\n{s.to_smt2()}"
     finally:
         s.pop()

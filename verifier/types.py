@@ -9,20 +9,20 @@ from itertools import product
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import LETTERS, Param, element_types
 from superopt.te.dtype import DTYPES, DType
-from superopt.verifier.choices import KINDS, NUMBERS
+from superopt.verifier.choices import KIND_TYPES, NUMBER_TYPES
 
-MOST_CASES = 64
-SEPARATE = "each element type by itself"
+MAX_TYPE_CASES = 64
+SEPARATE_TYPES_NOTE = "each element type by itself"
 
 
-def stand_ins(rule: Rule) -> frozenset[DType]:
+def representative_types(rule: Rule) -> frozenset[DType]:
     """Return the types that stand for others in an instance: a cast to or from them is
     uninterpreted."""
     kinds = {p.kind for p in rule.params if isinstance(p, Param)} - DTYPES.keys()
-    return frozenset(t for k in kinds for t in (NUMBERS if k == "num" else (KINDS[k],)))
+    return frozenset(t for k in kinds for t in (NUMBER_TYPES if k == "num" else (KIND_TYPES[k],)))
 
 
-def of_each_type(rule: Rule) -> Iterator[Rule]:
+def rules_by_type(rule: Rule) -> Iterator[Rule]:
     """Yield the rule for each assignment of element types to its parameters, if these are few."""
     open_ = [p for p in rule.params if isinstance(p, Param) and p.kind not in DTYPES]
     keys = list(dict.fromkeys(p.kind if p.kind in LETTERS else p.name for p in open_))
@@ -31,7 +31,7 @@ def of_each_type(rule: Rule) -> Iterator[Rule]:
     ways = 1
     for one in some:
         ways *= len(one)
-    if ways > MOST_CASES:
+    if ways > MAX_TYPE_CASES:
         return
     for names in product(*some):
         chosen = dict(zip(keys, names, strict=True))

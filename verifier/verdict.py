@@ -18,11 +18,11 @@ class Scope:
     assumes: tuple[str, ...]
 
     @property
-    def where(self) -> str:
+    def summary(self) -> str:
         return f"{self.ranks}; {self.instances} {'way' if self.instances == 1 else 'ways'} to fit"
 
     def __str__(self) -> str:
-        return "; ".join((self.where, *self.assumes))
+        return "; ".join((self.summary, *self.assumes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ class Proved:
     obligations: int
     queries: int
     seconds: float
-    most: int
+    max_rank: int
     method: str = "index"
-    whole: bool = True
+    is_complete: bool = True
     bound: int | None = None
 
     def __bool__(self) -> bool:
         return True
 
     def __str__(self) -> str:
-        return f"proved: {self.proof.said}"
+        return f"proved: {self.proof.summary}"
 
     @property
     def proof(self) -> Proof:
         """The record of the proof that is stored with the rule."""
         ms = round(self.seconds * 1e3, 1)
         return Proof(
-            self.scope.where,
+            self.scope.summary,
             self.scope.assumes,
             self.derived,
             self.obligations,
@@ -98,7 +98,7 @@ class Unknown:
 
     reason: str
     seconds: float
-    late: bool = False
+    is_out_of_budget: bool = False
 
     def __bool__(self) -> bool:
         return False

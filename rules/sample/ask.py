@@ -11,33 +11,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.ir.op import Attr, Op
-from superopt.rules.sample.draw import Draw, Hole, Shape
+from superopt.rules.sample.draw import Draw, PartialShape, Shape
 
-ABSENT: Hole = (-1,)  # an absent operand
+ABSENT: PartialShape = (-1,)  # an absent operand
 
 # A shape for each operand (meaningless for absent ones), and attributes.
 Fit = tuple[Sequence[Shape], dict[str, Attr]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FitRequest:
     """A partial shape for each operand (ABSENT if absent), known attributes, attributes to
     choose."""
 
     op: Op
-    holes: tuple[Hole, ...]
+    partial_shapes: tuple[PartialShape, ...]
     attrs: Mapping[str, Attr]
     free: frozenset[str]
     draw: Draw
 
-    def ints(self, key: str) -> tuple[int, ...] | None:
+    def int_tuple(self, key: str) -> tuple[int, ...] | None:
         """Return a known attribute as a tuple of integers, else None."""
         value = self.attrs.get(key)
         if isinstance(value, tuple):
             return tuple(v for v in value if isinstance(v, int))
         return None
 
-    def number(self, key: str) -> int | None:
+    def int_value(self, key: str) -> int | None:
         """Return a known integer attribute, else None."""
         value = self.attrs.get(key)
         return value if isinstance(value, int) else None

@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Shape = tuple[int, ...]
 # A partial shape: None is a size to be chosen; None as a whole, an unknown rank.
-Hole = tuple[int | None, ...] | None
+PartialShape = tuple[int | None, ...] | None
 
 
 class Misfit(Exception):
@@ -23,10 +23,10 @@ class Style:
     """How an instance is drawn. ones_share: the share of sizes that are 1; equal_sizes: all sizes
     are equal; max_size: the largest size, unless more is required."""
 
-    ones: float = 0.0
-    equal: bool = False
+    ones_share: float = 0.0
+    equal_sizes: bool = False
     rank: int | None = None
-    most: int = 7
+    max_size: int = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,72 +48,72 @@ class Draw:
             raise Misfit(f"no number below {n}")
         return self.rng.randrange(n)
 
-    def size(self, least: int = 1, most: int = 7) -> int:
+    def size(self, low: int = 1, high: int = 7) -> int:
         """Return the extent of an axis."""
-        if self.style.equal:
-            return max(least, min(3, self.style.most))
-        if least <= 1 and self.chance(self.style.ones):
+        if self.style.equal_sizes:
+            return max(low, min(3, self.style.max_size))
+        if low <= 1 and self.chance(self.style.ones_share):
             return 1
-        return self.rng.randint(max(2, least), max(min(most, self.style.most), least, 2))
+        return self.rng.randint(max(2, low), max(min(high, self.style.max_size), low, 2))
 
-    def rank(self, least: int = 0, most: int = 4) -> int:
+    def rank(self, low: int = 0, high: int = 4) -> int:
         wanted = self.style.rank
-        if wanted is not None and least <= wanted <= most:
+        if wanted is not None and low <= wanted <= high:
             return wanted
-        return self.rng.randint(max(least, min(1, most)), most)
+        return self.rng.randint(max(low, min(1, high)), high)
 
-    def shape(self, rank: int, most: int = 7) -> Shape:
-        return tuple(self.size(most=most) for _ in range(rank))
+    def shape(self, rank: int, max_size: int = 7) -> Shape:
+        return tuple(self.size(high=max_size) for _ in range(rank))
 
-    def part(self, n: int) -> tuple[int, int]:
+    def subrange(self, n: int) -> tuple[int, int]:
         """Return (start, end) of a part of n elements; often at the beginning or the end."""
         start = 0 if self.chance(0.4) else self.below(n)
         end = n if self.chance(0.4) else self.rng.randint(start + 1, n)
         return start, end
 
 
-def full(h: Hole) -> Shape | None:
+def full_shape(shape: PartialShape) -> Shape | None:
     """Return the shape if it is fully known, else None."""
-    if h is None:
+    if shape is None:
         return None
-    sizes = [d for d in h if d is not None]
-    return tuple(sizes) if len(sizes) == len(h) else None
+    sizes = [d for d in shape if d is not None]
+    return tuple(sizes) if len(sizes) == len(shape) else None
 
 
-def known_rank(*holes: Hole) -> int | None:
+def known_rank(*shapes: PartialShape) -> int | None:
     """Return the first known rank, else None."""
-    return next((len(h) for h in holes if h is not None), None)
+    return next((len(h) for h in shapes if h is not None), None)
 
 
-def filled(h: Hole, like: Sequence[int], draw: Draw) -> Shape:
+def complete_like(shape: PartialShape, like: Sequence[int], draw: Draw) -> Shape:
     """Complete `shape` from `like`, with axes aligned at the end; the rest is drawn."""
-    if h is None:
+    if shape is None:
         return tuple(like)
-    lead = len(h) - len(like)
+    lead = len(shape) - len(like)
     return tuple(
         d if d is not None else like[n - lead] if n >= lead else draw.size()
-        for n, d in enumerate(h)
+        for n, d in enumerate(shape)
     )
 
 
-def drawn(h: Hole, draw: Draw, rank: int, least: int = 1, most: int = 7) -> Shape:
+def draw_shape(shape: PartialShape, draw: Draw, rank: int, low: int = 1, high: int = 7) -> Shape:
     """Complete `shape` by drawn sizes; `rank` is used if its rank is unknown."""
-    dims: Sequence[int | None] = (None,) * rank if h is None else h
-    return tuple(draw.size(least, most) if d is None else d for d in dims)
+    dims: Sequence[int | None] = (None,) * rank if shape is None else shape
+    return tuple(draw.size(low, high) if d is None else d for d in dims)
 
 
-MANY = 1 << 32  # no tensor of so many elements is tried
+MAX_ELEMENTS = 1 << 32  # no tensor of so many elements is tried
 
 
 def divisors(n: int) -> list[int]:
     """Return the divisors in ascending order; raises Misfit if n is too large."""
-    if n > MANY:
+    if n > MAX_ELEMENTS:
         raise Misfit(f"{n} elements")
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
-def refactored(count: int, rank: int, draw: Draw) -> Shape:
+def draw_factors(count: int, rank: int, draw: Draw) -> Shape:
     """Return `rank` sizes with the product `count`."""
     if rank == 0:
         if count != 1:

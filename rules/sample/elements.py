@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from superopt.rules.sample.ask import ABSENT, Ask, Fit
-from superopt.rules.sample.draw import Draw, Hole, Shape, drawn, filled, full, known_rank
+from superopt.rules.sample.ask import ABSENT, FitRequest, Fit
+from superopt.rules.sample.draw import Draw, PartialShape, Shape, draw_shape, complete_like, full_shape, known_rank
 
 
-def broadcast(ask: Ask) -> Fit:
+def fit_broadcast(request: FitRequest) -> Fit:
     """Choose shapes that broadcast: equal, shorter, with ones, scalars."""
-    draw = ask.draw
-    there = [h for h in ask.holes if h is not ABSENT]
+    draw = request.draw
+    there = [h for h in request.partial_shapes if h is not ABSENT]
     rank = max((len(h) for h in there if h is not None), default=0)
-    if any(h is None for h in there) and not any(full(h) for h in there):
+    if any(h is None for h in there) and not any(full_shape(h) for h in there):
         rank = max(rank, draw.rank())  # declared scalars do not determine the others
     target: list[int] = []
     for a in range(-rank, 0):
@@ -19,17 +19,17 @@ def broadcast(ask: Ask) -> Fit:
         wide = [d for d in given if d is not None and d != 1]
         stays = given and draw.chance(0.6)  # else an axis of size 1 grows
         target.append(wide[0] if wide else 1 if stays else draw.size())
-    return [like(h, tuple(target), draw) for h in ask.holes], {}
+    return [broadcastable_shape(h, tuple(target), draw) for h in request.partial_shapes], {}
 
 
-def like(h: Hole, target: Shape, draw: Draw) -> Shape:
+def broadcastable_shape(shape: PartialShape, target: Shape, draw: Draw) -> Shape:
     """Return a shape that broadcasts to `target`."""
-    if h is ABSENT:
+    if shape is ABSENT:
         return ()
-    if h is not None:
-        base = filled(h, target, draw)
+    if shape is not None:
+        base = complete_like(shape, target, draw)
         return tuple(
-            1 if old is None and draw.chance(0.15) else n for old, n in zip(h, base, strict=True)
+            1 if old is None and draw.chance(0.15) else n for old, n in zip(shape, base, strict=True)
         )
     kind = draw.below(7)
     if kind < 3:
@@ -45,23 +45,23 @@ def like(h: Hole, target: Shape, draw: Draw) -> Shape:
     return ()
 
 
-def scalars_after(ask: Ask) -> Fit:
+def fit_scalars_after(request: FitRequest) -> Fit:
     """Choose any shape for the first operand, and one element for the others."""
-    draw = ask.draw
-    x = drawn(ask.holes[0], draw, draw.rank())
-    return [x, *(drawn(h, draw, 0) for h in ask.holes[1:])], {}
+    draw = request.draw
+    x = draw_shape(request.partial_shapes[0], draw, draw.rank())
+    return [x, *(draw_shape(h, draw, 0) for h in request.partial_shapes[1:])], {}
 
 
-def slope(ask: Ask) -> Fit:
+def fit_slope(request: FitRequest) -> Fit:
     """Choose a second operand that broadcasts to the first."""
-    x = drawn(ask.holes[0], ask.draw, ask.draw.rank())
-    return [x, like(ask.holes[1], x, ask.draw)], {}
+    x = draw_shape(request.partial_shapes[0], request.draw, request.draw.rank())
+    return [x, broadcastable_shape(request.partial_shapes[1], x, request.draw)], {}
 
 
-def same(ask: Ask) -> Fit:
+def fit_same_shape(request: FitRequest) -> Fit:
     """Choose one shape for all operands."""
-    rank = known_rank(*ask.holes)
-    first = next((s for s in map(full, ask.holes) if s is not None), None)
+    rank = known_rank(*request.partial_shapes)
+    first = next((s for s in map(full_shape, request.partial_shapes) if s is not None), None)
     if first is None:
-        first = ask.draw.shape(ask.draw.rank() if rank is None else rank)
-    return [filled(h, first, ask.draw) for h in ask.holes], {}
+        first = request.draw.shape(request.draw.rank() if rank is None else rank)
+    return [complete_like(h, first, request.draw) for h in request.partial_shapes], {}

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from superopt.ir.graph import Value
-from superopt.rules.condition import Run, Scope, compiled, needs
+from superopt.rules.condition import Compiled, Scope, compile_formula, required_names
 from superopt.rules.functions import NotKnown, Result
 from superopt.rules.rule import Rule
 from superopt.rules.term import Call, Formula, Lit, Name, Part, Term, rebuild, walk
-from superopt.rules.term import names as names_of
+from superopt.rules.term import free_names as names_of
 
 Names = Mapping[str, Result]
 Terms = Mapping[Term, Value]
 
 
-def value_of(f: Formula, names: Names, terms: Terms) -> Result:
+def formula_value(f: Formula, names: Names, terms: Terms) -> Result:
     """Return the value of a formula; raises NotKnown if it has none. Every value counts as
     `single_use`."""
-    known = prepared(f)
+    known = prepare(f)
     env: list[Result] = [None] * known.slots
     for slot, need in enumerate(known.needs):
         if isinstance(need, str):
@@ -40,32 +40,32 @@ class Prepared(NamedTuple):
     needs: tuple[str | Term, ...]
     names: frozenset[str]
     slots: int
-    run: Run
+    run: Compiled
 
 
 # By identity, like `_USES` below: every instance evaluates the same few formulas.
 _PREPARED: dict[int, Prepared] = {}
 
 
-def prepared(f: Formula) -> Prepared:
+def prepare(f: Formula) -> Prepared:
     """Return the compiled form of `f`."""
     found = _PREPARED.get(id(f))
     if found is None:
         scope = Scope()
-        every = tuple(needs(f))
+        every = tuple(required_names(f))
         for need in every:
             if isinstance(need, str):
                 scope.slot(need)
             else:
-                scope.terms[need] = scope.fresh()
-        run = compiled(f, scope, lambda env, v: True)
-        if len(_PREPARED) >= MOST_KNOWN:
+                scope.terms[need] = scope.new_slot()
+        run = compile_formula(f, scope, lambda env, v: True)
+        if len(_PREPARED) >= MAX_CACHED:
             _PREPARED.clear()
-        found = _PREPARED[id(f)] = Prepared(f, every, names_of(f), len(scope.used), run)
+        found = _PREPARED[id(f)] = Prepared(f, every, names_of(f), len(scope.cells), run)
     return found
 
 
-class Asked(NamedTuple):
+class ParameterUses(NamedTuple):
     """The parameters whose number a rule uses, and those that conditions require to be constant."""
 
     numbers: frozenset[str]
@@ -74,22 +74,22 @@ class Asked(NamedTuple):
 
 # By identity, since comparing rules is slow; rules are kept alive, so that their identity is not
 # reused.
-_KNOWN: dict[int, tuple[Rule, Asked]] = {}
-MOST_KNOWN = 1 << 12
+_USES: dict[int, tuple[Rule, ParameterUses]] = {}
+MAX_CACHED = 1 << 12
 
 
-def asked(rule: Rule) -> Asked:
+def parameter_uses(rule: Rule) -> ParameterUses:
     """Return how a rule uses its parameters."""
-    known = _KNOWN.get(id(rule))
+    known = _USES.get(id(rule))
     if known is None:
-        found = Asked(_asked(rule, ("value", "all_equal", "items")), _asked(rule, ("const",)))
-        if len(_KNOWN) >= MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[id(rule)] = (rule, found)
+        found = ParameterUses(_called_names(rule, ("value", "all_equal", "items")), _called_names(rule, ("const",)))
+        if len(_USES) >= MAX_CACHED:
+            _USES.clear()
+        known = _USES[id(rule)] = (rule, found)
     return known[1]
 
 
-def _asked(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:
+def _called_names(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:
     found: set[str] = set()
     for part in (*rule.lhs, *rule.rhs, *rule.where):
         for p in walk(part):
@@ -101,7 +101,7 @@ def _asked(rule: Rule, functions: tuple[str, ...]) -> frozenset[str]:
     return frozenset(found)
 
 
-def without_const(f: Formula) -> Formula:
+def drop_const_conditions(f: Formula) -> Formula:
     """Return the condition where inputs stand for constants."""
 
     def change(p: Part) -> Part | None:

@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Constant, Input, Node, Value, node, results
 from superopt.ir.op import Attr, canonical_attrs
-from superopt.rules.condition import truth
-from superopt.rules.functions import NotKnown, equal
+from superopt.rules.condition import as_bool
+from superopt.rules.functions import NotKnown, are_equal
 from superopt.rules.rule import definition
-from superopt.rules.sample.ask import Ask
+from superopt.rules.sample.ask import FitRequest
 from superopt.rules.sample.draw import Misfit
 from superopt.rules.sample.fit import fit
-from superopt.rules.sample.formulas import value_of, without_const
+from superopt.rules.sample.formulas import formula_value, drop_const_conditions
 from superopt.rules.sample.params import Parameters
-from superopt.rules.sample.right import filled
+from superopt.rules.sample.right import fill_constant
 from superopt.rules.term import (
     Absent,
-    All,
+    AllResults,
     App,
-    Filled,
+    Fill,
     Formula,
-    Map,
+    MapTerms,
     Name,
     Number,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Term,
     Var,
@@ -34,12 +34,12 @@ from superopt.rules.term import (
 
 
 @dataclass(slots=True)
-class Maker(Parameters):
+class LeftSideBuilder(Parameters):
     """Builds a left side. results_by_app: results of operators. deferred: attributes to compare at
     the end."""
 
-    many: dict[App, tuple[Value, ...]] = field(default_factory=dict)
-    later: list[tuple[Node, str, Formula]] = field(default_factory=list)
+    results_by_app: dict[App, tuple[Value, ...]] = field(default_factory=dict)
+    deferred: list[tuple[Node, str, Formula]] = field(default_factory=list)
 
     def roots(self) -> tuple[Value, ...]:
         """Return the results of the left side. Raises Misfit, NotKnown or InferError."""
@@ -47,27 +47,27 @@ class Maker(Parameters):
         for side in self.rule.lhs:
             match side:
                 case App() if len(self.rule.lhs) == 1:
-                    out.extend(self.app(side))
-                case All(app):
-                    out.extend(self.app(app))
+                    out.extend(self.build_app(side))
+                case AllResults(app):
+                    out.extend(self.build_app(app))
                 case _:
-                    out.append(self.value(side))
-        for n, key, f in self.later:
-            self.agree(n, key, f)
+                    out.append(self.build_value(side))
+        for n, key, f in self.deferred:
+            self.require_attribute(n, key, f)
         return tuple(out)
 
-    def conditions(self) -> None:
+    def check_conditions(self) -> None:
         """Check the conditions, and bind the names that they define."""
         for condition in self.rule.where:
             found = definition(condition, frozenset(self.names))
             if found is not None:
-                self.names[found[0]] = value_of(found[1], self.names, self.terms)
-            elif not truth(value_of(without_const(condition), self.names, self.terms)):
+                self.names[found[0]] = formula_value(found[1], self.names, self.terms)
+            elif not as_bool(formula_value(drop_const_conditions(condition), self.names, self.terms)):
                 raise Misfit("a condition does not hold")
 
-    def agree(self, n: Node, key: str, f: Formula) -> None:
+    def require_attribute(self, n: Node, key: str, f: Formula) -> None:
         """Raise Misfit unless attribute `key` of `n` equals the formula."""
-        wanted = value_of(f, self.names, self.terms)
+        wanted = formula_value(f, self.names, self.terms)
         types = tuple(None if v is None else v.type for v in n.inputs)
         attrs = dict(n.attrs) | {key: wanted}
         if canonical_attrs(n.op, types, attrs) != n.attrs:  # type: ignore[arg-type]
@@ -75,16 +75,16 @@ class Maker(Parameters):
 
     # --- terms ------------------------------------------------------------------------------------
 
-    def value(self, t: Term) -> Value:
+    def build_value(self, t: Term) -> Value:
         """Return the one result of a term that is no parameter."""
         match t:
             case App():
-                found = self.app(t)
+                found = self.build_app(t)
                 if len(found) != 1:
                     raise Misfit(f"{t.op.name} has {len(found)} results")
                 return found[0]
             case Pick(app, index):
-                found = self.app(app)
+                found = self.build_app(app)
                 if index >= len(found):
                     raise Misfit(f"no result {index}")
                 self.terms[t] = found[index]
@@ -97,38 +97,38 @@ class Maker(Parameters):
             case _:
                 raise Misfit("no value")
 
-    def app(self, t: App) -> tuple[Value, ...]:
+    def build_app(self, t: App) -> tuple[Value, ...]:
         """Return the results of an operator, and choose its free operands and attributes."""
-        if t in self.many:
-            return self.many[t]
+        if t in self.results_by_app:
+            return self.results_by_app[t]
         operands = [o for term in t.operands for o in self.operand(term)]
         attrs, free, pending = self.attributes(t)
-        dtype = self.sibling(operands)
+        dtype = self.sibling_dtype(operands)
         # a constant may have the size of a later operand
-        for place in sorted(range(len(operands)), key=lambda n: isinstance(operands[n], Filled)):
+        for place in sorted(range(len(operands)), key=lambda n: isinstance(operands[n], Fill)):
             one = operands[place]
             if isinstance(one, Var) and one.name in self.names:  # a second time, as in Mul(x, x)
-                operands[place] = self.value(one)
+                operands[place] = self.build_value(one)
             elif isinstance(one, (Var, Number, Scalar)):
-                holes = tuple(self.hole(o) for o in operands)
-                holes = self.remembered(holes, place)
-                shapes, found = fit(Ask(t.op, holes, attrs, free, self.draw))
+                holes = tuple(self.partial_shape(o) for o in operands)
+                holes = self.reuse_past_shape(holes, place)
+                shapes, found = fit(FitRequest(t.op, holes, attrs, free, self.draw))
                 attrs, free = attrs | found, frozenset()
-                operands[place] = self.commit(one, tuple(shapes[place]), dtype)
-            elif isinstance(one, Filled):
-                args = [value_of(a, self.names, self.terms) for a in one.args]
-                operands[place] = filled(one, args, dtype)
+                operands[place] = self.make_operand(one, tuple(shapes[place]), dtype)
+            elif isinstance(one, Fill):
+                args = [formula_value(a, self.names, self.terms) for a in one.args]
+                operands[place] = fill_constant(one, args, dtype)
         if free:
-            holes = tuple(self.hole(o) for o in operands)
-            attrs = attrs | fit(Ask(t.op, holes, attrs, free, self.draw))[1]
-        self.finish_runs(t)
-        attrs |= self.settled(t, pending)
+            holes = tuple(self.partial_shape(o) for o in operands)
+            attrs = attrs | fit(FitRequest(t.op, holes, attrs, free, self.draw))[1]
+        self.bind_runs(t)
+        attrs |= self.late_attributes(t, pending)
         done = [None if isinstance(o, Absent) else o for o in operands]
         made_node = node(t.op, done, **attrs)  # type: ignore[arg-type]
         self.bind_attributes(t, made_node)
-        self.later.extend((made_node, key, f) for key, f in pending)
+        self.deferred.extend((made_node, key, f) for key, f in pending)
         out = results(made_node)
-        self.many[t] = out
+        self.results_by_app[t] = out
         if len(out) == 1:
             self.terms[t] = out[0]
         return out
@@ -138,42 +138,42 @@ class Maker(Parameters):
         match t:
             case Var(name) if name not in self.names:
                 return [t]
-            case Number() | Scalar() | Absent() | Filled():
+            case Number() | Scalar() | Absent() | Fill():
                 return [t]
-            case Run(name):
-                return [*self.run(name)]
-            case All(app):
-                return [*self.app(app)]
-            case Map():
+            case OperandRun(name):
+                return [*self.run_operands(name)]
+            case AllResults(app):
+                return [*self.build_app(app)]
+            case MapTerms():
                 raise Misfit("a comprehension on the left side")
             case _:
-                return [self.value(t)]
+                return [self.build_value(t)]
 
-    def run(self, name: str) -> Sequence[Term | Value]:
+    def run_operands(self, name: str) -> Sequence[Term | Value]:
         """Return a run of parameters: `name.0`, `name.1`, ... until they are values."""
         found = self.names.get(name)
         if isinstance(found, tuple):
             return [v for v in found if isinstance(v, (Input, Constant, Node))]
         return [Var(f"{name}.{n}") for n in range(self.draw.pick((1, 2, 2, 3)))]
 
-    def finish_runs(self, t: App) -> None:
+    def bind_runs(self, t: App) -> None:
         """Bind the runs among the operands of `t`."""
         for o in t.operands:
-            if isinstance(o, Run) and o.name not in self.names:
+            if isinstance(o, OperandRun) and o.name not in self.names:
                 own = [n for n in self.names if n.rpartition(".")[0] == o.name]
                 self.names[o.name] = tuple(self.names.pop(n) for n in own)
 
-    def settled(self, t: App, pending: Sequence[tuple[str, Formula]]) -> dict[str, Attr]:
+    def late_attributes(self, t: App, pending: Sequence[tuple[str, Formula]]) -> dict[str, Attr]:
         """Return attributes that the operands determine now, or likely ones."""
         found: dict[str, Attr] = {}
         for key, f in pending:
             try:
-                found[key] = value_of(f, self.names, self.terms)  # type: ignore[assignment]
+                found[key] = formula_value(f, self.names, self.terms)  # type: ignore[assignment]
             except NotKnown:
                 continue
         for key, f in t.attrs:
             if isinstance(f, Name) and f.id not in self.names:
-                guess = self.likely(f.id)
+                guess = self.likely_value(f.id)
                 if guess is not None:
                     found[key] = guess  # type: ignore[assignment]
         return found
@@ -187,7 +187,7 @@ class Maker(Parameters):
         pending: list[tuple[str, Formula]] = []
         for key, f in t.attrs:
             try:
-                known[key] = value_of(f, self.names, self.terms)  # type: ignore[assignment]
+                known[key] = formula_value(f, self.names, self.terms)  # type: ignore[assignment]
             except NotKnown:
                 free.add(key)
                 if not isinstance(f, Name):
@@ -213,7 +213,7 @@ class Maker(Parameters):
                 got = n.attr(key)
                 if f.id not in self.names:
                     self.names[f.id] = got  # type: ignore[assignment]
-                elif not equal(self.names[f.id], got):  # type: ignore[arg-type]
+                elif not are_equal(self.names[f.id], got):  # type: ignore[arg-type]
                     raise Misfit(f"{f.id} has two values")
         if t.rest is not None:
             rest = tuple((k, v) for k, v in n.attrs if k not in mentioned)

@@ -13,22 +13,22 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Input, Item, Node, Value, constant, node, results
 from superopt.ir.op import Attr
-from superopt.rules.facts import sibling_kind
-from superopt.rules.fills import ARRAYS, array, meant, table
-from superopt.rules.functions import NotKnown, Result, integer, number, sequence
+from superopt.rules.facts import sibling_dtype
+from superopt.rules.fills import ARRAY_FILLS, fill_array, shape_and_content, table_array
+from superopt.rules.functions import NotKnown, Result, as_integer, as_number, as_tuple
 from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Misfit
-from superopt.rules.sample.formulas import Names, Terms, value_of
+from superopt.rules.sample.formulas import Names, Terms, formula_value
 from superopt.rules.term import (
     Absent,
-    All,
+    AllResults,
     App,
-    Filled,
+    Fill,
     Formula,
-    Map,
+    MapTerms,
     Number,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Term,
     Var,
@@ -44,28 +44,28 @@ def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Va
     side = _Side(dict(names), terms, dtype)
     match rule.rhs:
         case (App() as only,):
-            return side.app(only)
+            return side.build_app(only)
         case several:
             return tuple(v for t in several for v in side.values(t))
 
 
-def filled(t: Filled, args: Sequence[Result], dtype: DType) -> Value:
+def fill_constant(t: Fill, args: Sequence[Result], dtype: DType) -> Value:
     """Return the constant of a fill: zeros, ones, full, eye... of `dtype`."""
     last = args[-1]
     if isinstance(last, DType):
         args, dtype = args[:-1], last
-    dims, content = meant(t.kind, args)
+    dims, content = shape_and_content(t.kind, args)
     if isinstance(content, tuple):
-        return constant(table(content, dtype))
-    shape = [integer(d) for d in dims]
-    if t.kind in ARRAYS:
-        return constant(array(t.kind, shape, dtype))
+        return constant(table_array(content, dtype))
+    shape = [as_integer(d) for d in dims]
+    if t.kind in ARRAY_FILLS:
+        return constant(fill_array(t.kind, shape, dtype))
     return constant(np.full(shape, float(content), to_numpy(dtype)))
 
 
-def scalar(value: Result, dtype: DType) -> Value:
+def scalar_constant(value: Result, dtype: DType) -> Value:
     """Return a number as a constant of `dtype`."""
-    n = number(value)
+    n = as_number(value)
     if not dtype.is_float and n != int(n):
         raise NotKnown(f"{n} is no {dtype}")  # as in a rewrite
     try:
@@ -74,14 +74,14 @@ def scalar(value: Result, dtype: DType) -> Value:
         raise NotKnown(f"{n} is no {dtype}") from e
 
 
-def attribute(value: Result) -> Attr:
+def as_attribute(value: Result) -> Attr:
     """Return a formula's value as an attribute."""
     if isinstance(value, Fraction):
         return float(value)
     if isinstance(value, (Input, Constant, Node, Item)):
         raise NotKnown(f"{value} is no attribute")
     if isinstance(value, tuple):
-        return tuple(attribute(v) for v in value)
+        return tuple(as_attribute(v) for v in value)
     return value
 
 
@@ -91,28 +91,28 @@ class _Side:
     terms: Terms
     dtype: DType
 
-    def formula(self, f: Formula) -> Result:
-        return value_of(f, self.names, self.terms)
+    def formula_value(self, f: Formula) -> Result:
+        return formula_value(f, self.names, self.terms)
 
-    def app(self, t: App) -> tuple[Value, ...]:
+    def build_app(self, t: App) -> tuple[Value, ...]:
         """Return the results of an operator."""
         parts = [v for o in t.operands for v in self.operand(o)]
         some = [v for v in parts if isinstance(v, (Input, Constant, Node, Item))]
-        dtype = sibling_kind(v.type.dtype for v in some)
+        dtype = sibling_dtype(v.type.dtype for v in some)
         operands = [self.number(v, dtype or self.dtype) for v in parts]
         attrs: dict[str, Attr] = {}
         if t.rest is not None:
-            for pair in sequence(self.names[t.rest]):
-                key, value = sequence(pair)
-                attrs[str(key)] = attribute(value)
+            for pair in as_tuple(self.names[t.rest]):
+                key, value = as_tuple(pair)
+                attrs[str(key)] = as_attribute(value)
         for key, f in t.attrs:
-            attrs[key] = attribute(self.formula(f))
+            attrs[key] = as_attribute(self.formula_value(f))
         return results(node(t.op, operands, **attrs))
 
     def operand(self, t: Term) -> list[Term | Value]:
         """Return the values of an operand; numbers wait for their siblings' element type."""
         match t:
-            case Number() | Scalar() | Filled() | Absent():
+            case Number() | Scalar() | Fill() | Absent():
                 return [t]
             case _:
                 return [*self.values(t)]
@@ -120,11 +120,11 @@ class _Side:
     def number(self, v: Term | Value, dtype: DType) -> Value | None:
         match v:
             case Number(n):
-                return scalar(n, dtype)
+                return scalar_constant(n, dtype)
             case Scalar(f):
-                return scalar(self.formula(f), dtype)
-            case Filled(_, args):
-                return filled(v, [self.formula(a) for a in args], dtype)
+                return scalar_constant(self.formula_value(f), dtype)
+            case Fill(_, args):
+                return fill_constant(v, [self.formula_value(a) for a in args], dtype)
             case Input() | Constant() | Node() | Item():
                 return v
             case _:
@@ -134,37 +134,37 @@ class _Side:
         """Return the values of a term."""
         match t:
             case Var(name):
-                return [_value(self.names[name])]
-            case Run(name):
-                return [_value(v) for v in sequence(self.names[name])]
-            case All(app):
-                return [*self.app(app)]
+                return [_as_value(self.names[name])]
+            case OperandRun(name):
+                return [_as_value(v) for v in as_tuple(self.names[name])]
+            case AllResults(app):
+                return [*self.build_app(app)]
             case Pick(app, index):
-                found = self.app(app)
+                found = self.build_app(app)
                 if index >= len(found):
                     raise Misfit(f"no result {index}")
                 return [found[index]]
             case App():
-                found = self.app(t)
+                found = self.build_app(t)
                 if len(found) != 1:
                     raise Misfit(f"{t.op.name} has {len(found)} results")
                 return [found[0]]
-            case Map(body, own, over):
+            case MapTerms(body, own, over):
                 items: Sequence[Result] = (
-                    self.app(over) if isinstance(over, App) else sequence(self.formula(over))
+                    self.build_app(over) if isinstance(over, App) else as_tuple(self.formula_value(over))
                 )
-                return [v for one in items for v in self.inside(own, one).values(body)]
+                return [v for one in items for v in self.nested(own, one).values(body)]
             case _:
                 v = self.number(t, self.dtype)
                 return [] if v is None else [v]
 
-    def inside(self, own: tuple[str, ...], one: Result) -> _Side:
+    def nested(self, variables: tuple[str, ...], one: Result) -> _Side:
         """Return the scope of a comprehension for one item."""
-        parts = (one,) if len(own) == 1 else sequence(one)
-        return _Side(self.names | dict(zip(own, parts, strict=True)), self.terms, self.dtype)
+        parts = (one,) if len(variables) == 1 else as_tuple(one)
+        return _Side(self.names | dict(zip(variables, parts, strict=True)), self.terms, self.dtype)
 
 
-def _value(r: Result) -> Value:
+def _as_value(r: Result) -> Value:
     if isinstance(r, (Input, Constant, Node, Item)):
         return r
     raise NotKnown(f"{r} is no value")

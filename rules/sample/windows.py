@@ -7,7 +7,7 @@ from superopt.ir.graph import Node
 POOLS = frozenset(("MaxPool", "AveragePool"))
 
 
-def blank(n: Node) -> bool:
+def has_padding_only_window(n: Node) -> bool:
     """True if `n` is a pool with such a window, whose result is runtime-dependent."""
     source = n.inputs[0] if n.op.name in POOLS else None
     shape = source.type.shape if source is not None else None

@@ -16,20 +16,20 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.syntax import show_attr, show_type
-from superopt.ir.text import told_attrs
-from superopt.onnx_io.alike import same_opaque
+from superopt.ir.text import explicit_attrs
+from superopt.onnx_io.alike import is_same_opaque_node
 from superopt.report.certificate import FoldedTensor
-from superopt.rules.facts import alike
+from superopt.rules.facts import are_attrs_equal
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, to_numpy
 
 ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
 ROOM = 1 << 34  # bytes in float64 of what is computed on the way to a folded tensor, at most
 TILE = 256  # rows and columns of a transposed matrix that are compared while they are cached
-Tell = Callable[[g.Value], str]  # what a certificate calls a value
+Tell = Callable[[graph.Value], str]  # what a certificate calls a value
 
 
 class Refused(Exception):
@@ -37,36 +37,36 @@ class Refused(Exception):
     and both sides."""
 
 
-def compare(rebuilt: g.Graph, file: g.Graph, tell: Tell) -> list[tuple[g.Value, g.Constant]]:
+def compare(rebuilt: graph.Graph, file: graph.Graph, tell: Tell) -> list[tuple[graph.Value, graph.Constant]]:
     """Raise Refused, naming the value, where `file` does not compute what `rebuilt` computes.
 
     Returns the computed values of `rebuilt` with the constants that stand for them in the file:
     these are yet to be checked.
     """
-    folded: list[tuple[g.Value, g.Constant]] = []
+    folded: list[tuple[graph.Value, graph.Constant]] = []
     stack = list(zip(rebuilt.outputs, file.outputs, strict=True))
-    seen: set[tuple[g.Value, g.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
-    partner: dict[g.Node, g.Node] = {}  # of opaque nodes, which may be random: one for one
+    seen: set[tuple[graph.Value, graph.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
+    partner: dict[graph.Node, graph.Node] = {}  # of opaque nodes, which may be random: one for one
     while stack:
         a, b = stack.pop()
         if (a, b) in seen:
             continue
         seen.add((a, b))
-        m, n = g.producer(a), g.producer(b)
-        if isinstance(a, g.Constant) and isinstance(b, g.Constant):
+        m, n = graph.producer(a), graph.producer(b)
+        if isinstance(a, graph.Constant) and isinstance(b, graph.Constant):
             if a is not b and (a.type != b.type or not _same(a.load(), b.load())):
                 raise Refused(f"constant {tell(a)} of type {show_type(a.type)} is another there")
-        elif m is not None and isinstance(b, g.Constant):
+        elif m is not None and isinstance(b, graph.Constant):
             folded.append((a, b))
         elif m is None or n is None or m.op.name != n.op.name or _index(a) != _index(b):
             raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
         else:
             if m.op.opaque:
-                if not same_opaque(m, n) or m.types != n.types:
+                if not is_same_opaque_node(m, n) or m.types != n.types:
                     raise Refused(f"{tell(a)}: this {m.op.title} is another there")
                 if partner.setdefault(m, n) is not n or partner.setdefault(n, m) is not m:
                     raise Refused(f"{tell(a)}: two nodes {m.op.title} are one there, or one is two")
-            elif not alike(m.attrs, n.attrs):
+            elif not are_attrs_equal(m.attrs, n.attrs):
                 raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
             if [v is None for v in m.inputs] != [v is None for v in n.inputs]:
                 raise Refused(f"{tell(a)}: {m.op.title} has other operands there")
@@ -75,15 +75,15 @@ def compare(rebuilt: g.Graph, file: g.Graph, tell: Tell) -> list[tuple[g.Value, 
     return folded
 
 
-def _index(v: g.Value) -> int:
-    return v.index if isinstance(v, g.Item) else 0
+def _index(v: graph.Value) -> int:
+    return v.index if isinstance(v, graph.Item) else 0
 
 
-def _kind(v: g.Value) -> str:
-    n = g.producer(v)
+def _kind(v: graph.Value) -> str:
+    n = graph.producer(v)
     if n is None:
-        return f"input {v.name}" if isinstance(v, g.Input) else f"a constant {show_type(v.type)}"
-    return f"{n.op.name}({', '.join(f'{k}={show_attr(x)}' for k, x in told_attrs(n))})"
+        return f"input {v.name}" if isinstance(v, graph.Input) else f"a constant {show_type(v.type)}"
+    return f"{n.op.name}({', '.join(f'{k}={show_attr(x)}' for k, x in explicit_attrs(n))})"
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -105,18 +105,18 @@ def _bytes(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(a).reshape(-1).view(np.uint8)
 
 
-def described(value: str, v: g.Value, c: g.Constant) -> FoldedTensor:
+def described(value: str, v: graph.Value, c: graph.Constant) -> FoldedTensor:
     """What a certificate says of value `v`, which it calls `value` and a file has as `c`."""
-    moved = all("data" in n.op.laws for n in g.nodes([v]))
+    moved = all("data" in n.op.laws for n in graph.nodes([v]))
     return FoldedTensor(value, show_type(c.type), digest(c), "moved" if moved else "rounded")
 
 
-def digest(c: g.Constant) -> str:
+def digest(c: graph.Constant) -> str:
     """The SHA-256 of a constant's bytes."""
     return hashlib.sha256(_bytes(c.load()).data).hexdigest()
 
 
-def check_all_folded(some: Sequence[tuple[FoldedTensor, g.Value, g.Constant]]) -> None:
+def check_all_folded(some: Sequence[tuple[FoldedTensor, graph.Value, graph.Constant]]) -> None:
     """Raise Refused unless each constant is what the certificate says, and is the value's."""
     with ThreadPoolExecutor(1) as aside:  # numpy and hashlib let each other run
         digests = [aside.submit(digest, c) for _, _, c in some]
@@ -127,19 +127,19 @@ def check_all_folded(some: Sequence[tuple[FoldedTensor, g.Value, g.Constant]]) -
                 raise Refused(f"{stated.value} folded: the file's has SHA-256 {found.result()}")
 
 
-def check_folded(stated: FoldedTensor, v: g.Value, c: g.Constant) -> None:
+def check_folded(stated: FoldedTensor, v: graph.Value, c: graph.Constant) -> None:
     """Raise Refused unless constant `c` is the value of `v`, as the certificate says it is."""
-    moved = all("data" in n.op.laws for n in g.nodes([v]))
+    moved = all("data" in n.op.laws for n in graph.nodes([v]))
     if v.type != c.type or show_type(c.type) != stated.type or moved != (stated.how == "moved"):
         raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, moved: {moved}; {stated}")
-    for t in (t for n in g.nodes([v]) for t in n.types):
+    for t in (t for n in graph.nodes([v]) for t in n.types):
         if 8 * math.prod(d for d in t.shape or () if isinstance(d, int)) > ROOM:
             raise Refused(f"{stated.value} folded: on the way there is {show_type(t)}, too large")
     assert c.type.dtype is not None
     want = c.load()
     for domain in (Reals(), Reals(F64))[: 1 if stated.how == "moved" else 2]:
         try:
-            (found,) = evaluate(g.Graph((), (v,)), {}, domain)
+            (found,) = evaluate(graph.Graph((), (v,)), {}, domain)
         except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as e:
             raise Refused(f"{stated.value} folded: it cannot be computed: {e}") from None
         with np.errstate(all="ignore"):

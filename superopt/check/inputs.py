@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt import guard
-from superopt.ir import graph as g
-from superopt.te import index as ix
+from superopt.ir import graph as ir_graph
+from superopt.te import index
 from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import TensorType
 
@@ -39,7 +39,7 @@ class Limits:
 
 
 def feeds(
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     sizes: Mapping[str, int],
     seed: int,
     kinds: Sequence[str] = KINDS,
@@ -73,7 +73,7 @@ def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
     value."""
     if t.shape is None:
         return t if t.dtype is None else TensorType(t.dtype, UNDECLARED_SHAPE)
-    return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
+    return TensorType(t.dtype, tuple(index.evaluate(d, dict(sizes)) for d in t.shape))
 
 
 def _nbytes(t: TensorType) -> int:
@@ -119,14 +119,14 @@ def _range(kind: str, limit: Limits, *, signed: bool, bits: int) -> tuple[int, i
     return (-_WIDE if signed else 0), _WIDE + 1
 
 
-def limits(graph: g.Graph, i: g.Input, sizes: Mapping[str, int]) -> Limits:
+def limits(graph: ir_graph.Graph, i: ir_graph.Input, sizes: Mapping[str, int]) -> Limits:
     """Which integers an input may hold: those below the least extent that it indexes."""
     if i.type.dtype is None or not i.type.dtype.is_int:
         return Limits(None)
-    users = g.users(graph)
+    users = ir_graph.users(graph)
     least: int | None = None
-    stack: list[g.Value] = [i]
-    seen: set[g.Value] = set()
+    stack: list[ir_graph.Value] = [i]
+    seen: set[ir_graph.Value] = set()
     while stack:
         v = stack.pop()
         if v in seen:
@@ -137,11 +137,11 @@ def limits(graph: g.Graph, i: g.Input, sizes: Mapping[str, int]) -> Limits:
                 extent = _indexed(n, sizes)
                 least = extent if least is None else min(least, extent or least)
             elif n.op.name in _CARRIERS:
-                stack.extend(g.results(n))
+                stack.extend(ir_graph.results(n))
     return Limits(least)
 
 
-def _indexed(n: g.Node, sizes: Mapping[str, int]) -> int | None:
+def _indexed(n: ir_graph.Node, sizes: Mapping[str, int]) -> int | None:
     """The extent of what a Gather picks from: for GatherND the least of the indexed axes."""
     table = n.inputs[0]
     attrs = dict(n.attrs)
@@ -152,6 +152,6 @@ def _indexed(n: g.Node, sizes: Mapping[str, int]) -> int | None:
     if n.op.name == "GatherND":
         axes = table.type.shape
     try:
-        return min(ix.evaluate(d, dict(sizes)) for d in axes)
+        return min(index.evaluate(d, dict(sizes)) for d in axes)
     except (KeyError, ValueError):
         return None

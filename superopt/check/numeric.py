@@ -22,14 +22,14 @@ from superopt.check.compare import (
 )
 from superopt.check.inputs import Feeds
 from superopt.check.regions import Regions
-from superopt.ir import graph as g
-from superopt.ir.evaluate import Opaque, evaluate
+from superopt.ir import graph as ir_graph
+from superopt.ir.evaluate import OpaqueEvaluator, evaluate
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import F64
 
 Values = tuple[np.ndarray | None, ...]  # one for each place; None where it cannot be evaluated
 Arrays = Mapping[str, np.ndarray]
-Keep = Callable[[g.Value, np.ndarray], None]
+Keep = Callable[[ir_graph.Value, np.ndarray], None]
 
 RUNTIME = "onnxruntime against our float64 evaluation of the original"
 OWN = "our own evaluation against float64: onnxruntime did not run it"
@@ -82,12 +82,12 @@ class Checked:
 
 
 def values_at(
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     feed: Feeds,
     free: Arrays,
     domain: Domain,
     keep: Keep | None = None,
-    opaque: Opaque | None = None,
+    opaque: OpaqueEvaluator | None = None,
 ) -> Values:
     """The outputs of a graph; None for those that need an input without a value.
 
@@ -96,10 +96,10 @@ def values_at(
     """
     given = {**feed.arrays, **free}
     missing = [i for i in graph.inputs if i.name not in given]
-    known = [not g.depends((v,), missing) for v in graph.outputs] if missing else None
+    known = [not ir_graph.depends_on((v,), missing) for v in graph.outputs] if missing else None
     wanted = [v for n, v in enumerate(graph.outputs) if known is None or known[n]]
     try:
-        part = g.Graph(graph.inputs, tuple(wanted))
+        part = ir_graph.Graph(graph.inputs, tuple(wanted))
         found = iter(evaluate(part, given, domain, opaque, keep))
     except (ValueError, TypeError, LookupError, ArithmeticError) as e:
         raise Unrunnable(f"{type(e).__name__}: {e}") from e
@@ -129,7 +129,7 @@ def reference(
 
 
 def compare_on(
-    ref: Reference, regions: Regions, candidate: g.Graph, found: Values | None
+    ref: Reference, regions: Regions, candidate: ir_graph.Graph, found: Values | None
 ) -> list[Result | str]:
     """Compare a cut candidate on the inputs of `ref`: a result for each place that was rewritten,
     or a line that says why it has none.
@@ -152,7 +152,7 @@ def compare_on(
     return out
 
 
-def exactly(ref: Reference, regions: Regions, candidate: g.Graph) -> Result | None:
+def exactly(ref: Reference, regions: Regions, candidate: ir_graph.Graph) -> Result | None:
     """The first rewritten float output at which the candidate in float64, constants not folded, is
     not what the original is; None where all are.
 
@@ -176,7 +176,7 @@ EXACT = 1e-6  # part by which a right rewrite may differ in float64: weights are
 
 
 def rounding_only(
-    ref: Reference, regions: Regions, candidate: g.Graph, failed: Sequence[Result]
+    ref: Reference, regions: Regions, candidate: ir_graph.Graph, failed: Sequence[Result]
 ) -> bool:
     """Is the candidate in float64 what the original is, at every float place that failed, and is
     it nearly as far off in our own evaluation in its own types as it was found to be?
@@ -206,7 +206,7 @@ def rounding_only(
 
 
 def near_ties(
-    ref: Reference, regions: Regions, candidate: g.Graph, found: Values, failed: Sequence[Result]
+    ref: Reference, regions: Regions, candidate: ir_graph.Graph, found: Values, failed: Sequence[Result]
 ) -> bool:
     """Are all failures integers or bools that rounding decided: is the candidate in float64 exactly
     what the original is, and do at most one in a thousand elements differ?

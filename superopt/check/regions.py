@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.check.inputs import Feeds, concrete, limits, values
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attr
 
 
@@ -29,7 +29,7 @@ class Place:
     """
 
     name: str
-    value: g.Value
+    value: ir_graph.Value
     output: bool
 
 
@@ -42,8 +42,8 @@ class Regions:
     """
 
     places: tuple[Place, ...]
-    graph: g.Graph
-    free: Mapping[Attr, tuple[g.Input, ...]]
+    graph: ir_graph.Graph
+    free: Mapping[Attr, tuple[ir_graph.Input, ...]]
 
     @property
     def results(self) -> int:
@@ -51,30 +51,30 @@ class Regions:
         return sum(map(len, self.free.values()))
 
 
-def opaque_nodes(graph: g.Graph) -> list[g.Node]:
+def opaque_nodes(graph: ir_graph.Graph) -> list[ir_graph.Node]:
     """The nodes without a tensor expression, in order."""
-    return [n for n in g.nodes(graph) if n.op.opaque]
+    return [n for n in ir_graph.nodes(graph) if n.op.opaque]
 
 
-def payload(n: g.Node) -> Attr:
+def payload(n: ir_graph.Node) -> Attr:
     """What identifies an opaque node whatever was rewritten around it."""
     return n.attr("payload")
 
 
-def cut(original: g.Graph, names: Sequence[str]) -> Regions:
+def cut(original: ir_graph.Graph, names: Sequence[str]) -> Regions:
     """The regions of `original`, whose outputs are called `names`."""
     taken = {i.name for i in original.inputs}
-    free: dict[Attr, tuple[g.Input, ...]] = {}
+    free: dict[Attr, tuple[ir_graph.Input, ...]] = {}
     places = [Place(name, v, True) for name, v in zip(names, original.outputs, strict=True)]
     for n in opaque_nodes(original):
         key = payload(n)
-        made: list[g.Input] = []
-        for k, result in enumerate(g.results(n)):
+        made: list[ir_graph.Input] = []
+        for k, result in enumerate(ir_graph.results(n)):
             name = f"result {k} of {key}"
             while name in taken:
                 name += "'"
             taken.add(name)
-            made.append(g.Input(name, result.type))
+            made.append(ir_graph.Input(name, result.type))
         free[key] = tuple(made)
         for k, v in enumerate(n.inputs):
             if v is not None and v.type.dtype is not None:
@@ -82,20 +82,20 @@ def cut(original: g.Graph, names: Sequence[str]) -> Regions:
     return Regions(tuple(places), _without(original, [p.value for p in places], free), free)
 
 
-def cut_like(regions: Regions, candidate: g.Graph) -> tuple[g.Graph, tuple[g.Value | None, ...]]:
+def cut_like(regions: Regions, candidate: ir_graph.Graph) -> tuple[ir_graph.Graph, tuple[ir_graph.Value | None, ...]]:
     """`candidate` cut at the same opaque nodes; and its value (uncut) at each place.
 
     The graph's outputs are those of the regions' graph, one for each place; where the candidate
     has no such place, because nothing reads the opaque node any more, the original's own value
     stands, and the value is None. Raises Unmatched for an opaque node that is new or there twice.
     """
-    mine: dict[Attr, g.Node] = {}
+    mine: dict[Attr, ir_graph.Node] = {}
     for n in opaque_nodes(candidate):
         key = payload(n)
         if key in mine or key not in regions.free:
             raise Unmatched(f"{n.op.title} {key} is in the rewritten graph twice, or new")
         mine[key] = n
-    found: list[g.Value | None] = list(candidate.outputs)
+    found: list[ir_graph.Value | None] = list(candidate.outputs)
     for key, n in _owners(regions):
         other = mine.get(key)
         for k, v in enumerate(n.inputs):
@@ -107,25 +107,25 @@ def cut_like(regions: Regions, candidate: g.Graph) -> tuple[g.Graph, tuple[g.Val
     done = _without(candidate, wanted, regions.free)
     kept = zip(done.outputs, regions.graph.outputs, found, strict=True)
     outputs = tuple(theirs if v is None else ours for ours, theirs, v in kept)
-    return g.Graph(regions.graph.inputs, outputs), tuple(found)
+    return ir_graph.Graph(regions.graph.inputs, outputs), tuple(found)
 
 
-def _owners(regions: Regions) -> list[tuple[Attr, g.Node]]:
+def _owners(regions: Regions) -> list[tuple[Attr, ir_graph.Node]]:
     """Every opaque node of the original with its payload, in the order of the places."""
     roots = [p.value for p in regions.places]
-    found = {payload(n): n for n in g.nodes(roots) if n.op.opaque}
+    found = {payload(n): n for n in ir_graph.nodes(roots) if n.op.opaque}
     return [(key, found[key]) for key in regions.free]
 
 
 def _without(
-    graph: g.Graph, wanted: Sequence[g.Value], free: Mapping[Attr, tuple[g.Input, ...]]
-) -> g.Graph:
-    change: dict[g.Value, g.Value] = {}
-    for n in g.nodes(wanted):
+    graph: ir_graph.Graph, wanted: Sequence[ir_graph.Value], free: Mapping[Attr, tuple[ir_graph.Input, ...]]
+) -> ir_graph.Graph:
+    change: dict[ir_graph.Value, ir_graph.Value] = {}
+    for n in ir_graph.nodes(wanted):
         if n.op.opaque:
-            change.update(zip(g.results(n), free[payload(n)], strict=True))
+            change.update(zip(ir_graph.results(n), free[payload(n)], strict=True))
     inputs = (*graph.inputs, *(i for some in free.values() for i in some))
-    return g.replace(g.Graph(inputs, tuple(wanted)), change)
+    return ir_graph.replace(ir_graph.Graph(inputs, tuple(wanted)), change)
 
 
 def drawn(regions: Regions, feed: Feeds, born: Sequence[str], seed: int) -> dict[str, np.ndarray]:

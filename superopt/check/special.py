@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from superopt.check.inputs import Feeds, concrete, limits, values
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
@@ -23,7 +23,7 @@ ELEMENT = 0.2  # of the other elements are non-finite
 
 
 def special_feeds(
-    graph: g.Graph, sizes: Mapping[str, int], seed: int, count: int, *, finite: bool
+    graph: ir_graph.Graph, sizes: Mapping[str, int], seed: int, count: int, *, finite: bool
 ) -> Iterator[Feeds]:
     """`count` sets of special inputs at `sizes`. finite: without NaN and infinities.
 

@@ -8,7 +8,7 @@ the runtime does anyway.
 
 from __future__ import annotations
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 
 _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "HardSigmoid"})
 
@@ -16,7 +16,7 @@ _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "HardS
 FUSIBLE = _ACTIVATIONS | {"BatchNormalization", "Add", "Mul"}
 
 
-def fused_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
+def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     """Does onnxruntime compute `n` as part of the node that gives its operand?"""
     name = n.op.name
     if name in ("Identity", "Dropout"):
@@ -39,16 +39,16 @@ def fused_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
     return False
 
 
-def compiled_away(n: g.Node, constant: tuple[bool, ...]) -> bool:
+def compiled_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     """Is `n` computed within another kernel of a compiled model? What moves elements is, where they
     are read; what is elementwise, where an operand is made."""
     if n.op.name in ("Identity", "Dropout") or "data" in n.op.laws:
         return True
     if "elementwise" not in n.op.laws and n.op.name != "BatchNormalization":
         return False
-    return any(v is not None and g.producer(v) is not None for v in n.inputs)
+    return any(v is not None and graph.producer(v) is not None for v in n.inputs)
 
 
-def _producer(v: g.Value) -> str | None:
-    p = g.producer(v)
+def _producer(v: graph.Value) -> str | None:
+    p = graph.producer(v)
     return None if p is None else p.op.name

@@ -14,25 +14,25 @@ from math import prod
 
 from superopt.cost.tuned import Timed
 from superopt.kernels.gpu_blocks import (
-    AGAIN,
-    BEGIN,
-    BYTES,
-    END,
-    MEMORY,
-    MOST,
+    ADD_PARTS_NS,
+    BLOCK_START_NS,
+    SM_BYTES_PER_NS,
+    ELEMENT_END_NS,
+    MEMORY_BYTES_PER_NS,
+    MAX_BLOCKS_PER_SM,
     MULTIPROCESSORS,
-    PARTIAL,
-    PRODUCTS,
-    ROOM,
-    SHARED,
-    STAGES,
-    START,
-    STEP,
-    WARPS,
-    WGMMA,
+    PARTIAL_BYTES_PER_NS,
+    PRODUCTS_PER_NS,
+    REGISTER_BLOCK_ELEMENTS,
+    SHARED_MEMORY_BYTES,
+    PIPELINE_STAGES,
+    LAUNCH_NS,
+    MIN_STEP_NS,
+    MAX_WARPS_PER_SM,
+    MIN_WGMMA_ROWS,
 )
-from superopt.kernels.gpu_groups import grouped
-from superopt.kernels.gpu_products import matrix_of
+from superopt.kernels.gpu_groups import match_grouped
+from superopt.kernels.gpu_products import match_matrix_product
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
@@ -52,16 +52,16 @@ def numbers(p: Problem) -> tuple[int, ...]:
     """Elements, terms of each one's sum, bytes of constants and of other operands; rows, columns
     and terms as of a matrix, how many such, the extent of the innermost sum, bytes of an element;
     whether it is a product of matrices, and of how many axes rows are that are one program."""
-    elements, terms, fixed, other, _, last, _ = p.numbers()
-    groups = None if p.lead else grouped(p)
-    m = None if p.lead else matrix_of(p if groups is None else groups.problem)
+    elements, terms, fixed, other, _, last, _ = p.features()
+    groups = None if p.row_axes else match_grouped(p)
+    m = None if p.row_axes else match_matrix_product(p if groups is None else groups.problem)
     if m is None:
         sizes = (max(elements // max(last, 1), 1), last, terms, 1, terms)
         item = max(p.tensor.dtype.bits // 8, 1)
-        return (elements, terms, fixed, other, *sizes, item, 0, p.lead)
+        return (elements, terms, fixed, other, *sizes, item, 0, p.row_axes)
     batch = prod(a.size for a in m.batch)
-    item = 2 if m.half else 4
-    return (elements, terms, fixed, other, *m.sizes, batch, m.over[-1].size, item, 1, 0)
+    item = 2 if m.is_16_bit else 4
+    return (elements, terms, fixed, other, *m.sizes, batch, m.reduction_axes[-1].size, item, 1, 0)
 
 
 def usable(some: Iterable[Timed]) -> list[Timed]:
@@ -134,27 +134,27 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     """given: a problem's numbers."""
     elements, _, fixed, other, *_, item, _, _ = given
     knobs, b = dict(option.knobs), blocks(given, option)
-    stages = knobs.get("stages", STAGES)
+    stages = knobs.get("stages", PIPELINE_STAGES)
     warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.high * b.wide
     near = max(
         1,
         min(
-            SHARED // max(b.shared, 1), WARPS // max(warps, 1), ROOM[stages == STAGES] // area, MOST
+            SHARED_MEMORY_BYTES // max(b.shared, 1), MAX_WARPS_PER_SM // max(warps, 1), REGISTER_BLOCK_ELEMENTS[stages == PIPELINE_STAGES] // area, MAX_BLOCKS_PER_SM
         ),
     )
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
-    groups = b.high >= WGMMA and warps >= 4
+    groups = b.high >= MIN_WGMMA_ROWS and warps >= 4
     gates = knobs.get("gates", 1)
     apart = gates if option.algorithm == "apart" else 1  # kernels
-    products = b.steps * area * b.deep * item / (2 * PRODUCTS[groups])
-    read = b.steps * (b.high + b.wide) * b.deep * item / BYTES
-    moved = (gates * fixed + other + elements * item) / MEMORY
-    launches = apart * START + (AGAIN + parts * elements * 8 / PARTIAL if parts > 1 else 0.0)
+    products = b.steps * area * b.deep * item / (2 * PRODUCTS_PER_NS[groups])
+    read = b.steps * (b.high + b.wide) * b.deep * item / SM_BYTES_PER_NS
+    moved = (gates * fixed + other + elements * item) / MEMORY_BYTES_PER_NS
+    launches = apart * LAUNCH_NS + (ADD_PARTS_NS + parts * elements * 8 / PARTIAL_BYTES_PER_NS if parts > 1 else 0.0)
     steps = 0.0
     if option.algorithm in MODELLED:
         together = min(near, _up(b.count, MULTIPROCESSORS))
-        step = max(b.steps * STEP[groups], together * max(products, read))
-        steps = apart * math.ceil(waves) * (step + BEGIN + together * area * END)
+        step = max(b.steps * MIN_STEP_NS[groups], together * max(products, read))
+        steps = apart * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
     return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
 
 

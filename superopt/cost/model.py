@@ -14,7 +14,7 @@ from typing import Protocol
 from superopt.cost.fusion import fused_away
 from superopt.cost.roofline import NODE_US, nbytes, roofline
 from superopt.cost.signature import Signature, signature
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.constancy import is_constant
 
 WEIGHT_BYTES = 1 << 16  # smaller ones stay in the cache
@@ -40,16 +40,16 @@ class Costs:
 
     sizes: Mapping[str, int]
     clock: Clock
-    fused: Callable[[g.Node, tuple[bool, ...]], bool] = fused_away
+    fused: Callable[[ir_graph.Node, tuple[bool, ...]], bool] = fused_away
     priced: dict[Signature, float] = field(default_factory=dict)
-    constant: dict[g.Node, bool] = field(default_factory=dict)
-    _nodes: dict[g.Node, float] = field(default_factory=dict)
-    _weights: dict[g.Value, float] = field(default_factory=dict)
+    constant: dict[ir_graph.Node, bool] = field(default_factory=dict)
+    _nodes: dict[ir_graph.Node, float] = field(default_factory=dict)
+    _weights: dict[ir_graph.Value, float] = field(default_factory=dict)
 
-    def of_nodes(self, nodes: Iterable[g.Node]) -> list[float]:
+    def of_nodes(self, nodes: Iterable[ir_graph.Node]) -> list[float]:
         """Microseconds of each node; new signatures are priced together."""
         wanted = list(nodes)
-        pending: dict[g.Node, Signature] = {}
+        pending: dict[ir_graph.Node, Signature] = {}
         for n in wanted:
             if n in self._nodes:
                 continue
@@ -57,8 +57,8 @@ class Costs:
                 self._nodes[n] = 0.0
                 continue
             flags = tuple(
-                isinstance(v, g.Constant)
-                or (v is not None and g.producer(v) is not None and is_constant(v, self.constant))
+                isinstance(v, ir_graph.Constant)
+                or (v is not None and ir_graph.producer(v) is not None and is_constant(v, self.constant))
                 for v in n.inputs
             )
             if self.fused(n, flags):
@@ -77,24 +77,24 @@ class Costs:
                 self._nodes[n] = self.priced[s]
         return [self._nodes[n] for n in wanted]
 
-    def of_node(self, n: g.Node) -> float:
+    def of_node(self, n: ir_graph.Node) -> float:
         """Microseconds of one node."""
         known = self._nodes.get(n)
         return self.of_nodes((n,))[0] if known is None else known
 
-    def of_operators(self, graph: g.Graph) -> float:
+    def of_operators(self, graph: ir_graph.Graph) -> float:
         """Microseconds of a graph's nodes together."""
-        return sum(self.of_nodes(g.nodes(graph)))
+        return sum(self.of_nodes(ir_graph.nodes(graph)))
 
-    def of_graph(self, graph: g.Graph) -> float:
+    def of_graph(self, graph: ir_graph.Graph) -> float:
         """Microseconds of a graph: its nodes, and its distinct weights."""
-        nodes = g.nodes(graph)
+        nodes = ir_graph.nodes(graph)
         return sum(self.of_nodes(nodes)) + sum(map(self.of_weight, self.weights(nodes)))
 
-    def within(self, graph: g.Graph, most: float) -> float | None:
+    def within(self, graph: ir_graph.Graph, most: float) -> float | None:
         """Microseconds of a graph, None if these are more than `most`: nodes are priced one after
         another, those first that take longest by the roofline, as many as it takes to tell."""
-        nodes = g.nodes(graph)
+        nodes = ir_graph.nodes(graph)
         rough = Costs(self.sizes, by_roofline(1), self.fused, constant=self.constant)
         total = sum(map(self.of_weight, self.weights(nodes)))
         for _, n in sorted(zip(rough.of_nodes(nodes), nodes, strict=True), key=lambda x: -x[0]):
@@ -103,28 +103,28 @@ class Costs:
                 return None
         return self.of_graph(graph)
 
-    def weights(self, nodes: Iterable[g.Node]) -> set[g.Value]:
+    def weights(self, nodes: Iterable[ir_graph.Node]) -> set[ir_graph.Value]:
         """What `nodes` read that is constant, once folded, and large enough to have a price."""
         read = (v for n in nodes if not self.is_constant(n) for v in n.inputs if v is not None)
         return {v for v in read if self.of_weight(v)}
 
-    def of_weight(self, v: g.Value) -> float:
+    def of_weight(self, v: ir_graph.Value) -> float:
         """Microseconds that one more distinct weight costs; 0 for a value that is none."""
         known = self._weights.get(v)
         if known is None:
             known = self._weights[v] = self._of_weight(v)
         return known
 
-    def _of_weight(self, v: g.Value) -> float:
+    def _of_weight(self, v: ir_graph.Value) -> float:
         if not is_constant(v, self.constant):
             return 0.0
         size = nbytes(v.type)
         return size / WEIGHT_BYTES_PER_US if size >= WEIGHT_BYTES else 0.0
 
-    def is_constant(self, n: g.Node) -> bool:
+    def is_constant(self, n: ir_graph.Node) -> bool:
         """Is `n` computed ahead of time?"""
         known = self.constant.get(n)
-        return is_constant(g.item(n, 0), self.constant) if known is None else known
+        return is_constant(ir_graph.result(n, 0), self.constant) if known is None else known
 
     def forget(self) -> None:
         """Release the nodes of a finished search; prices stay."""

@@ -12,9 +12,9 @@ from superopt.cost.model import Clock
 from superopt.cost.roofline import BYTES_US, FLOPS_US, NODE_US, nbytes, roofline
 from superopt.cost.signature import Signature
 from superopt.ir.op import InferError, expression
-from superopt.kernels.layout import Layout, Part, Scatter
+from superopt.kernels.layout import Layout, Part, ScatteredLayout
 from superopt.kernels.problem import Problem
-from superopt.kernels.space import takes
+from superopt.kernels.space import estimated_product_cost
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
@@ -53,10 +53,10 @@ def _taken(s: Signature, dilated: bool) -> float | None:
         return None
     read = dict.fromkeys(x.tensor for x in loads(made.body)) if made.body is not None else {}
     known = {t for t in read if (o := s.operands[int(t.name.removeprefix("a"))]) and o.constant}
-    layouts: dict[Tensor, Layout | Scatter] = {}
+    layouts: dict[Tensor, Layout | ScatteredLayout] = {}
     if s.op.name == "Conv":
         layouts = {t: _picture(t) for t in (made, *read) if t not in known}
-    return takes(Problem(made, layouts, known, WIDTH, dilated=dilated))
+    return estimated_product_cost(Problem(made, layouts, known, WIDTH, allow_dilated_winograd=dilated))
 
 
 def _picture(t: Tensor) -> Layout:
@@ -64,5 +64,5 @@ def _picture(t: Tensor) -> Layout:
     space = [Part(d) for d in range(2, t.rank)]
     channels = t.shape[1]
     if isinstance(channels, int) and channels % BLOCK == 0:
-        return Layout((Part(0), Part(1, BLOCK), *space, Part(1, BLOCK, within=True)))
+        return Layout((Part(0), Part(1, BLOCK), *space, Part(1, BLOCK, is_inner=True)))
     return Layout((Part(0), *space, Part(1)))

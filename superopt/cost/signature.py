@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import Attr, Attrs, Op
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr
 
@@ -41,17 +41,17 @@ def concrete_type(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
     """`t` with its symbolic sizes replaced; KeyError names one that has no value."""
     if t.shape is None or all(isinstance(d, int) for d in t.shape):
         return t
-    return TensorType(t.dtype, tuple(ix.evaluate(d, dict(sizes)) for d in t.shape))
+    return TensorType(t.dtype, tuple(index.evaluate(d, dict(sizes)) for d in t.shape))
 
 
 def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:
     """An attribute with its symbolic sizes replaced."""
     if isinstance(value, tuple):
         return tuple(concrete_attr(v, sizes) for v in value)
-    return ix.evaluate(value, dict(sizes)) if isinstance(value, Expr) else value
+    return index.evaluate(value, dict(sizes)) if isinstance(value, Expr) else value
 
 
-def signature(n: g.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]) -> Signature | None:
+def signature(n: graph.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]) -> Signature | None:
     """The signature of `n` at `sizes`; None where a type is unknown or a size has no value."""
     try:
         operands = tuple(

@@ -58,7 +58,7 @@ def measured(store: Store, on: Target) -> list[Timed]:
         problem, option = key.operator.split(" ", 1)
         (numbers,) = key.shapes
         with suppress(ValueError):  # of another version, or of nobody
-            out.append(Timed(problem, numbers, Option.parsed(option), found.us_median * 1e-6))
+            out.append(Timed(problem, numbers, Option.parse(option), found.us_median * 1e-6))
     return out
 
 
@@ -87,7 +87,7 @@ def chosen(store: Store, on: Target) -> dict[str, Option]:
         problem, option = key.operator.split(" ", 1)
         if problem not in out or out[problem][0] < found.when:
             with suppress(ValueError):
-                out[problem] = (found.when, Option.parsed(option))
+                out[problem] = (found.when, Option.parse(option))
     return {problem: option for problem, (_, option) in out.items()}
 
 

@@ -20,9 +20,9 @@ from functools import lru_cache
 import numpy as np
 
 from superopt.generate.family import Family, Shape, Use
-from superopt.ir.batch import batched
+from superopt.ir.batch import evaluate_batch
 from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
-from superopt.te import residues as rs
+from superopt.te import residues
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
@@ -98,7 +98,7 @@ def begin(family: Family, seed: int) -> Bank:
     rng = np.random.default_rng(seed)
     leaves: list[tuple[str, Shape, np.ndarray]] = []
     for name, shape in family.inputs.items():
-        drawn = [rng.integers(0, m, (1, family.samples, *shape), np.int64) for m in rs.MODULI]
+        drawn = [rng.integers(0, m, (1, family.samples, *shape), np.int64) for m in residues.MODULI]
         leaves.append((name, shape, np.stack(drawn)))
     for name, (kind, shape) in family.constants.items():
         leaves.append((name, shape, constant(kind, shape, family.samples)))
@@ -114,7 +114,7 @@ def begin(family: Family, seed: int) -> Bank:
 
 def constant(kind: str, shape: Shape, samples: int) -> np.ndarray:
     """A constant of a family as (2, 1, samples, *shape)."""
-    values = {v: rs.of(v) for v in (0, 1, 2, Fraction(1, math.prod(shape[2:])))}
+    values = {v: residues.from_number(v) for v in (0, 1, 2, Fraction(1, math.prod(shape[2:])))}
     pair = np.stack([values[v] for v in entries(kind, shape)], axis=-1).reshape(2, *shape)
     return np.broadcast_to(pair[:, None, None], (2, 1, samples, *shape))
 
@@ -281,7 +281,7 @@ def _applied(bank: Bank, t: _Try, level: int, keep: bool, cut: int) -> Iterator[
             continue
         operands = [x.values[:, n].astype(np.int64) for x, n in ((h, i), (k, j)) if x is not None]
         types = [TensorType(F32, s) for s in t.shapes]
-        value = batched(u.op, types, t.attrs, operands, bank.seed)[u.result]
+        value = evaluate_batch(u.op, types, t.attrs, operands, bank.seed)[u.result]
         count = len(i)
         apps = Applications(
             np.full(count, t.number, np.int16),

@@ -10,12 +10,12 @@ from superopt.generate.bank import entries
 from superopt.generate.claims import Claim
 from superopt.generate.family import Family
 from superopt.generate.pattern import Hole, Leaf, Made, Pattern
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.rules.context import context
-from superopt.rules.derive import Bounds, Derived, derive
+from superopt.rules.context import graph_context
+from superopt.rules.derive import DeriveLimits, Derived, derive
 from superopt.rules.functions import Result
-from superopt.rules.index import Index
+from superopt.rules.index import RuleIndex
 from superopt.rules.instances import Instance
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
@@ -23,12 +23,12 @@ from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
 
-def inputs_of(c: Claim) -> tuple[g.Input, ...]:
+def inputs_of(c: Claim) -> tuple[graph.Input, ...]:
     """A graph input for each hole, of the shape at which the claim was found."""
-    return tuple(g.Input(f"v{k}", TensorType(F32, shape)) for k, shape in enumerate(c.shapes))
+    return tuple(graph.Input(f"v{k}", TensorType(F32, shape)) for k, shape in enumerate(c.shapes))
 
 
-def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
+def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Value:
     """The term as a graph's value."""
     match p:
         case Hole(n):
@@ -36,18 +36,18 @@ def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
         case Leaf(name):
             kind, shape = family.constants[name]
             array = np.array(entries(kind, shape), np.float32)
-            return g.constant(array.reshape(shape))
+            return graph.constant(array.reshape(shape))
         case Made(u, operands):
             use = family.uses[u]
-            made = g.node(use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs))
-            return g.item(made, use.result)
+            made = graph.node(use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs))
+            return graph.result(made, use.result)
 
 
 # One rewrite, whatever it makes of the operands' order.
-ONE = Bounds(steps=1, grow=8, graphs=1000, seconds=float("inf"), forward=True)
+ONE = DeriveLimits(max_steps=1, max_growth=8, max_graphs=1000, max_seconds=float("inf"), forward_only=True)
 
 
-def covered(c: Claim, family: Family, index: Index) -> bool:
+def covered(c: Claim, family: Family, index: RuleIndex) -> bool:
     """Does a rule of the index rewrite the claim's left side into its right side?"""
     return derived(c, family, index, ONE) is not None
 
@@ -55,39 +55,39 @@ def covered(c: Claim, family: Family, index: Index) -> bool:
 def instance(c: Claim, family: Family, rule: Rule) -> Instance | None:
     """The claim as an instance of a rule that rewrites its left side into its right side; None for
     another rule. Its sides are left out: it is what others are like."""
-    if not covered(c, family, Index([rule])):
+    if not covered(c, family, RuleIndex([rule])):
         return None
     inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
-    for m in matches(rule, context(g.Graph(inputs, roots))):
+    for m in matches(rule, graph_context(graph.Graph(inputs, roots))):
         if m.part is None and m.roots == roots:
             named = {n: _called(n, v) for n, v in m.bindings.items()}
-            given = tuple(v for v in named.values() if isinstance(v, g.Input))
+            given = tuple(v for v in named.values() if isinstance(v, graph.Input))
             return Instance(given, (), (), {}, named)
     return Instance((), (), (), {}, {})
 
 
 def _called(name: str, v: Result) -> Result:
     """An input under the name that a rule has for it."""
-    return g.Input(name, v.type) if isinstance(v, g.Input) else v
+    return graph.Input(name, v.type) if isinstance(v, graph.Input) else v
 
 
-def derived(c: Claim, family: Family, index: Index, bounds: Bounds) -> list[str] | None:
+def derived(c: Claim, family: Family, index: RuleIndex, bounds: DeriveLimits) -> list[str] | None:
     """The rules of a chain that leads from one side of the claim to the other, by name; None where
     the index's have none."""
     inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
-    goal: tuple[g.Value, ...] = (value(c.right, family, inputs),)
+    goal: tuple[graph.Value, ...] = (value(c.right, family, inputs),)
     if c.axis is not None:
         sizes = [_size(r, c.axis) for r in roots]
-        split = g.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
-        goal = g.results(split)
-    found = derive(g.Graph(inputs, roots), g.Graph(inputs, goal), index, bounds)
+        split = graph.node(OPS["Split"], goal, axis=c.axis, split=tuple(sizes))
+        goal = graph.results(split)
+    found = derive(graph.Graph(inputs, roots), graph.Graph(inputs, goal), index, bounds)
     if not isinstance(found, Derived):
         return None
-    return sorted({link.rule for link in (*found.forth, *found.back)})
+    return sorted({link.rule for link in (*found.forward, *found.backward)})
 
 
-def _size(v: g.Value, axis: int) -> int:
+def _size(v: graph.Value, axis: int) -> int:
     assert v.type.shape is not None
     return int(v.type.shape[axis])  # type: ignore[arg-type]

@@ -20,11 +20,11 @@ from superopt.generate.sound import (
     wrong_on,
 )
 from superopt.rules.cases import Cases
-from superopt.rules.instances import Instance, instances, neighbours, resized
+from superopt.rules.instances import Instance, instances, neighbor_instances, resized_instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Filled, Number, Part, Scalar, Spread, walk
-from superopt.rules.trial import Refuted, try_on
+from superopt.rules.term import App, Fill, Number, Part, Scalar, Spread, walk
+from superopt.rules.trial import Refuted, try_on_instances
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 from superopt.verifier.verdict import Refuted as Differs
@@ -89,9 +89,9 @@ def most_general(
         if near is not None:
             refuse(kinds, rule, near.instance)
             continue  # most are wrong at once
-        some = Drawn(instances(rule, seed, rounds=1, patience=PATIENCE))
+        some = Drawn(instances(rule, seed, rounds=1, max_tries=PATIENCE))
         first = list(islice(some, FIRST))
-        outcome = try_on(rule, Cases(0, (), first), seed)
+        outcome = try_on_instances(rule, Cases(0, (), first), seed)
         if len(first) < FIRST or not outcome:
             refuse(kinds, rule, outcome.instance if isinstance(outcome, Refuted) else None)
             continue
@@ -135,8 +135,8 @@ def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
     general only among many attempts."""
     if one is None:
         return Off()
-    some = chain(resized(rule, one), islice(neighbours(rule, one, seed), NEIGHBOURS))
-    found = try_on(rule, Cases(0, (), some), seed)
+    some = chain(resized_instances(rule, one), islice(neighbor_instances(rule, one, seed), NEIGHBOURS))
+    found = try_on_instances(rule, Cases(0, (), some), seed)
     return Off(found.instance) if isinstance(found, Refuted) else None
 
 
@@ -147,9 +147,9 @@ def _possible(
     does then."""
     for rule in map(_rule, islice(plain_readings(c, family, kinds), PLAIN)):
         if _nearby(rule, instance(rule), seed) is None:
-            first = list(islice(instances(rule, seed, rounds=1, patience=PATIENCE), FIRST))
+            first = list(islice(instances(rule, seed, rounds=1, max_tries=PATIENCE), FIRST))
             if len(first) < FIRST or not isinstance(
-                try_on(rule, Cases(0, (), first), seed), Refuted
+                try_on_instances(rule, Cases(0, (), first), seed), Refuted
             ):
                 return True
     return False
@@ -172,7 +172,7 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
         (found,) = parse_rules(turned)
     except UsageError:
         return None
-    some = Drawn(instances(found, seed, rounds=2, patience=PATIENCE))
+    some = Drawn(instances(found, seed, rounds=2, max_tries=PATIENCE))
     if not any(fires(found, one) for one in islice(some, FIRST)):
         return None
     both = held.proved and rule.float_class != "E3"
@@ -194,7 +194,7 @@ def _full(t: Part) -> bool:
     match t:
         case App(op):
             return "elementwise" in op.laws or op.name in FULL
-        case Number() | Scalar() | Filled():
+        case Number() | Scalar() | Fill():
             return False
         case _:
             return True

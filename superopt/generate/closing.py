@@ -28,9 +28,9 @@ from superopt.generate.generalise import only_there, title
 from superopt.generate.naming import renamed, said_of, text_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
-from superopt.rules.counterexample import smallest
-from superopt.rules.derive import Bounds
-from superopt.rules.index import Index
+from superopt.rules.counterexample import smallest_counterexample
+from superopt.rules.derive import DeriveLimits
+from superopt.rules.index import RuleIndex
 from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, parse_rules
 
@@ -124,7 +124,7 @@ def _state(
     done: Done,
 ) -> None:
     """Make rules of laws, each by itself."""
-    index = Index([*before, *made.rules])
+    index = RuleIndex([*before, *made.rules])
     names = {r.name for r in (*before, *made.rules)}
     tasks: dict[str, tuple[Sequence[Claim], Family, int]] = {}
     keys: list[list[str]] = []
@@ -261,7 +261,7 @@ def _groups(queues: Sequence[list[Law]]) -> Iterator[list[list[Law]]]:
         yield group
 
 
-Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...], Bounds]
+Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...], DeriveLimits]
 
 
 def followed(what: Task) -> str:
@@ -270,7 +270,7 @@ def followed(what: Task) -> str:
     neither. Rules travel as texts."""
     family, queues, texts, odd, bounds = what
     rules, others = _index(texts), _index(odd)
-    instance = replace(ONE, forward=False)
+    instance = replace(ONE, forward_only=False)
     found: list[list[list[str] | None]] = []
     for some in queues:
         found.append(results := [])
@@ -285,8 +285,8 @@ def followed(what: Task) -> str:
 
 
 @lru_cache(maxsize=4)
-def _index(texts: tuple[str, ...]) -> Index:
-    return Index([_rule(text) for text in texts])
+def _index(texts: tuple[str, ...]) -> RuleIndex:
+    return RuleIndex([_rule(text) for text in texts])
 
 
 @lru_cache(maxsize=1 << 12)
@@ -332,7 +332,7 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
 def refuted(rule: Rule, one: Instance, seed: int) -> str:
     """A reading that does not hold, and its counterexample: what it was refuted on, made small."""
     sides, _, _ = str(rule).partition(" ; ")
-    found = smallest(rule, seed, [one], attempts=0)
+    found = smallest_counterexample(rule, seed, [one], attempts=0)
     lines = [f"not over a prime field: {one}"] if found is None else found.lines()
     return "\n    ".join([sides, *lines])
 

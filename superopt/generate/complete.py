@@ -10,12 +10,12 @@ from superopt.generate.claims import stated
 from superopt.generate.find import Found
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation
-from superopt.rules.derive import Bounds
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule
 
 # The same on every machine. By congruence chains may be put together to longer ones.
-BOUNDS = Bounds(steps=6, grow=2, graphs=1000, seconds=float("inf"))
+BOUNDS = DeriveLimits(max_steps=6, max_growth=2, max_graphs=1000, max_seconds=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Completeness:
 def completeness(
     found: Found,
     rules: Sequence[Rule],
-    bounds: Bounds = BOUNDS,
+    bounds: DeriveLimits = BOUNDS,
     pairs: Sequence[Equation] | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Completeness:
     """Derive each equal pair of a bank from `rules`, at the family's shapes. pairs: other ones."""
     family = found.bank.family
-    index = Index(rules)
+    index = RuleIndex(rules)
     pairs = equal_pairs(found) if pairs is None else pairs
     missed: list[Equation] = []
     for n, e in enumerate(pairs):

@@ -16,7 +16,7 @@ from superopt.generate.bank import entries
 from superopt.generate.family import Family, Shape, Use
 from superopt.generate.fitting import MOST_ELEMENTS, fitted, shown
 from superopt.ir.op import REQUIRED, Attr, Payload
-from superopt.ir.syntax import Malformed, expression, parse_attr, said
+from superopt.ir.syntax import MalformedText, expression, parse_attr, parser_message
 from superopt.ops import OPS
 from superopt.te.node import Expr
 
@@ -145,8 +145,8 @@ def _call(text: str) -> tuple[str, dict[str, Attr]]:
                 return name, given
             case ast.Call(ast.Name(name)):
                 raise wrong(f"operands are left out, attributes have names: {name}(key=value)")
-    except Malformed as e:
-        raise wrong(said(e)) from None
+    except MalformedText as e:
+        raise wrong(parser_message(e)) from None
     raise wrong("it is no name, and no name with attributes")
 
 

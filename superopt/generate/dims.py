@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import Equation, Hole, Made, Pattern
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
 Dim = int | str
 Dims = tuple[Dim, Dim]  # images or kernels, and channels
-_Part = tuple[Dims, g.Value]
+_Part = tuple[Dims, graph.Value]
 CHANNELS, IMAGES = "coqrstde", "nm"  # names that no input has, more than a pair needs
 KEPT = frozenset(("Pad", "Slice", "MaxPool", "AveragePool"))  # what moves neither dim
 
@@ -58,7 +58,7 @@ def dims(e: Equation, family: Family) -> list[Dims]:
     images = frozenset(f"{k}/0" for k, shape in enumerate(own) if shape[0] == 1)
     same = _Same(images)
     some: list[_Part] = [
-        ((f"{k}/0", f"{k}/1"), g.Input(f"{k}", TensorType(F32, s))) for k, s in enumerate(own)
+        ((f"{k}/0", f"{k}/1"), graph.Input(f"{k}", TensorType(F32, s))) for k, s in enumerate(own)
     ]
     (left, _), (right, _) = (_result(p, family, some, same) for p in (e.left, e.right))
     for a, b in zip(left, right, strict=True):
@@ -79,7 +79,7 @@ def _result(p: Pattern, family: Family, some: Sequence[_Part], same: _Same) -> _
         raise Unlike(str(p))
     use, attrs = family.uses[p.use], dict(family.uses[p.use].attrs)
     operands = [_result(o, family, some, same) for o in p.operands]
-    made = g.item(g.node(use.op, [v for _, v in operands], **attrs), use.result)
+    made = graph.result(graph.node(use.op, [v for _, v in operands], **attrs), use.result)
     first, *others = (two for two, _ in operands)
     axis = attrs.get("axis")
     if use.name == "Conv" and attrs["group"] == 1:
@@ -103,16 +103,16 @@ def _result(p: Pattern, family: Family, some: Sequence[_Part], same: _Same) -> _
 
 def given(
     e: Equation, family: Family, some: Sequence[Dims], sizes: Mapping[str, int]
-) -> tuple[g.Input, ...]:
+) -> tuple[graph.Input, ...]:
     """A graph's inputs for the holes, at these sizes."""
     out = []
     for name, two in zip(e.inputs, some, strict=True):
         first = (d if isinstance(d, int) else sizes[d] for d in two)
-        out.append(g.Input(name, TensorType(F32, (*first, *family.inputs[name][2:]))))
+        out.append(graph.Input(name, TensorType(F32, (*first, *family.inputs[name][2:]))))
     return tuple(out)
 
 
-def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
+def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Value:
     """The term as a graph's value, of any channels. Raises InferError where inputs do not fit."""
     if isinstance(p, Hole):
         return inputs[p.number]
@@ -123,8 +123,8 @@ def value(p: Pattern, family: Family, inputs: Sequence[g.Input]) -> g.Value:
     match attrs.get("shape"):
         case (images, _, *sides):
             attrs["shape"] = (images, shape_of(operands[0])[1], *sides)
-    return g.item(g.node(use.op, operands, **attrs), use.result)
+    return graph.result(graph.node(use.op, operands, **attrs), use.result)
 
 
-def shape_of(v: g.Value) -> Shape:
+def shape_of(v: graph.Value) -> Shape:
     return tuple(map(int, v.type.shape or ()))  # type: ignore[arg-type]

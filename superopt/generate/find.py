@@ -30,9 +30,9 @@ from superopt.generate.pattern import (
     uses,
 )
 from superopt.generate.relate import Relations
-from superopt.ir.batch import batched
+from superopt.ir.batch import evaluate_batch
 from superopt.ir.op import canonical_attrs
-from superopt.te import residues as rs
+from superopt.te import residues
 from superopt.te.dtype import BOOL, F32
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
@@ -172,7 +172,7 @@ DRAWS = 8  # of which one is of the right sign
 
 def _biased(rng: np.random.Generator, shape: Shape, seed: int) -> np.ndarray:
     wanted = (DRAWS, CONFIRMING, *shape)
-    drawn = np.stack([rng.integers(0, m, wanted) for m in rs.MODULI])
+    drawn = np.stack([rng.integers(0, m, wanted) for m in residues.MODULI])
     below = PrimeField(seed).apply("lt", (drawn, np.zeros_like(drawn)), (F32, F32), BOOL)
     sign = (np.arange(CONFIRMING) % 3).reshape(-1, *(1,) * len(shape))
     right = np.where(sign == 0, True, np.where(sign == 1, below, ~below))
@@ -192,7 +192,7 @@ def evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: in
             some = [evaluated(o, family, values, seed) for o in operands]
             types = [TensorType(F32, x.shape[3:]) for x in some]
             attrs = canonical_attrs(use.op, tuple(types), dict(use.attrs))
-            return batched(use.op, types, attrs, some, seed)[use.result]
+            return evaluate_batch(use.op, types, attrs, some, seed)[use.result]
 
 
 def shape_of(p: Pattern, e: Equation, family: Family) -> Shape:

@@ -11,10 +11,10 @@ import numpy as np
 
 from superopt.errors import UsageError
 from superopt.generate.family import Shape, Use
-from superopt.ir.batch import batched
+from superopt.ir.batch import evaluate_batch
 from superopt.ir.evaluate import evaluate_node
 from superopt.ir.op import InferError, canonical_attrs, infer
-from superopt.te import residues as rs
+from superopt.te import residues
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
@@ -116,12 +116,12 @@ def _together(u: Use, operands: tuple[Shape, ...]) -> bool:
     """Is a batch of tensors what they are one by one?"""
     rng = np.random.default_rng(0)
     given = [
-        np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in rs.MODULI]) for s in operands
+        np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in residues.MODULI]) for s in operands
     ]
     types = [TensorType(F32, s) for s in operands]
     attrs = canonical_attrs(u.op, tuple(types), dict(u.attrs))
     try:
-        batch = batched(u.op, types, attrs, given, 0)
+        batch = evaluate_batch(u.op, types, attrs, given, 0)
         for k in ((0, 0), (BATCH[0] - 1, BATCH[1] - 1)):
             alone = [x[:, *k] for x in given]
             one = evaluate_node(u.op, dict(attrs), alone, PrimeField(0), [F32] * len(alone))

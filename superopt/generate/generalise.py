@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import product
 
 from superopt.errors import UsageError
-from superopt.generate import attributes as at
+from superopt.generate import attributes
 from superopt.generate.claims import Claim, joins_two
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import (
@@ -44,7 +44,7 @@ def only_there(c: Claim, family: Family) -> list[Rule]:
         used = sorted({n for p in (*one.left, one.right) for n in holes(p)})
         kinds = {n: f"f[{', '.join(map(str, c.shapes[n]))}]" for n in used}
         left, right = _slots(one.left, family), _slots((one.right,), family)
-        own = {s: at.literal(s) for s in (*left, *right)}
+        own = {s: attributes.literal(s) for s in (*left, *right)}
         text = _rule_text(one, family, kinds, own, own, None)
         with suppress(UsageError):
             found += parse_rules(f"{text} ; float=E3 ; origin=generated")
@@ -75,10 +75,10 @@ def readings(c: Claim, family: Family, wrong: Container[int] = ()) -> Iterator[t
     wrong: numbers of those that are not wanted, which may become more meanwhile."""
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
-    every = list(at.lefts(_slots(c.left, family), rank, joins))
+    every = list(attributes.lefts(_slots(c.left, family), rank, joins))
     ways = list(_kinds(c, family))
     # attributes as they were found say less than the ranks of the operands
-    for some in ([w for w in every if not at.fixed(w)], list(filter(at.fixed, every))):
+    for some in ([w for w in every if not attributes.fixed(w)], list(filter(attributes.fixed, every))):
         for (n, kinds), mine in product(enumerate(ways), some):
             if n not in wrong:
                 yield from ((n, text) for text in _written(c, family, kinds, mine, joins))
@@ -90,23 +90,23 @@ def plain_readings(c: Claim, family: Family, number: int = -1) -> Iterator[str]:
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
     kinds = list(_kinds(c, family))[number]
-    for mine in at.lefts(_slots(c.left, family), rank, joins):
-        if at.plain(mine):
+    for mine in attributes.lefts(_slots(c.left, family), rank, joins):
+        if attributes.plain(mine):
             yield from _written(c, family, kinds, mine, joins)
 
 
 def _written(
-    c: Claim, family: Family, kinds: Mapping[int, str], mine: at.Written, joins: Sequence[at.Join]
+    c: Claim, family: Family, kinds: Mapping[int, str], mine: attributes.Written, joins: Sequence[attributes.Join]
 ) -> Iterator[str]:
     """The readings with these kinds of operands, and attributes on the left."""
     rank = max(map(len, c.shapes), default=2)
     # how the sizes of two parts may be written: those of two variables that are joined
     sizes = [f"({', '.join(f'size({n}, {j.axis - rank})' for n in j.names)})" for j in joins]
     grows = sum(map(size, c.left)) < size(c.right)
-    for theirs in at.rights(_slots((c.right,), family), mine, rank, sizes):
-        if grows and at.arbitrary(theirs, mine):
+    for theirs in attributes.rights(_slots((c.right,), family), mine, rank, sizes):
+        if grows and attributes.arbitrary(theirs, mine):
             continue
-        for axis, apart in product(list(_axes(c, mine, rank)), at.relations(mine)):
+        for axis, apart in product(list(_axes(c, mine, rank)), attributes.relations(mine)):
             yield _rule_text(c, family, kinds, mine, theirs, axis, apart)
 
 
@@ -114,8 +114,8 @@ def _rule_text(
     c: Claim,
     family: Family,
     kinds: Mapping[int, str],
-    mine: at.Written,
-    theirs: at.Written,
+    mine: attributes.Written,
+    theirs: attributes.Written,
     axis: str | None,
     apart: Sequence[str] = (),
 ) -> str:
@@ -128,25 +128,25 @@ def _rule_text(
         made = f"Split({made}, axis={axis}, split=({own}))"
     params = ", ".join(f"{NAMES[n]}: {kind}" for n, kind in sorted(kinds.items()))
     side = roots[0] if len(roots) == 1 else f"({', '.join(roots)})"
-    where = ", ".join([*at.conditions(mine), *apart])
+    where = ", ".join([*attributes.conditions(mine), *apart])
     name = title(c, family)
     return f"{name}({params}): {side} => {made}{where and f' where {where}'}"
 
 
-def _seams(c: Claim, family: Family) -> list[at.Join]:
+def _seams(c: Claim, family: Family) -> list[attributes.Join]:
     """The joins of two variables on the left."""
-    found: list[at.Join] = []
+    found: list[attributes.Join] = []
     for p in (q for root in c.left for q in parts_of(root)):
         if joins_two(p, family):
             axis = dict(family.uses[p.use].attrs)["axis"]
             one, two = (o.number for o in p.operands if isinstance(o, Hole))
             assert isinstance(axis, int)
             sizes = c.shapes[one][axis], c.shapes[two][axis]
-            found.append(at.Join(axis, (NAMES[one], NAMES[two]), sizes))
+            found.append(attributes.Join(axis, (NAMES[one], NAMES[two]), sizes))
     return found
 
 
-def _axes(c: Claim, left: at.Written, rank: int) -> Iterator[str | None]:
+def _axes(c: Claim, left: attributes.Written, rank: int) -> Iterator[str | None]:
     """How the axis of the parts may be written."""
     if c.axis is None:
         yield None
@@ -162,9 +162,9 @@ def title(c: Claim, family: Family) -> str:
     return "-".join(names) + "--" + ("-".join(right) or "same")
 
 
-def _slots(roots: Sequence[Pattern], family: Family) -> list[at.Slot]:
+def _slots(roots: Sequence[Pattern], family: Family) -> list[attributes.Slot]:
     every = (family.uses[u] for p in roots for u in uses(p))
-    return list(dict.fromkeys(s for u in every for s in at.slots(u.name, u.attrs)))
+    return list(dict.fromkeys(s for u in every for s in attributes.slots(u.name, u.attrs)))
 
 
 def written_constant(kind: str, shape: Shape, like: str, axis: int = -1) -> str:
@@ -179,7 +179,7 @@ def written_constant(kind: str, shape: Shape, like: str, axis: int = -1) -> str:
 
 
 def _text(
-    p: Pattern, family: Family, written: Mapping[at.Slot, str], like: str = "", axis: int = -1
+    p: Pattern, family: Family, written: Mapping[attributes.Slot, str], like: str = "", axis: int = -1
 ) -> str:
     match p:
         case Hole(n):
@@ -193,7 +193,7 @@ def _text(
                 _text(o, family, written, axis=-2 if before and n == 0 else -1)
                 for n, o in enumerate(operands)
             ]
-            for s in at.slots(use.name, use.attrs):
+            for s in attributes.slots(use.name, use.attrs):
                 text = written[s]
                 given += [f"{s.key}={text}"] if s.key else [text] if text else []
             text = f"{use.name}({', '.join(given)})"

@@ -11,10 +11,10 @@ from itertools import islice
 
 from superopt.generate.complete import BOUNDS
 from superopt.generate.naming import said_of, text_of
-from superopt.ir import graph as g
-from superopt.rules.derive import Bounds, Derived, derive
-from superopt.rules.index import Index
-from superopt.rules.instances import Instance, instances, neighbours
+from superopt.ir import graph
+from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.index import RuleIndex
+from superopt.rules.instances import Instance, instances, neighbor_instances
 from superopt.rules.rule import Rule, parse_rules
 
 INSTANCES = 12  # on which a rule must follow
@@ -22,7 +22,7 @@ NEAR = 3  # of these, and neighbours of each
 # Forward, since a search could not go the other way; and by no graph that is larger than both
 # sides: x - 0 is x + (0 - 0), but without its own rule whatever there is a zero in would need
 # longer chains.
-FORWARD = replace(BOUNDS, grow=0, forward=True)
+FORWARD = replace(BOUNDS, max_growth=0, forward_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,20 @@ class Follows:
 
 def follows(
     rule: Rule,
-    index: Index,
+    index: RuleIndex,
     seed: int,
     without: Collection[str] = (),
-    bounds: Bounds = FORWARD,
+    bounds: DeriveLimits = FORWARD,
 ) -> Follows | None:
     """The chain of rules of other names, and none of `without`, that does what `rule` does, on
     instances of unequal shapes; None where there is none within `bounds`."""
     chains: list[tuple[str, ...]] = []
     for one in _instances(rule, seed):
-        left, right = g.Graph(one.inputs, one.lhs), g.Graph(one.inputs, one.rhs)
-        found = derive(left, right, index, bounds, without={rule.name, *without})
+        left, right = graph.Graph(one.inputs, one.lhs), graph.Graph(one.inputs, one.rhs)
+        found = derive(left, right, index, bounds, excluded={rule.name, *without})
         if not isinstance(found, Derived):
             return None
-        chains.append(tuple(link.rule for link in (*found.forth, *reversed(found.back))))
+        chains.append(tuple(link.rule for link in (*found.forward, *reversed(found.backward))))
     if not chains:
         return None
     return Follows(rule, chains[0], frozenset(name for chain in chains for name in chain))
@@ -64,7 +64,7 @@ def _instances(rule: Rule, seed: int) -> Iterator[Instance]:
         first.append(one)
         yield one
     for k, one in enumerate(first[:NEAR]):
-        yield from islice(neighbours(rule, one, seed + k), NEAR)
+        yield from islice(neighbor_instances(rule, one, seed + k), NEAR)
 
 
 def minimal(
@@ -86,7 +86,7 @@ def minimal(
     apart = {} if apart is None else apart
     left = {r.name: r for r in rules}
     gone: dict[str, Rule] = {}
-    index = Index(rules)
+    index = RuleIndex(rules)
     every = frozenset(map(said_of, rules))
     asked = [r for r in rules if not every - {said_of(r)} <= apart.get(said_of(r), frozenset())]
     for rule, known in reversed(list(zip(asked, _all(asked, rules, done, seed), strict=True))):
@@ -135,5 +135,5 @@ def chains(what: Task) -> str:
 
 
 @lru_cache(maxsize=1)
-def _index(texts: tuple[str, ...]) -> Index:
-    return Index(r for text in texts for r in parse_rules(text))
+def _index(texts: tuple[str, ...]) -> RuleIndex:
+    return RuleIndex(r for text in texts for r in parse_rules(text))

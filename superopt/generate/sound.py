@@ -12,22 +12,22 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from superopt.generate.widen import of_numbers
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.cases import Cases
-from superopt.rules.context import context
-from superopt.rules.exactness import class_on
-from superopt.rules.instances import SPATIAL, Instance, cramped, given, instances, neighbours
+from superopt.rules.context import graph_context
+from superopt.rules.exactness import class_on_instances
+from superopt.rules.instances import SPATIAL_OPS, Instance, cramped_instances, instance_of_names, instances, neighbor_instances
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
 from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import Verdict as Outcome
-from superopt.rules.trial import try_on, try_rule
+from superopt.rules.trial import try_on_instances, try_rule
 from superopt.te.dtype import DTYPES
 from superopt.verifier.prove import Limits, prove
-from superopt.verifier.scope import IMAGES, scope_of
+from superopt.verifier.scope import IMAGES, rank_scope
 from superopt.verifier.verdict import Proved, Refuted, Verdict
 
 PATIENCE = 60  # attempts at an instance in one style
@@ -53,7 +53,7 @@ SHORT = Effort(5, 0, 1, 4, 40)
 OF_IMAGES = Effort(20, 5, 3, 30, 400)
 OTHERWISE = Effort(20, 10, 3, 50, 500)
 # The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
-LIMITS = Limits(seconds=60, work=15_000, beyond=25_000)
+LIMITS = Limits(seconds=60, work=15_000, work_beyond=25_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +87,19 @@ def settled(
         return found
     found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
-        one = given(rule, verdict.names, seed)  # the prover's sizes: both sides, on numbers
-        seen = one is not None and isinstance(try_on(found, Cases(0, (), [one]), seed), Differs)
+        one = instance_of_names(rule, verdict.names, seed)  # the prover's sizes: both sides, on numbers
+        seen = one is not None and isinstance(try_on_instances(found, Cases(0, (), [one]), seed), Differs)
         return Off(one if seen else None)
-    if isinstance(verdict, Proved) and not verdict.whole and verdict.most < least:
+    if isinstance(verdict, Proved) and not verdict.is_complete and verdict.max_rank < least:
         return Off()
     if isinstance(verdict, Proved):
         within = proved_within(found, verdict)
         if within is not None:
             return Held(within, True, within is not found)
-    images = _has(rule, SPATIAL)
+    images = _has(rule, SPATIAL_OPS)
     effort = OF_IMAGES if images else OTHERWISE
     left = [c for c in classes if c >= found.float_class]
-    fresh = instances(rule, seed + 1, patience=PATIENCE)
+    fresh = instances(rule, seed + 1, max_tries=PATIENCE)
     last = _tried(rule, left, seed + 1, effort, fresh)
     return last if isinstance(last, Off) else Held(last, False, why=lacking(verdict))
 
@@ -131,19 +131,19 @@ def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
 def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
     """The rule, where it is proved for all ranks; else, for the ranks for which it is, and no
     other. None where that cannot be said of it."""
-    if verdict.whole:
+    if verdict.is_complete:
         return rule
-    bounded = _below(rule, verdict.most)
+    bounded = _below(rule, verdict.max_rank)
     if bounded is None:
         return None
-    again = prove(bounded, LIMITS, known=verdict.most)
-    return bounded if isinstance(again, Proved) and again.whole else None
+    again = prove(bounded, LIMITS, known_rank=verdict.max_rank)
+    return bounded if isinstance(again, Proved) and again.is_complete else None
 
 
 def _of_images(rule: Rule) -> Rule:
     """A rule that names axes of images from the end is one of images of two axes: of more, axis -3
     is another one."""
-    if not _has(rule, IMAGES) or scope_of(rule).most <= RANK_OF_IMAGES:
+    if not _has(rule, IMAGES) or rank_scope(rule).max_rank <= RANK_OF_IMAGES:
         return rule
     return _below(rule, RANK_OF_IMAGES) or rule
 
@@ -159,7 +159,7 @@ def _below(rule: Rule, most: int) -> Rule | None:
         f"rank({p.name}) <= {most}"
         for p in rule.params
         if isinstance(p, Param)
-        and not p.run
+        and not p.is_run
         and (p.shape is None or any(isinstance(f, Spread) for f in p.shape))
     ]
     shapes = {
@@ -196,20 +196,20 @@ def _tried(
     near = (
         n
         for k, one in enumerate(some)
-        for n in islice(neighbours(rule, one, seed + k), effort.near)
+        for n in islice(neighbor_instances(rule, one, seed + k), effort.near)
     )
-    crowded = islice(cramped(rule, seed, effort.tries), effort.cramped)
+    crowded = islice(cramped_instances(rule, seed, effort.tries), effort.cramped)
     rest = Drawn(chain(near, islice(fresh, effort.more), crowded))
     off = Off()
     for c in classes:
         tried = _as(rule, c)
         for cases in (Cases(effort.count, some, ()), Cases(0, (), rest)):
-            found = try_on(tried, cases, seed)
+            found = try_on_instances(tried, cases, seed)
             if not found:
                 off = Off(found.instance if isinstance(found, Differs) else None)
                 break
         else:
-            return _as(tried, max(c, class_on(some, seed) or c))
+            return _as(tried, max(c, class_on_instances(some, seed) or c))
     return off
 
 
@@ -234,9 +234,9 @@ def verdict(rule: Rule, seed: int) -> Outcome:
     """What another trial says: on twenty drawn assignments, six neighbours of each, and on cramped
     ones, all of a seed that may be of no run."""
     some = list(islice(instances(rule, seed), COUNT))
-    near = (n for one in some for n in islice(neighbours(rule, one, seed), 6))
-    crowded = islice(cramped(rule, seed, 60 * COUNT), COUNT)
-    return try_on(rule, Cases(COUNT, some, [*near, *crowded]), seed)
+    near = (n for one in some for n in islice(neighbor_instances(rule, one, seed), 6))
+    crowded = islice(cramped_instances(rule, seed, 60 * COUNT), COUNT)
+    return try_on_instances(rule, Cases(COUNT, some, [*near, *crowded]), seed)
 
 
 COUNT = 20
@@ -268,14 +268,14 @@ def wrong_on(rule: Rule, one: Instance, seed: int) -> bool:
     makes the right side of it, where that was seen to be wrong."""
     for rhs in _rewritten(rule, one):
         other = Cases(0, (), [replace(one, rhs=rhs)])
-        if rhs == one.rhs or isinstance(try_on(rule, other, seed), Differs):
+        if rhs == one.rhs or isinstance(try_on_instances(rule, other, seed), Differs):
             return True
     return False
 
 
-def _rewritten(rule: Rule, one: Instance) -> Iterator[tuple[g.Value, ...]]:
+def _rewritten(rule: Rule, one: Instance) -> Iterator[tuple[graph.Value, ...]]:
     """What a rule makes of an instance's left side."""
-    ctx = context(g.Graph(one.inputs, one.lhs))
+    ctx = graph_context(graph.Graph(one.inputs, one.lhs))
     for m in matches(rule, ctx):
         c = rewrite(m, ctx)
         if not isinstance(c, Refusal) and tuple(c) == one.lhs:

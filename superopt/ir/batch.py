@@ -20,13 +20,13 @@ from superopt.te.node import Number
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(PrimeField):
+class BatchedField(PrimeField):
     """The prime field for `count` candidates: float arrays are (2, count, samples, *shape)."""
 
     count: int = 1
     samples: int = 1
 
-    def lead(self, dtype: DType) -> tuple[int, ...]:
+    def component_shape(self, dtype: DType) -> tuple[int, ...]:
         return (2, self.count, self.samples) if dtype.is_float else ()
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
@@ -34,7 +34,7 @@ class Batch(PrimeField):
         return c[:, None, None] if dtype.is_float else c
 
 
-def batched(
+def evaluate_batch(
     op: Op,
     types: Sequence[TensorType | None],
     attrs: Attrs,
@@ -46,4 +46,4 @@ def batched(
     count, samples = next(a.shape[1:3] for a in operands if a is not None)
     tensors = expression(op, tuple(types), attrs)
     inputs = {f"a{n}": a for n, a in enumerate(operands) if a is not None}
-    return evaluate_all(tensors, inputs, Batch(seed, count, samples))
+    return evaluate_all(tensors, inputs, BatchedField(seed, count, samples))

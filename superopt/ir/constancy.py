@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.te.expr import TensorType
 
 
-def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
+def is_constant(v: graph.Value, memo: MutableMapping[graph.Node, bool]) -> bool:
     """True if `v` is computed from constants only, by operators with tensor expressions.
 
     `memo` caches answers by node; a node with the entry False is never visited.
     """
-    top = g.producer(v)
+    top = graph.producer(v)
     if top is None:
-        return isinstance(v, g.Constant)
+        return isinstance(v, graph.Constant)
     stack = [top]
     while stack:
         n = stack[-1]
         if n in memo:
             stack.pop()
             continue
-        pending: list[g.Node] = []
-        verdict = not n.op.opaque and all(map(is_sized, n.types))
+        pending: list[graph.Node] = []
+        verdict = not n.op.opaque and all(map(has_static_shape, n.types))
         for i in n.inputs if verdict else ():
-            if i is None or isinstance(i, g.Constant):
+            if i is None or isinstance(i, graph.Constant):
                 continue
-            p = g.producer(i)
+            p = graph.producer(i)
             known = False if p is None else memo.get(p)
             if known is None:
                 assert p is not None
@@ -43,5 +43,5 @@ def is_constant(v: g.Value, memo: MutableMapping[g.Node, bool]) -> bool:
     return memo[top]
 
 
-def is_sized(t: TensorType) -> bool:
+def has_static_shape(t: TensorType) -> bool:
     return t.dtype is not None and t.shape is not None and all(isinstance(d, int) for d in t.shape)

@@ -9,22 +9,22 @@ import numpy as np
 from superopt import guard
 from superopt.ir.graph import Constant, Graph, Input, Node, Value, nodes, results
 from superopt.ir.op import Attr, Attrs, InferError, Op, canonical_attrs, expression
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.domain import Domain, Reals
 from superopt.te.dtype import DType, from_numpy
 from superopt.te.expr import TensorType
 from superopt.te.interpret import evaluate_all
 from superopt.te.node import Expr, Size
 
-Opaque = Callable[[Node, list[np.ndarray | None]], list[np.ndarray]]
+OpaqueEvaluator = Callable[[Node, list[np.ndarray | None]], list[np.ndarray]]
 
 
 def evaluate(
     graph: Graph,
     feeds: Mapping[str, np.ndarray],
     domain: Domain | None = None,
-    opaque: Opaque | None = None,
-    keep: Callable[[Value, np.ndarray], None] | None = None,
+    evaluate_opaque: OpaqueEvaluator | None = None,
+    on_result: Callable[[Value, np.ndarray], None] | None = None,
 ) -> list[np.ndarray]:
     """Return the outputs of `graph` for inputs by name, in `domain` (by default real semantics).
 
@@ -36,8 +36,8 @@ def evaluate(
     not fit its operands or is opaque without `evaluate_opaque`.
     """
     domain = domain or Reals()
-    given = {i: loaded(i, feeds, domain) for i in graph.inputs if i.name in feeds}
-    sizes = bound_sizes(given, domain)
+    given = {i: load_feed(i, feeds, domain) for i in graph.inputs if i.name in feeds}
+    sizes = infer_sizes(given, domain)
     held: dict[Value, np.ndarray] = {}
     held.update(given.items())
     order = nodes(graph)
@@ -63,30 +63,30 @@ def evaluate(
         guard.check_time("evaluating a graph")
         operands = [None if v is None else value(v) for v in n.inputs]
         if n.op.opaque:
-            if opaque is None:
+            if evaluate_opaque is None:
                 raise InferError(f"{n.op.title} is opaque and evaluate_opaque was not given")
-            kinds = [NOTHING if v is None else v.type for v in n.inputs]
+            kinds = [NO_TENSOR if v is None else v.type for v in n.inputs]
             given_to = zip(operands, kinds, strict=True)
-            out = opaque(n, [None if a is None else _owned(a, k, domain) for a, k in given_to])
+            out = evaluate_opaque(n, [None if a is None else _to_domain(a, k, domain) for a, k in given_to])
             for t, array in zip(n.types, out, strict=True):  # sizes that only results determine
                 for axis, d in enumerate(t.shape or ()):
                     if isinstance(d, Size):
                         sizes.setdefault(d.name, array.shape[axis])
         else:
             types = [None if v is None else v.type for v in n.inputs]
-            out = _node(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
+            out = _evaluate_operator(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
         del operands
         for v, array in zip(results(n), out, strict=True):
             if 0 in array.strides:  # a broadcast view: a reader may copy it
                 guard.admit(array.nbytes, f"the result of {n.op.name}, {list(array.shape)},")
-            if keep is not None:
-                keep(v, array)
+            if on_result is not None:
+                on_result(v, array)
             if last.get(v, -1) > step:
                 held[v] = array
         for used in n.inputs:
             if used is not None and last[used] == step:
                 held.pop(used, None)
-    return [_owned(value(v), v.type, domain) for v in graph.outputs]
+    return [_to_domain(value(v), v.type, domain) for v in graph.outputs]
 
 
 def evaluate_node(
@@ -103,11 +103,11 @@ def evaluate_node(
     types = list(dtypes) if dtypes is not None else kinds
     some = [None if t is None else TensorType(t, None) for t in types]
     shapes = [
-        None if a is None or t is None else TensorType(t.dtype, _shape(a, t, domain))
+        None if a is None or t is None else TensorType(t.dtype, _tensor_shape(a, t, domain))
         for a, t in zip(arrays, some, strict=True)
     ]
     full = canonical_attrs(op, tuple(shapes), attrs)
-    return _node(op, full, arrays, some, domain)
+    return _evaluate_operator(op, full, arrays, some, domain)
 
 
 def node_results(
@@ -116,55 +116,55 @@ def node_results(
     """Return the results of a graph node without symbolic sizes, from its operands' arrays."""
     domain = domain or Reals()
     types = [None if v is None else v.type for v in n.inputs]
-    return _node(n.op, n.attrs, arrays, types, domain)
+    return _evaluate_operator(n.op, n.attrs, arrays, types, domain)
 
 
-def _node(
+def _evaluate_operator(
     op: Op,
     attrs: Attrs,
     operands: Sequence[np.ndarray | None],
-    given: Sequence[TensorType | None],
+    declared: Sequence[TensorType | None],
     domain: Domain,
 ) -> list[np.ndarray]:
     types: list[TensorType | None] = []
     inputs: dict[str, np.ndarray] = {}
-    for n, (array, t) in enumerate(zip(operands, given, strict=True)):
+    for n, (array, t) in enumerate(zip(operands, declared, strict=True)):
         if array is None or t is None or t.dtype is None:
             types.append(None)
         else:
-            types.append(TensorType(t.dtype, _shape(array, t, domain)))
+            types.append(TensorType(t.dtype, _tensor_shape(array, t, domain)))
             inputs[f"a{n}"] = array
     tensors = expression(op, tuple(types), attrs)
     return evaluate_all(tensors, inputs, domain)
 
 
-def _owned(array: np.ndarray, t: TensorType, domain: Domain) -> np.ndarray:
+def _to_domain(array: np.ndarray, t: TensorType, domain: Domain) -> np.ndarray:
     """Return an array of the domain: constants and opaque results may not be converted yet."""
     if t.dtype is None:
         return array
-    return domain.load(array, TensorType(t.dtype, _shape(array, t, domain)))
+    return domain.load(array, TensorType(t.dtype, _tensor_shape(array, t, domain)))
 
 
-NOTHING = TensorType(None, None)
+NO_TENSOR = TensorType(None, None)
 
 
-def _shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int, ...]:
+def _tensor_shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int, ...]:
     """Return the shape of the tensor of type `t` that `array` holds: real numbers, or elements of
     the domain, which have component axes, or another dtype if `t` has no rank."""
     assert t.dtype is not None
-    lead = domain.lead(t.dtype)
+    lead = domain.component_shape(t.dtype)
     if not lead:
         return array.shape
-    own = array.dtype == domain.store(t.dtype) if t.shape is None else array.ndim > len(t.shape)
+    own = array.dtype == domain.storage_dtype(t.dtype) if t.shape is None else array.ndim > len(t.shape)
     return array.shape[len(lead) :] if own else array.shape
 
 
-def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndarray:
+def load_feed(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndarray:
     """Return the feed of input `i` as an array of the domain."""
     dtype = i.type.dtype
     assert dtype is not None
     array = np.asarray(feeds[i.name])
-    shape = _shape(array, i.type, domain)
+    shape = _tensor_shape(array, i.type, domain)
     if i.type.shape is not None and len(shape) != len(i.type.shape):
         raise ValueError(f"input {i.name} is {i.type}, but was fed an array of shape {shape}")
     try:
@@ -173,15 +173,15 @@ def loaded(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndar
         raise ValueError(f"input {i.name}: {e}") from e
 
 
-def bound_sizes(given: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, int]:
+def infer_sizes(arrays: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, int]:
     """Return the symbolic sizes from the shapes of the inputs; ValueError for a contradiction."""
     sizes: dict[str, int] = {}
     source: dict[str, str] = {}
     composite: list[tuple[Input, int, Expr, int]] = []
-    for i, array in given.items():
+    for i, array in arrays.items():
         if i.type.shape is None or i.type.dtype is None:
             continue
-        shape = array.shape[len(domain.lead(i.type.dtype)) :]
+        shape = array.shape[len(domain.component_shape(i.type.dtype)) :]
         for axis, (d, n) in enumerate(zip(i.type.shape, shape, strict=True)):
             if isinstance(d, Size):
                 if sizes.setdefault(d.name, n) != n:
@@ -198,9 +198,9 @@ def bound_sizes(given: Mapping[Input, np.ndarray], domain: Domain) -> dict[str, 
                     f" axis {axis} is {n}, not {d}"
                 )
     for i, axis, e, n in composite:
-        if ix.symbols(e) <= sizes.keys() and ix.evaluate(e, sizes) != n:
+        if index.symbols(e) <= sizes.keys() and index.evaluate(e, sizes) != n:
             raise ValueError(
-                f"axis {axis} of input {i.name} is {n}, not {e} = {ix.evaluate(e, sizes)}"
+                f"axis {axis} of input {i.name} is {n}, not {e} = {index.evaluate(e, sizes)}"
             )
     return sizes
 
@@ -214,7 +214,7 @@ def concrete_attrs(attrs: Attrs, sizes: Mapping[str, int]) -> Attrs:
             return tuple(number(v) for v in value)
         if isinstance(value, Expr):
             try:
-                return ix.evaluate(value, dict(sizes))
+                return index.evaluate(value, dict(sizes))
             except KeyError as e:
                 raise ValueError(f"the size {e} of {value} is in the shape of no input") from None
         return value

@@ -88,7 +88,7 @@ class Graph:
     outputs: tuple[Value, ...]
 
 
-_TABLE: WeakValueDictionary[object, Node | Item | Constant] = WeakValueDictionary()
+_INTERNED: WeakValueDictionary[object, Node | Item | Constant] = WeakValueDictionary()
 
 
 def intern_node(
@@ -96,11 +96,11 @@ def intern_node(
 ) -> Node:
     """Return the interned node of these parts; `attrs` must be canonical and `types` correct."""
     key = (op, inputs, attrs)
-    found = _TABLE.get(key)
+    found = _INTERNED.get(key)
     if found is not None:
         return found  # type: ignore[return-value]
     made = Node(op, inputs, attrs, types)
-    _TABLE[key] = made
+    _INTERNED[key] = made
     return made
 
 
@@ -117,7 +117,7 @@ def node(op: Op, inputs: Sequence[Value | None], **attrs: Attr) -> Node:
     return intern_node(op, args, full, infer(op, types, full))
 
 
-def opaque(
+def opaque_node(
     op: Op, inputs: Sequence[Value | None], payload: Payload, types: Sequence[TensorType]
 ) -> Node:
     """Return a node without a tensor expression; it is never merged with another one."""
@@ -130,18 +130,18 @@ def results(n: Node) -> tuple[Value, ...]:
     """Return the results of a node."""
     if len(n.types) == 1:
         return (n,)
-    return tuple(item(n, i) for i in range(len(n.types)))
+    return tuple(result(n, i) for i in range(len(n.types)))
 
 
-def item(n: Node, index: int) -> Value:
+def result(n: Node, index: int) -> Value:
     """Return result number `index` of `n`."""
     if len(n.types) == 1 and index == 0:
         return n
     key = (n, index)
-    found = _TABLE.get(key)
+    found = _INTERNED.get(key)
     if found is None:
         found = Item(n, index)
-        _TABLE[key] = found
+        _INTERNED[key] = found
     return found
 
 
@@ -164,10 +164,10 @@ def constant(
         load, nbytes = (lambda: held), array.nbytes
     if type is None or load is None or key is None:
         raise TypeError("a constant needs an array, or type, key and load")
-    found = _TABLE.get(("constant", key))
+    found = _INTERNED.get(("constant", key))
     if found is None:
         found = Constant(type, key, load, nbytes or 0)
-        _TABLE[("constant", key)] = found
+        _INTERNED[("constant", key)] = found
     return found  # type: ignore[return-value]
 
 
@@ -291,13 +291,13 @@ def replace(g: Graph, change: Mapping[Value, Value], order: Iterable[Node] | Non
             new[n] = made
         else:
             for i in range(len(n.types)):
-                new.setdefault(item(n, i), item(made, i))
+                new.setdefault(result(n, i), result(made, i))
     return Graph(g.inputs, tuple(get(v) for v in g.outputs))
 
 
-def depends(roots: Iterable[Value], on: Iterable[Value]) -> bool:
+def depends_on(roots: Iterable[Value], targets: Iterable[Value]) -> bool:
     """True if any of `roots` depends on any of `targets` (a root that is a target counts)."""
-    goal = set(on)
+    goal = set(targets)
     stack = list(roots)
     seen: set[Value] = set()
     while stack:

@@ -10,41 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.ir import graph as g
-from superopt.ir.substitute import substituted
+from superopt.ir import graph as ir_graph
+from superopt.ir.substitute import substitute_values
 
 
 @dataclass(slots=True)
-class Numbered:
+class ValueNumbering:
     """A graph and its values by number; `numbers` is the inverse map."""
 
-    graph: g.Graph
-    values: list[g.Value]
-    numbers: dict[g.Value, int]
+    graph: ir_graph.Graph
+    values: list[ir_graph.Value]
+    numbers: dict[ir_graph.Value, int]
 
-    def add(self, roots: Sequence[g.Value]) -> None:
+    def add(self, roots: Sequence[ir_graph.Value]) -> None:
         """Number the values that `roots` depend on and that have no number."""
         stack = list(reversed(roots))
         while stack:
             v = stack[-1]
-            n = g.producer(v)
+            n = ir_graph.producer(v)
             new = [] if n is None else [i for i in n.inputs if i is not None]
             new = [i for i in new if i not in self.numbers]
-            made = [i for i in new if not isinstance(i, g.Constant)]
+            made = [i for i in new if not isinstance(i, ir_graph.Constant)]
             if v not in self.numbers and made:
                 stack += reversed(made)
                 continue
             stack.pop()
-            for i in (*new, *((v,) if n is None else g.results(n))):
+            for i in (*new, *((v,) if n is None else ir_graph.results(n))):
                 if i not in self.numbers:
                     self.numbers[i] = len(self.values)
                     self.values.append(i)
 
-    def replace(self, change: Mapping[g.Value, g.Value], *, inside: bool) -> None:
+    def replace(self, change: Mapping[ir_graph.Value, ir_graph.Value], *, recursive: bool) -> None:
         """Replace keys by values in the graph; see `substitute_values`, which may raise
         ReplacementCycle."""
         self.add(list(change.values()))
-        self.graph, done = substituted(self.graph, change, inside=inside)
+        self.graph, done = substitute_values(self.graph, change, recursive=recursive)
         for k, v in enumerate(self.values):
             w = done.get(v, v)
             if w is not v:
@@ -53,13 +53,13 @@ class Numbered:
                     del self.numbers[v]
                 self.numbers.setdefault(w, k)
 
-    def name(self, v: g.Value) -> str:
+    def name(self, v: ir_graph.Value) -> str:
         """Return the name of `v`, such as `v7`."""
         return f"v{self.numbers[v]}" if v in self.numbers else "a value without a number"
 
 
-def numbered(graph: g.Graph) -> Numbered:
+def number_values(graph: ir_graph.Graph) -> ValueNumbering:
     """Return the graph with its values numbered."""
-    made = Numbered(graph, [], {})
+    made = ValueNumbering(graph, [], {})
     made.add((*graph.inputs, *graph.outputs))
     return made

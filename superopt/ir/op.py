@@ -84,14 +84,14 @@ class Op:
         return self.name.rpartition("::")[2]
 
 
-def opaque_op(op_type: str, domain: str, known: Container[str]) -> Op:
+def opaque_op(op_type: str, domain: str, expression_ops: Container[str]) -> Op:
     """Return the operator of an opaque node.
 
     Code that distinguishes operators by `name` relies on the attributes and operands of the tensor
     expression. An opaque Concat has neither, so its name is "ai.onnx::Concat". expression_ops: the
     names of operators that have a tensor expression.
     """
-    name = f"{domain or 'ai.onnx'}::{op_type}" if op_type in known else op_type
+    name = f"{domain or 'ai.onnx'}::{op_type}" if op_type in expression_ops else op_type
     return Op(name, None, domain=domain)
 
 
@@ -143,8 +143,8 @@ def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
 
 
 @lru_cache(maxsize=1 << 15)
-def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
-    attrs = dict(given)
+def _canonical_attrs(op: Op, types: Types, items: Attrs) -> Attrs:
+    attrs = dict(items)
     full: dict[str, Attr] = {}
     for key in attrs:
         if key not in op.attrs:
@@ -156,10 +156,10 @@ def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
         if isinstance(value, int) and isinstance(default, (int, float)):
             # 1, 1.0 and True are equal as keys: keep the declared type
             value = type(default)(value)
-        full[key] = _plain(value)  # type: ignore[arg-type]
+        full[key] = _to_tuple(value)  # type: ignore[arg-type]
     if op.canonical is not None:
         try:
-            full = {k: _plain(v) for k, v in op.canonical(types, full).items()}
+            full = {k: _to_tuple(v) for k, v in op.canonical(types, full).items()}
         except InferError:
             raise
         except (ValueError, TypeError, IndexError, KeyError, AttributeError) as e:
@@ -168,9 +168,9 @@ def _canonical_attrs(op: Op, types: Types, given: Attrs) -> Attrs:
     return tuple(sorted(full.items()))
 
 
-def _plain(value: Attr) -> Attr:
+def _to_tuple(value: Attr) -> Attr:
     if isinstance(value, (list, tuple)):
-        return tuple(_plain(v) for v in value)
+        return tuple(_to_tuple(v) for v in value)
     return value
 
 

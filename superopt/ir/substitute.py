@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from superopt import guard
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 
 
-class Cycle(ValueError):
+class ReplacementCycle(ValueError):
     """Replacements that are valid separately depend on each other's results."""
 
 
-def substituted(
-    graph: g.Graph, change: Mapping[g.Value, g.Value], *, inside: bool = True
-) -> tuple[g.Graph, dict[g.Value, g.Value]]:
+def substitute_values(
+    graph: ir_graph.Graph, change: Mapping[ir_graph.Value, ir_graph.Value], *, recursive: bool = True
+) -> tuple[ir_graph.Graph, dict[ir_graph.Value, ir_graph.Value]]:
     """Return `graph` with each key of `change` replaced by its value, and the map from old to new
     values.
 
     recursive: replace in the new values, too; raises ReplacementCycle if they depend on their own
     results.
     """
-    done: dict[g.Value, g.Value] = {} if inside else dict(change)
-    open_: set[g.Value] = set()  # on the path from an output to the top of the stack
+    done: dict[ir_graph.Value, ir_graph.Value] = {} if recursive else dict(change)
+    open_: set[ir_graph.Value] = set()  # on the path from an output to the top of the stack
     stack = list(reversed(graph.outputs))
     while stack:
         v = stack[-1]
@@ -30,12 +30,12 @@ def substituted(
             stack.pop()
             continue
         goal = change.get(v, v)
-        n = v if type(v) is g.Node else v.node if type(v) is g.Item else None
+        n = v if type(v) is ir_graph.Node else v.node if type(v) is ir_graph.Item else None
         if v not in open_:
             needed = (goal,) if goal is not v else () if n is None else n.inputs
             more = [i for i in needed if i is not None and i not in done]
             if not open_.isdisjoint(more) or v in more:
-                raise Cycle(str(v))
+                raise ReplacementCycle(str(v))
             if more:
                 open_.add(v)
                 stack += reversed(more)
@@ -49,14 +49,14 @@ def substituted(
             done[v] = v
         else:
             inputs = tuple([None if i is None else done[i] for i in n.inputs])
-            made = n if inputs == n.inputs else g.intern_node(n.op, inputs, n.attrs, n.types)
-            done[v] = g.item(made, v.index) if type(v) is g.Item else made
-    return g.Graph(graph.inputs, tuple(done[v] for v in graph.outputs)), done
+            made = n if inputs == n.inputs else ir_graph.intern_node(n.op, inputs, n.attrs, n.types)
+            done[v] = ir_graph.result(made, v.index) if type(v) is ir_graph.Item else made
+    return ir_graph.Graph(graph.inputs, tuple(done[v] for v in graph.outputs)), done
 
 
-def replace_all(graph: g.Graph, change: Mapping[g.Value, g.Value]) -> g.Graph:
+def replace_all(graph: ir_graph.Graph, change: Mapping[ir_graph.Value, ir_graph.Value]) -> ir_graph.Graph:
     """Return `graph` with all of `change` applied, also inside of the new values.
 
     Raises ReplacementCycle if the replacements together depend on their own results.
     """
-    return substituted(graph, change)[0]
+    return substitute_values(graph, change)[0]

@@ -11,7 +11,7 @@ import keyword
 import re
 
 from superopt.ir.op import Attr
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import DTYPES
 from superopt.te.expr import TensorType, apply
 from superopt.te.node import Apply, Const, Dim, Expr, Size
@@ -23,12 +23,12 @@ _RESERVED = frozenset({*DTYPES, "any", "inf", "nan", "min", "max", "size", "cons
 # --- printing -------------------------------------------------------------------------------------
 
 
-def quoted(s: str) -> str:
+def quote(s: str) -> str:
     """Return `s` as a Python string literal on one line."""
     return json.dumps(s, ensure_ascii=False) if s.isprintable() else ascii(s)
 
 
-def is_plain(name: str) -> bool:
+def is_plain_name(name: str) -> bool:
     """True if `name` needs no quotes."""
     return (
         _WORD.fullmatch(name) is not None
@@ -38,7 +38,7 @@ def is_plain(name: str) -> bool:
     )
 
 
-def show_dim(d: Dim, above: int = 0) -> str:
+def show_dim(d: Dim, outer_precedence: int = 0) -> str:
     """Return the text of a size: `batch * 2 + 1`. outer_precedence: the precedence of its
     context."""
     match d:
@@ -47,7 +47,7 @@ def show_dim(d: Dim, above: int = 0) -> str:
         case Const(v):
             return str(v)
         case Size(name):
-            return name if is_plain(name) else f"size({quoted(name)})"
+            return name if is_plain_name(name) else f"size({quote(name)})"
         case Apply("min" | "max" as fn, args):
             return f"{fn}({', '.join(show_dim(a) for a in args)})"
         case Apply("add", args):
@@ -59,7 +59,7 @@ def show_dim(d: Dim, above: int = 0) -> str:
             text, level = f"{show_dim(a, 2)} {sign} {show_dim(b, 3)}", 2
         case _:
             raise ValueError(f"{d} is not a size")
-    return f"({text})" if level < above or (level == 2 and above == 2) else text
+    return f"({text})" if level < outer_precedence or (level == 2 and outer_precedence == 2) else text
 
 
 def show_attr(value: Attr) -> str:
@@ -69,7 +69,7 @@ def show_attr(value: Attr) -> str:
         case None | bool() | int() | float():
             return repr(value)
         case str():
-            return quoted(value)
+            return quote(value)
         case tuple():
             inner = ", ".join(map(show_attr, value))
             return f"({inner},)" if len(value) == 1 else f"({inner})"
@@ -88,7 +88,7 @@ def show_type(t: TensorType) -> str:
 # --- parsing --------------------------------------------------------------------------------------
 
 
-class Malformed(Exception):
+class MalformedText(Exception):
     """What is wrong with a piece of text."""
 
 
@@ -121,39 +121,39 @@ def parse_attr(e: ast.expr) -> Attr:
                 case int() | float() as number:
                     return -number
                 case Expr() as size:
-                    return ix.dim(-size)
-            raise Malformed(f"{ast.unparse(e)} negates a value that is not a number")
+                    return index.dim(-size)
+            raise MalformedText(f"{ast.unparse(e)} negates a value that is not a number")
         case ast.BinOp(left, op, right):
-            return _size(_ARITHMETIC.get(type(op)), (left, right), e)
+            return _parse_size(_ARITHMETIC.get(type(op)), (left, right), e)
         case ast.Call(ast.Name("min" | "max" as fn), args, []) if args:
-            return _size(fn, tuple(args), e)
+            return _parse_size(fn, tuple(args), e)
         case _:
-            raise Malformed(f"{ast.unparse(e)} is not an attribute value")
+            raise MalformedText(f"{ast.unparse(e)} is not an attribute value")
 
 
-def _size(fn: str | None, args: tuple[ast.expr, ...], whole: ast.expr) -> Dim:
+def _parse_size(fn: str | None, args: tuple[ast.expr, ...], source: ast.expr) -> Dim:
     terms = [parse_attr(a) for a in args]
     out = terms[0]
     for t in terms[1:]:
         if fn is None or not isinstance(out, (int, Expr)) or not isinstance(t, (int, Expr)):
-            raise Malformed(f"{ast.unparse(whole)} is not a size")
-        out = ix.dim(apply(fn, ix.as_index(out), ix.as_index(t)))
+            raise MalformedText(f"{ast.unparse(source)} is not a size")
+        out = index.dim(apply(fn, index.as_index(out), index.as_index(t)))
     if not isinstance(out, (int, Expr)):
-        raise Malformed(f"{ast.unparse(whole)} is not a size")
+        raise MalformedText(f"{ast.unparse(source)} is not a size")
     return out
 
 
-_SCALAR = rf"\b({'|'.join((*DTYPES, 'any'))})\[\s*\]"  # f32[], which is not Python syntax
-_SPECIAL = re.compile(rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)|{_SCALAR}""")
+_SCALAR_TYPE = rf"\b({'|'.join((*DTYPES, 'any'))})\[\s*\]"  # f32[], which is not Python syntax
+_NON_PYTHON = re.compile(rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|%(\d+)|{_SCALAR_TYPE}""")
 
 
-def _python(m: re.Match[str]) -> str:
+def _as_python(m: re.Match[str]) -> str:
     if m[1] is not None:
         return f"_r{m[1]}"
     return f"{m[2]}[()]" if m[2] is not None else m[0]
 
 
-def said(e: Exception) -> str:
+def parser_message(e: Exception) -> str:
     """Return the message of Python's parser without its location, which refers to the rewritten
     text."""
     return e.msg if isinstance(e, SyntaxError) else str(e)
@@ -161,11 +161,11 @@ def said(e: Exception) -> str:
 
 def expression(text: str) -> ast.expr:
     """Return the syntax tree of `text`, in which `%7` is a name."""
-    plain = _SPECIAL.sub(_python, text.strip())
+    plain = _NON_PYTHON.sub(_as_python, text.strip())
     try:
         return ast.parse(plain, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        raise Malformed(f"not an expression: {said(e)}") from None
+        raise MalformedText(f"not an expression: {parser_message(e)}") from None
 
 
 def parse_type(e: ast.expr) -> TensorType:
@@ -174,7 +174,7 @@ def parse_type(e: ast.expr) -> TensorType:
         case ast.Subscript(ast.Name(kind), dims) if kind in DTYPES or kind == "any":
             dtype = DTYPES.get(kind)
         case _:
-            raise Malformed(f"{ast.unparse(e)} is not a tensor type such as f32[2, n]")
+            raise MalformedText(f"{ast.unparse(e)} is not a tensor type such as f32[2, n]")
     match dims:
         case ast.Constant(value) if value is ...:
             return TensorType(dtype, None)
@@ -186,6 +186,6 @@ def parse_type(e: ast.expr) -> TensorType:
     for item in items:
         d = parse_attr(item)
         if not isinstance(d, (int, Expr)) or isinstance(d, bool):
-            raise Malformed(f"{ast.unparse(item)} is not a size")
+            raise MalformedText(f"{ast.unparse(item)} is not a size")
         shape.append(d)
     return TensorType(dtype, tuple(shape))

@@ -42,27 +42,27 @@ from superopt.ir.graph import (
 from superopt.ir.op import REQUIRED, Attrs, InferError, Op, Payload, Types, canonical_attrs
 from superopt.ir.syntax import (
     RESULT,
-    Malformed,
+    MalformedText,
     expression,
-    is_plain,
+    is_plain_name,
     parse_attr,
     parse_type,
-    quoted,
+    quote,
     show_attr,
     show_type,
 )
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import DTYPES, DType, to_numpy
 from superopt.te.expr import TensorType
 
-SHOWN_ELEMENTS = 16
-READ_BYTES = 1 << 20  # labels of larger constants are made from their keys, not their contents
+MAX_SHOWN_ELEMENTS = 16
+MAX_DIGEST_BYTES = 1 << 20  # labels of larger constants are made from their keys, not their contents
 
 # --- printing -------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1 << 12)
-def _told(op: Op, types: Types, attrs: Attrs) -> Attrs:
+def _explicit_attrs(op: Op, types: Types, attrs: Attrs) -> Attrs:
     kept = dict(attrs)
     for key, value in attrs:
         if op.attrs.get(key, REQUIRED) is REQUIRED:
@@ -77,20 +77,20 @@ def _told(op: Op, types: Types, attrs: Attrs) -> Attrs:
     return tuple((k, kept[k]) for k in op.attrs if k in kept)
 
 
-def told_attrs(n: Node) -> Attrs:
+def explicit_attrs(n: Node) -> Attrs:
     """Return the attributes that differ from the defaults, in the operator's order."""
     if n.op.opaque:
         return ()
-    return _told(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)
+    return _explicit_attrs(n.op, tuple(None if v is None else v.type for v in n.inputs), n.attrs)
 
 
-def label(c: Constant) -> str:
+def constant_label(c: Constant) -> str:
     """Return the label of a constant that is not shown: a digest of its content, or its key."""
     match c.key:
         case (str(), tuple(), bytes(raw)):
             digest = raw if len(raw) == 16 else hashlib.blake2b(raw, digest_size=16).digest()
             return f"blake2:{digest.hex()}"
-        case _ if c.nbytes <= READ_BYTES:
+        case _ if c.nbytes <= MAX_DIGEST_BYTES:
             raw = content_key(c.load())[2]
             digest = raw if len(raw) == 16 else hashlib.blake2b(raw, digest_size=16).digest()
             return f"blake2:{digest.hex()}"
@@ -98,16 +98,16 @@ def label(c: Constant) -> str:
             return f"key:{key}"
 
 
-def _values(c: Constant) -> str | None:
+def _shown_values(c: Constant) -> str | None:
     """Return the elements of a small constant in row-major order; None where the text would not
     restore the bits."""
     dtype, shape = c.type.dtype, c.type.shape
-    if dtype is None or shape is None or dtype.kind == "c" or c.nbytes > READ_BYTES:
+    if dtype is None or shape is None or dtype.kind == "c" or c.nbytes > MAX_DIGEST_BYTES:
         return None
     count = 1
     for d in shape:
-        count *= d if isinstance(d, int) else SHOWN_ELEMENTS + 1
-    if count > SHOWN_ELEMENTS:
+        count *= d if isinstance(d, int) else MAX_SHOWN_ELEMENTS + 1
+    if count > MAX_SHOWN_ELEMENTS:
         return None
     array = c.load()
     plain = {"f": float, "b": bool, "s": str}.get(dtype.kind, int)
@@ -126,7 +126,7 @@ def _array(elements: list[object], dtype: DType, shape: tuple[int, ...]) -> np.n
         return np.array(elements, dtype=to_numpy(dtype)).reshape(shape)
 
 
-def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
+def _name_values(g: Graph, names: Mapping[Value, str]) -> dict[Value, str]:
     """Return a unique text for every value of the graph."""
     out: dict[Value, str] = {}
     taken: set[str] = set()
@@ -137,14 +137,14 @@ def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
             n += 1
             name = f"{wish}~{n}"
         taken.add(name)
-        out[v] = name if is_plain(name) else quoted(name)
+        out[v] = name if is_plain_name(name) else quote(name)
 
     for i in g.inputs:
         take(i, i.name)
     unnamed = 0
     for c in constants(g):
-        take(c, given.get(c, f"c{unnamed}"))
-        unnamed += c not in given
+        take(c, names.get(c, f"c{unnamed}"))
+        unnamed += c not in names
     count = 0
     for made in nodes(g):
         for v in results(made):
@@ -159,21 +159,21 @@ def _name_all(g: Graph, given: Mapping[Value, str]) -> dict[Value, str]:
 def show_node(n: Node, name: Mapping[Value, str]) -> str:
     """Return `Conv(x, w, strides=(2, 2))`, with operands named by `name`."""
     given = ["None" if v is None else name[v] for v in n.inputs]
-    given += [f"{k}={show_attr(v)}" for k, v in told_attrs(n)]
+    given += [f"{k}={show_attr(v)}" for k, v in explicit_attrs(n)]
     text = f"{n.op.title}({', '.join(given)})"
     if not n.op.opaque:
         return text
-    labels = ", ".join(quoted(str(v)) for _, v in n.attrs if isinstance(v, Payload))
+    labels = ", ".join(quote(str(v)) for _, v in n.attrs if isinstance(v, Payload))
     return f"opaque {text} {labels}: {', '.join(map(show_type, n.types))}"
 
 
 def show_graph(g: Graph, names: Mapping[Value, str] | None = None) -> str:
     """Return the text of `g`. names: names for constants (inputs have their own)."""
-    name = _name_all(g, names or {})
+    name = _name_values(g, names or {})
     lines = [f"  {name[i]}: {show_type(i.type)}" for i in g.inputs]
     for c in constants(g):
-        shown = _values(c)
-        text = quoted(label(c)) if shown is None else shown
+        shown = _shown_values(c)
+        text = quote(constant_label(c)) if shown is None else shown
         lines.append(f"  {name[c]} = const {show_type(c.type)} {text}")
     for n in nodes(g):
         left = ", ".join(name[v] for v in results(n))
@@ -192,7 +192,7 @@ def _name_of(e: ast.expr) -> str:
         case ast.Constant(str(name)):
             return f'"{name}' if RESULT.fullmatch(name) else name
         case _:
-            raise Malformed(f"{ast.unparse(e)} is not a name")
+            raise MalformedText(f"{ast.unparse(e)} is not a name")
 
 
 _CONST = re.compile(r"(.*?)\s*=\s*const\s+(\w+)\[([^\]]*)\]\s*(.*)", re.DOTALL)
@@ -200,52 +200,52 @@ _APPLY = re.compile(r"((?:%\d+\s*,\s*)*%\d+)\s*=\s*(.*)", re.DOTALL)
 _INPUT = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*(.*)""", re.DOTALL)
 
 
-def _type(kind: str, dims: str) -> TensorType:
+def _parse_tensor_type(kind: str, dims: str) -> TensorType:
     return parse_type(expression(f"{kind}[{dims or '()'}]"))
 
 
-def _constant(kind: str, dims: str, text: str, known: Mapping[str, Constant]) -> Constant:
-    type = _type(kind, dims)
+def _parse_constant(kind: str, dims: str, text: str, constants: Mapping[str, Constant]) -> Constant:
+    type = _parse_tensor_type(kind, dims)
     e = expression(text)
     if isinstance(e, ast.Constant) and isinstance(e.value, str) and type.dtype != DTYPES["string"]:
-        if e.value not in known:
-            raise Malformed(
+        if e.value not in constants:
+            raise MalformedText(
                 f"constant {e.value} has {type} elements that are not in the text: pass it in"
             )
-        return known[e.value]
+        return constants[e.value]
     if type.dtype is None or type.shape is None:
-        raise Malformed(f"a constant of unknown type {type}")
+        raise MalformedText(f"a constant of unknown type {type}")
     v = parse_attr(e)
-    shape = tuple(ix.evaluate(d, {}) for d in type.shape)
+    shape = tuple(index.evaluate(d, {}) for d in type.shape)
     try:
         return constant(_array(list(v) if isinstance(v, tuple) else [v], type.dtype, shape))
     except (ValueError, TypeError, OverflowError) as why:
-        raise Malformed(f"{text} does not fill {type}: {why}") from None
+        raise MalformedText(f"{text} does not fill {type}: {why}") from None
 
 
-def _apply(text: str, env: Mapping[str, Value], ops: Mapping[str, Op]) -> Node:
+def _parse_application(text: str, env: Mapping[str, Value], ops: Mapping[str, Op]) -> Node:
     if text.startswith("opaque "):
-        raise Malformed("an opaque node cannot be parsed: its content is not in the text")
+        raise MalformedText("an opaque node cannot be parsed: its content is not in the text")
     match expression(text):
         case ast.Call(ast.Name(name), args, keywords):
             pass
         case e:
-            raise Malformed(f"{ast.unparse(e)} is not an application such as Add(x, y)")
+            raise MalformedText(f"{ast.unparse(e)} is not an application such as Add(x, y)")
     if name not in ops:
-        raise Malformed(f"there is no operator {name}")
+        raise MalformedText(f"there is no operator {name}")
     inputs: list[Value | None] = []
     for a in args:
         if isinstance(a, ast.Constant) and a.value is None:
             inputs.append(None)
             continue
         if (key := _name_of(a)) not in env:
-            raise Malformed(f"{ast.unparse(a)} is not defined above")
+            raise MalformedText(f"{ast.unparse(a)} is not defined above")
         inputs.append(env[key])
     attrs = {k.arg: parse_attr(k.value) for k in keywords if k.arg is not None}
     try:
         return node(ops[name], inputs, **attrs)
     except InferError as why:
-        raise Malformed(str(why)) from None
+        raise MalformedText(str(why)) from None
 
 
 def parse_graph(
@@ -268,34 +268,34 @@ def parse_graph(
     for number, line in _lines(text):
         try:
             if outputs is not None:
-                raise Malformed("a line after return")
+                raise MalformedText("a line after return")
             if line.startswith("return"):
                 e = expression(f"({line[6:]},)" if line[6:].strip() else "()")
                 assert isinstance(e, ast.Tuple)
                 undefined = [ast.unparse(i) for i in e.elts if _name_of(i) not in env]
                 if undefined:
-                    raise Malformed(f"{', '.join(undefined)} is not defined above")
+                    raise MalformedText(f"{', '.join(undefined)} is not defined above")
                 outputs = tuple(env[_name_of(i)] for i in e.elts)
             elif m := _APPLY.fullmatch(line):
-                given = results(_apply(m[2], env, ops))
+                given = results(_parse_application(m[2], env, ops))
                 left = [s.strip().replace("%", "_r") for s in m[1].split(",")]
                 if len(left) != len(given):
-                    raise Malformed(f"{len(left)} names for {len(given)} results")
+                    raise MalformedText(f"{len(left)} names for {len(given)} results")
                 for key, v in zip(left, given, strict=True):
                     _define(env, key, v)
             elif m := _CONST.fullmatch(line):
-                _define(env, _name_of(expression(m[1])), _constant(m[2], m[3], m[4], known))
+                _define(env, _name_of(expression(m[1])), _parse_constant(m[2], m[3], m[4], known))
             elif m := _INPUT.fullmatch(line):
                 key = _name_of(expression(m[1]))
                 kind, _, dims = m[2].strip().partition("[")
                 made = own.get(key.removeprefix('"')) or Input(
-                    key.removeprefix('"'), _type(kind, dims.removesuffix("]"))
+                    key.removeprefix('"'), _parse_tensor_type(kind, dims.removesuffix("]"))
                 )
                 order.append(made)
                 _define(env, key, made)
             else:
-                raise Malformed("not an input, a constant, an application or return")
-        except Malformed as why:
+                raise MalformedText("not an input, a constant, an application or return")
+        except MalformedText as why:
             raise UsageError(
                 f"{source}:{number}: {why}", f"in the line {line!r}", "See superopt/ir/text.py."
             ) from None
@@ -306,7 +306,7 @@ def parse_graph(
 
 def _define(env: dict[str, Value], key: str, v: Value) -> None:
     if key in env:
-        raise Malformed(f"{key} is defined twice")
+        raise MalformedText(f"{key} is defined twice")
     env[key] = v
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as oir
 
-from superopt.ir import graph as g
-from superopt.onnx_io.capture import captured
-from superopt.onnx_io.model import Model, payload
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.capture import captured_values
+from superopt.onnx_io.model import Model, file_node
 
 
-def different_surroundings(a: Model, b: Model) -> str:
+def interface_difference(a: Model, b: Model) -> str:
     """Return how the interfaces of two models differ, or an empty string."""
     one, two = a.source.model, b.source.model
     mine, theirs = [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]
@@ -25,55 +25,55 @@ def different_surroundings(a: Model, b: Model) -> str:
     for i, j in zip(a.graph.inputs, b.graph.inputs, strict=True):
         if i.type != j.type:
             return f"its input {i.name} is {j.type}, not {i.type}"
-        was, now = (default(m, v) for m, v in ((a, i), (b, j)))
+        was, now = (default_value(m, v) for m, v in ((a, i), (b, j)))
         if was != now:
             return f"its input {i.name} has another default value"
     if dict(one.opset_imports) != dict(two.opset_imports):
         return f"its opsets are {dict(two.opset_imports)}, not {dict(one.opset_imports)}"
-    if _functions(one) != _functions(two):
+    if _function_bytes(one) != _function_bytes(two):
         return "its local functions are others"
     return ""
 
 
-def default(model: Model, i: g.Input) -> tuple[object, ...] | None:
+def default_value(model: Model, i: ir_graph.Input) -> tuple[object, ...] | None:
     """Return (dtype, shape, bytes) of an input's default value, or None if it has none."""
-    v = model.overridable.get(i)
+    v = model.input_defaults.get(i)
     t = None if v is None else v.const_value
     return None if t is None else (t.dtype, tuple(t.shape), t.tobytes())
 
 
-def _functions(model: oir.Model) -> list[bytes]:
+def _function_bytes(model: oir.Model) -> list[bytes]:
     return [oir.to_proto(f).SerializeToString(deterministic=True) for f in model.functions.values()]
 
 
-def same_opaque(a: g.Node, b: g.Node) -> bool:
+def is_same_opaque_node(a: ir_graph.Node, b: ir_graph.Node) -> bool:
     """True if two opaque nodes apply the same operation to their operands."""
-    return _form(payload(a)) == _form(payload(b))
+    return _canonical_bytes(file_node(a)) == _canonical_bytes(file_node(b))
 
 
-def _form(n: oir.Node) -> bytes:
+def _canonical_bytes(n: oir.Node) -> bytes:
     """Return a node in a canonical form: values are numbered, values captured from outside come
     first."""
     proto = oir.to_proto(n)
-    names = {v.name or "": f"outer{k}" for k, v in enumerate(captured(n))}
+    names = {v.name or "": f"outer{k}" for k, v in enumerate(captured_values(n))}
     for field in ("name", "input", "output", "doc_string", "metadata_props"):
         proto.ClearField(field)
-    _rename(proto, names)
+    _rename_values(proto, names)
     form: bytes = proto.SerializeToString(deterministic=True)
     return form
 
 
-def _rename(n: onnx.NodeProto, outer: Mapping[str, str]) -> None:
+def _rename_values(n: onnx.NodeProto, outer: Mapping[str, str]) -> None:
     attributes = sorted(n.attribute, key=lambda a: a.name)
     del n.attribute[:]
     for a in attributes:
         a.ClearField("doc_string")
         for graph in (a.g,) if a.type == onnx.AttributeProto.GRAPH else a.graphs:
-            _rename_graph(graph, outer)
+            _rename_graph_values(graph, outer)
         n.attribute.append(a)
 
 
-def _rename_graph(graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
+def _rename_graph_values(graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
     names = {"": "", **outer}
 
     def told(name: str, new: bool = False) -> str:
@@ -93,7 +93,7 @@ def _rename_graph(graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
         n.ClearField("doc_string")
         n.ClearField("metadata_props")
         n.input[:] = [told(i) for i in n.input]
-        _rename(n, names)
+        _rename_values(n, names)
         n.output[:] = [told(o, new=True) for o in n.output]
     for v in graph.output:
         v.CopyFrom(onnx.ValueInfoProto(name=told(v.name)))

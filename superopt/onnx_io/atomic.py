@@ -25,11 +25,11 @@ class NewFile:
     temporary: Path | None
 
 
-Create: TypeAlias = Callable[[Path], NewFile]
+CreateFile: TypeAlias = Callable[[Path], NewFile]
 
 
 @contextlib.contextmanager
-def new_files() -> Iterator[Create]:
+def atomic_files() -> Iterator[CreateFile]:
     """Yield a function that creates files; at the end they replace their targets, in order.
 
     After an exception no target is replaced. Raises UsageError if the system refuses to write.
@@ -37,7 +37,7 @@ def new_files() -> Iterator[Create]:
     files: list[NewFile] = []
 
     def create(target: Path) -> NewFile:
-        files.append(_create(target_of(target)))
+        files.append(_create_file(resolve_target(target)))
         return files[-1]
 
     try:
@@ -46,13 +46,13 @@ def new_files() -> Iterator[Create]:
             new.file.flush()
             os.fsync(new.file.fileno())
         for new in files:
-            new.temporary = new.temporary or _named(new)
+            new.temporary = new.temporary or _link_temporary(new)
         for new in files:
             if new.temporary is not None:
                 os.replace(new.temporary, new.target)
                 new.temporary = None
         for folder in {new.target.parent for new in files}:
-            _make_durable(folder)
+            _fsync_folder(folder)
     except OSError as error:
         path = files[-1].target if files else error.filename
         raise UsageError(
@@ -68,7 +68,7 @@ def new_files() -> Iterator[Create]:
                 new.temporary.unlink(missing_ok=True)
 
 
-def target_of(path: str | Path) -> Path:
+def resolve_target(path: str | Path) -> Path:
     """Return the file to write, with links resolved. Raises UsageError if it is not a regular
     file."""
     target = Path(os.path.realpath(path))
@@ -83,7 +83,7 @@ def target_of(path: str | Path) -> Path:
     raise UsageError(f"{path} cannot be written", why, todo)
 
 
-def _create(target: Path) -> NewFile:
+def _create_file(target: Path) -> NewFile:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary: Path | None = None
     try:
@@ -98,7 +98,7 @@ def _create(target: Path) -> NewFile:
     return NewFile(os.fdopen(descriptor, "wb"), target, temporary)
 
 
-def _named(new: NewFile) -> Path:
+def _link_temporary(new: NewFile) -> Path:
     """Give a file without a name a temporary one."""
     temporary = _temporary_name(new.target)
     folder = os.open(new.target.parent, os.O_RDONLY)
@@ -115,7 +115,7 @@ def _temporary_name(target: Path) -> Path:
     return target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
 
 
-def _make_durable(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     """Sync the rename. Systems that cannot sync a directory do so themselves."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

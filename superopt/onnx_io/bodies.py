@@ -8,24 +8,24 @@ import onnx
 import onnx_ir as oir
 
 from superopt.errors import SuperoptError
-from superopt.ir import graph as g
-from superopt.ir.substitute import substituted
-from superopt.onnx_io.capture import captured
+from superopt.ir import graph
+from superopt.ir.substitute import substitute_values
+from superopt.onnx_io.capture import captured_values
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
 
-SMALL_BYTES = 1024  # of a constant whose numbers the body's import may need, as a Reshape's shape
+MAX_INLINED_CONSTANT_BYTES = 1024  # of a constant whose numbers the body's import may need, as a Reshape's shape
 
 
-class Unreadable(ValueError):
+class UnreadableBody(ValueError):
     """The reason why a body cannot be imported."""
 
 
 def body_graph(
-    n: oir.Node, types: Sequence[TensorType], outer: Sequence[g.Value | None]
-) -> g.Graph:
+    n: oir.Node, types: Sequence[TensorType], outer_values: Sequence[graph.Value | None]
+) -> graph.Graph:
     """Return the body of a node as a graph whose inputs have the given types. `outer_values` are
     the captured values, in the order of `captured_values`.
 
@@ -34,19 +34,19 @@ def body_graph(
     attribute = n.attributes.get("body")
     owner = n.graph
     if attribute is None or not isinstance(owner, oir.Graph):
-        raise Unreadable("it is in a function or another body")
+        raise UnreadableBody("it is in a function or another body")
     proto = oir.to_proto(attribute.as_graph())
     if len(proto.input) != len(types):
-        raise Unreadable(f"its body takes {len(proto.input)} values, and is given {len(types)}")
+        raise UnreadableBody(f"its body takes {len(proto.input)} values, and is given {len(types)}")
     for info, t in zip(proto.input, types, strict=True):
-        info.type.CopyFrom(_type(t))
-    names = [v.name or "" for v in captured(n)]
-    read_outside: list[tuple[str, g.Value]] = []
-    for name, v in zip(names, outer, strict=True):
-        if isinstance(v, g.Constant) and v.nbytes <= SMALL_BYTES:
+        info.type.CopyFrom(_type_proto(t))
+    names = [v.name or "" for v in captured_values(n)]
+    read_outside: list[tuple[str, graph.Value]] = []
+    for name, v in zip(names, outer_values, strict=True):
+        if isinstance(v, graph.Constant) and v.nbytes <= MAX_INLINED_CONSTANT_BYTES:
             proto.initializer.append(onnx.numpy_helper.from_array(v.load(), name))
         elif v is not None:
-            proto.input.append(onnx.ValueInfoProto(name=name, type=_type(v.type)))
+            proto.input.append(onnx.ValueInfoProto(name=name, type=_type_proto(v.type)))
             read_outside.append((name, v))
     for info in proto.output:
         info.type.Clear()
@@ -54,17 +54,17 @@ def body_graph(
     model = onnx.helper.make_model(proto, opset_imports=opsets)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        made = import_model(read(model)).graph
+        made = import_model(read_model(model)).graph
     except (SuperoptError, ValueError, TypeError, KeyError, RuntimeError) as e:
-        raise Unreadable(f"its body cannot be read: {e}") from e
+        raise UnreadableBody(f"its body cannot be read: {e}") from e
     inner = dict(zip((i.name for i in made.inputs), made.inputs, strict=True))
-    change: dict[g.Value, g.Value] = {inner[name]: v for name, v in read_outside}
+    change: dict[graph.Value, graph.Value] = {inner[name]: v for name, v in read_outside}
     own = made.inputs[: len(types)]
-    return substituted(g.Graph(own, made.outputs), change, inside=False)[0]
+    return substitute_values(graph.Graph(own, made.outputs), change, recursive=False)[0]
 
 
-def _type(t: TensorType) -> onnx.TypeProto:
+def _type_proto(t: TensorType) -> onnx.TypeProto:
     shape = [d for d in t.shape or () if isinstance(d, int)]
     if t.dtype is None or t.shape is None or len(shape) < len(t.shape):
-        raise Unreadable(f"a shape that is known only when it runs: {t}")
+        raise UnreadableBody(f"a shape that is known only when it runs: {t}")
     return onnx.helper.make_tensor_type_proto(int(onnx_dtype(t.dtype)), shape)

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from superopt.ir import graph as g
-from superopt.onnx_io.decided import inline, rename
-from superopt.onnx_io.follow import followed
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.decided import inline_branches, rename_values
+from superopt.onnx_io.follow import is_tracked
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.protos import descend, subgraphs_of, with_nodes
+from superopt.onnx_io.protos import nested_bodies, node_subgraphs, replace_nodes
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Branched:
+class SplitModel:
     """A model split at its first dynamic If.
 
     condition: name of the value. prefix: model whose outputs are the condition and `forwarded`,
@@ -35,32 +35,32 @@ class Branched:
 
     condition: str
     prefix: Source | None
-    passed: tuple[str, ...]
-    arms: Mapping[bool, Source]
+    forwarded: tuple[str, ...]
+    branches: Mapping[bool, Source]
 
 
-def undecided(model: Model) -> int | None:
+def first_dynamic_if(model: Model) -> int | None:
     """Return the file position of the first If whose condition is not constant, or None."""
     found = [
         model.origins[n].position
-        for n in g.nodes(model.graph)
+        for n in ir_graph.nodes(model.graph)
         if n.op.name == "If" and not n.op.domain and n in model.origins
-        and not isinstance(n.inputs[0], g.Constant)
+        and not isinstance(n.inputs[0], ir_graph.Constant)
     ]  # fmt: skip
     return min(found, default=None)
 
 
-def branched(model: Model) -> Branched | None:
+def split_at_if(model: Model) -> SplitModel | None:
     """Split the model at its first dynamic If. Return None if there is none, or if a forwarded
     value is not a tensor of a known type.
 
     Raises ModelError if one of the models is invalid by itself.
     """
-    position = undecided(model)
+    position = first_dynamic_if(model)
     if position is None:
         return None
     source = model.source
-    proto = source.skeleton.proto()
+    proto = source.skeleton.new_proto()
     nodes = list(proto.graph.node)
     condition = nodes[position].input[0]
     before = _ancestors(nodes, [condition])
@@ -68,34 +68,34 @@ def branched(model: Model) -> Branched | None:
         return None
     if not before:
         given = next(i for i in model.graph.inputs if i.name == condition)
-        at = _If(position, condition, given.type)
-        return Branched(condition, None, (), _arms(source, at, set(), {}))
+        at = _IfNode(position, condition, given.type)
+        return SplitModel(condition, None, (), _branch_models(source, at, set(), {}))
     made = {name: k for k in before for name in nodes[k].output if name}
     rest = [n for k, n in enumerate(nodes) if k not in before]
     wanted = {v.name for v in proto.graph.output}
-    used = _used(rest) - {condition}  # of which the arms know the value
+    used = _used_names(rest) - {condition}  # of which the arms know the value
     read = [name for name in made if name in wanted or name in used]
-    candidates = _closed(nodes, made, [condition, *read])
-    types = _types(source, [nodes[k] for k in sorted(before)], candidates)
-    passed, again = _divided(nodes, made, read, types, wanted)
+    candidates = _with_ancestors(nodes, made, [condition, *read])
+    types = _value_types(source, [nodes[k] for k in sorted(before)], candidates)
+    passed, again = _forwarded_values(nodes, made, read, types, wanted)
     if any(types[name].dtype is None for name in passed):
         return None
     outputs = tuple(dict.fromkeys((condition, *passed)))
-    prefix = _prefix(source, [nodes[k] for k in sorted(before)], outputs)
-    at = _If(position, condition, types[condition])
+    prefix = _prefix_model(source, [nodes[k] for k in sorted(before)], outputs)
+    at = _IfNode(position, condition, types[condition])
     known = {name: types[name] for name in passed}
-    return Branched(condition, prefix, passed, _arms(source, at, before - again, known))
+    return SplitModel(condition, prefix, passed, _branch_models(source, at, before - again, known))
 
 
 @dataclass(frozen=True, slots=True)
-class _If:
+class _IfNode:
     """The file position of an If, and the name and type of its condition."""
 
     position: int
     condition: str
     type: TensorType
 
-    def value(self, taken: bool) -> np.ndarray:
+    def condition_value(self, taken: bool) -> np.ndarray:
         """Return the condition's value when the branch `taken` runs."""
         dims = self.type.shape or ()
         return np.full([d for d in dims if isinstance(d, int)], taken)
@@ -110,100 +110,100 @@ def _ancestors(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[int
         k = todo.pop()
         if k not in found:
             found.add(k)
-            todo += [by[name] for name in _reads(nodes[k]) if name in by]
+            todo += [by[name] for name in _read_names(nodes[k]) if name in by]
     return found
 
 
-def _reads(n: onnx.NodeProto) -> Iterator[str]:
+def _read_names(n: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node and its subgraphs read, including names that subgraphs define."""
     yield from (name for name in n.input if name)
-    for place in descend(subgraphs_of(n, 0)):
+    for place in nested_bodies(node_subgraphs(n, 0)):
         for inner in place.body.node:
             yield from (name for name in inner.input if name)
         for v in place.body.output:
             yield v if isinstance(v, str) else v.name
 
 
-def _used(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    return {name for n in nodes for name in _reads(n)}
+def _used_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    return {name for n in nodes for name in _read_names(n)}
 
 
-def _closed(
-    nodes: Sequence[onnx.NodeProto], made: Mapping[str, int], names: Sequence[str]
+def _with_ancestors(
+    nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int], names: Sequence[str]
 ) -> list[str]:
     """Return these values of the prefix and all values that they are computed from there."""
     out = dict.fromkeys(names)
     todo = list(names)
     while todo:
-        for name in _reads(nodes[made[todo.pop()]]):
-            if name in made and name not in out:
+        for name in _read_names(nodes[producers[todo.pop()]]):
+            if name in producers and name not in out:
                 out[name] = None
                 todo.append(name)
     return list(out)
 
 
-def _types(
+def _value_types(
     source: Source, nodes: Sequence[onnx.NodeProto], names: Sequence[str]
 ) -> dict[str, TensorType]:
-    model = import_model(_prefix(source, nodes, names))
+    model = import_model(_prefix_model(source, nodes, names))
     return {name: v.type for name, v in zip(names, model.graph.outputs, strict=True)}
 
 
-def _divided(
+def _forwarded_values(
     nodes: Sequence[onnx.NodeProto],
-    made: Mapping[str, int],
-    read: Sequence[str],
+    producers: Mapping[str, int],
+    read_names: Sequence[str],
     types: Mapping[str, TensorType],
-    wanted: Set[str],
+    output_names: Set[str],
 ) -> tuple[tuple[str, ...], set[int]]:
     """Return the prefix values to forward to the branches, and the positions of nodes that the
     branches recompute: small integer tensors, which shapes may depend on. read_names: values that
     the branches read."""
-    passed, again = dict.fromkeys(name for name in read if name in wanted), set[int]()
-    todo = [name for name in read if name not in wanted]
+    passed, again = dict.fromkeys(name for name in read_names if name in output_names), set[int]()
+    todo = [name for name in read_names if name not in output_names]
     while todo:
         name = todo.pop()
         if name in passed:
             continue
-        if not followed(types[name]):
+        if not is_tracked(types[name]):
             passed[name] = None
-        elif (k := made[name]) not in again:
+        elif (k := producers[name]) not in again:
             again.add(k)
-            todo += [source for source in _reads(nodes[k]) if source in made]
+            todo += [source for source in _read_names(nodes[k]) if source in producers]
     return tuple(passed), again
 
 
-def _prefix(source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> Source:
-    proto = source.skeleton.proto()
-    with_nodes(proto.graph, nodes)
+def _prefix_model(source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> Source:
+    proto = source.skeleton.new_proto()
+    replace_nodes(proto.graph, nodes)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    _prune_inputs(proto.graph, _used(nodes))
-    return source.instead(proto)
+    _prune_inputs(proto.graph, _used_names(nodes))
+    return source.with_proto(proto)
 
 
-def _arms(
-    source: Source, at: _If, dropped: Set[int], passed: Mapping[str, TensorType]
+def _branch_models(
+    source: Source, if_node: _IfNode, dropped: Set[int], forwarded: Mapping[str, TensorType]
 ) -> dict[bool, Source]:
     """Return the model of each branch. dropped: positions of nodes that only the prefix
     computes."""
     out = {}
     for taken in (True, False):
-        proto = source.skeleton.proto()
+        proto = source.skeleton.new_proto()
         graph = proto.graph
-        inline(graph, {at.position: taken}, dropped)
-        known = f"{at.condition}/{taken}"
+        inline_branches(graph, {if_node.position: taken}, dropped)
+        known = f"{if_node.condition}/{taken}"
         for n in graph.node:
-            n.output[:] = ["" if name in passed else name for name in n.output]  # computed twice
-            rename(n, {at.condition: known})
-        graph.initializer.append(onnx.numpy_helper.from_array(at.value(taken), known))
-        kept = [v for v in graph.output if v.name not in passed]
+            n.output[:] = ["" if name in forwarded else name for name in n.output]  # computed twice
+            rename_values(n, {if_node.condition: known})
+        graph.initializer.append(onnx.numpy_helper.from_array(if_node.condition_value(taken), known))
+        kept = [v for v in graph.output if v.name not in forwarded]
         del graph.output[:]
         graph.output.extend(kept)
-        used = _used(graph.node)
-        graph.input.extend(_info(name, t) for name, t in passed.items() if name in used)
+        used = _used_names(graph.node)
+        graph.input.extend(_value_info(name, t) for name, t in forwarded.items() if name in used)
         _prune_inputs(graph, used | {v.name for v in kept})
-        out[taken] = source.instead(proto)
+        out[taken] = source.with_proto(proto)
     return out
 
 
@@ -217,7 +217,7 @@ def _prune_inputs(graph: onnx.GraphProto, used: set[str]) -> None:
         graph.input.extend(copies)
 
 
-def _info(name: str, t: TensorType) -> onnx.ValueInfoProto:
+def _value_info(name: str, t: TensorType) -> onnx.ValueInfoProto:
     assert t.dtype is not None
     dims = None if t.shape is None else [d if isinstance(d, int) else None for d in t.shape]
     return onnx.helper.make_tensor_value_info(name, int(onnx_dtype(t.dtype)), dims)

@@ -11,9 +11,9 @@ import onnx
 import onnx.defs
 
 from superopt.errors import ModelError
-from superopt.onnx_io.complaints import no_operator
-from superopt.onnx_io.protos import Place, descend, node_name, places
-from superopt.onnx_io.skeleton import MOST_NODES, too_many_nodes
+from superopt.onnx_io.complaints import missing_operator_error
+from superopt.onnx_io.protos import NamedBody, nested_bodies, node_label, top_level_bodies
+from superopt.onnx_io.skeleton import MAX_NODES, too_many_nodes_error
 
 _Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -21,24 +21,24 @@ _Callee: TypeAlias = tuple[str, str, str]  # domain, name, overload
 def check_calls(model: onnx.ModelProto, label: str) -> None:
     """Raise ModelError for an operator that ai.onnx does not have, or for an invalid call."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    for place in places(model):
+    for place in top_level_bodies(model):
         importer = place.body if isinstance(place.body, onnx.FunctionProto) else model
         versions = {opset.domain or "ai.onnx": opset.version for opset in importer.opset_import}
         version = versions.get("ai.onnx", 1)
         checked: set[str] = set()
-        for inner in descend([place]):
+        for inner in nested_bodies([place]):
             for node in inner.body.node:
-                what = f"{label}: node {node_name(node)} is not valid"
+                what = f"{label}: node {node_label(node)} is not valid"
                 function = functions.get(_callee(node))
                 if function is not None:
                     _check_call(node, function, what)
                 elif node.domain in ("", "ai.onnx") and node.op_type not in checked:
                     checked.add(node.op_type)
-                    if not _exists(node.op_type, version):
-                        raise no_operator(node.op_type, version, what)
+                    if not _operator_exists(node.op_type, version):
+                        raise missing_operator_error(node.op_type, version, what)
 
 
-def _exists(op_type: str, version: int) -> bool:
+def _operator_exists(op_type: str, version: int) -> bool:
     try:
         onnx.defs.get_schema(op_type, min(version, 2**31 - 1), "")
     except onnx.defs.SchemaError:
@@ -60,21 +60,21 @@ def _check_call(node: onnx.NodeProto, function: onnx.FunctionProto, what: str) -
             )
 
 
-def check_size(model: onnx.ModelProto, label: str) -> int:
+def check_expanded_size(model: onnx.ModelProto, label: str) -> int:
     """Return the number of nodes after inlining all local functions.
 
     Nested functions can double the count at each level, and shape inference inlines them. Raises
     ModelError if there are more than MAX_NODES, or if functions are recursive.
     """
     calls: dict[_Callee, list[_Callee]] = {}
-    for place in places(model):
+    for place in top_level_bodies(model):
         if isinstance(place.body, onnx.FunctionProto):
-            calls[place.body.domain, place.body.name, place.body.overload] = _calls(place)
+            calls[place.body.domain, place.body.name, place.body.overload] = _callees(place)
     sizes: dict[_Callee, int] = {}
     try:
         edges = {key: {callee for callee in calls[key] if callee in calls} for key in calls}
         for key in TopologicalSorter(edges).static_order():
-            sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MOST_NODES + 1)
+            sizes[key] = min(sum(sizes.get(callee, 1) for callee in calls[key]), MAX_NODES + 1)
     except CycleError as error:
         ring = [name for _, name, _ in error.args[1]]
         raise ModelError(
@@ -82,15 +82,15 @@ def check_size(model: onnx.ModelProto, label: str) -> int:
             " -> ".join(reversed(ring)),
             "a function of a model must not call itself, directly or through others",
         ) from None
-    total = sum(sizes.get(callee, 1) for callee in _calls(Place(model.graph, "the graph", 0)))
-    if total > MOST_NODES:
-        raise too_many_nodes(label, expanded=True)
+    total = sum(sizes.get(callee, 1) for callee in _callees(NamedBody(model.graph, "the graph", 0)))
+    if total > MAX_NODES:
+        raise too_many_nodes_error(label, expanded=True)
     return total
 
 
-def _calls(place: Place) -> list[_Callee]:
+def _callees(place: NamedBody) -> list[_Callee]:
     """Return the callee of each node, subgraphs included."""
-    return [_callee(node) for inner in descend([place]) for node in inner.body.node]
+    return [_callee(node) for inner in nested_bodies([place]) for node in inner.body.node]
 
 
 def _callee(node: onnx.NodeProto) -> _Callee:

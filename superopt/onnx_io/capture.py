@@ -19,7 +19,7 @@ def subgraphs(n: oir.Node) -> Iterator[oir.Graph]:
             yield from a.as_graphs()
 
 
-def within(n: oir.Node) -> Iterator[oir.Graph]:
+def nested_subgraphs(n: oir.Node) -> Iterator[oir.Graph]:
     """Yield all subgraphs of a node, nested ones included."""
     stack = list(subgraphs(n))
     while stack:
@@ -29,42 +29,42 @@ def within(n: oir.Node) -> Iterator[oir.Graph]:
             stack.extend(subgraphs(inner))
 
 
-def captured(n: oir.Node) -> list[oir.Value]:
+def captured_values(n: oir.Node) -> list[oir.Value]:
     """Return the values that the node's subgraphs (nested ones included) read but do not define, in
     order."""
     own: set[oir.Value] = set()
     used: dict[oir.Value, None] = {}
-    for graph in within(n):
-        own.update(_defined(graph))
+    for graph in nested_subgraphs(n):
+        own.update(_defined_values(graph))
         for inner in graph:
             used.update((v, None) for v in inner.inputs if v is not None)
         used.update((v, None) for v in graph.outputs)
     return [v for v in used if v not in own]
 
 
-def _defined(graph: oir.Graph) -> Iterator[oir.Value]:
+def _defined_values(graph: oir.Graph) -> Iterator[oir.Value]:
     yield from graph.inputs
     yield from graph.initializers.values()
     for n in graph:
         yield from n.outputs
 
 
-def inner_names(n: oir.Node) -> set[str]:
+def subgraph_names(n: oir.Node) -> set[str]:
     """Return every name that the node's subgraphs define. A new outer value must not use one of
     them."""
-    return {v.name for graph in within(n) for v in _defined(graph) if v.name}
+    return {v.name for graph in nested_subgraphs(n) for v in _defined_values(graph) if v.name}
 
 
-def rename_inner(n: oir.Node, before: Set[str], outside: Set[str]) -> None:
+def rename_subgraph_values(n: oir.Node, earlier_names: Set[str], reserved_names: Set[str]) -> None:
     """Rename values inside the node's subgraphs whose names occur in `earlier_names`.
 
     A file may use a name inside a subgraph and later outside; in another node order that is an
     error. New names avoid `reserved_names`.
     """
-    taken = {*outside, *inner_names(n)}
-    for graph in within(n):
-        for v in list(_defined(graph)):
-            if v.name in before:
+    taken = {*reserved_names, *subgraph_names(n)}
+    for graph in nested_subgraphs(n):
+        for v in list(_defined_values(graph)):
+            if v.name in earlier_names:
                 count = 1
                 while f"{v.name}_{count}" in taken:
                     count += 1
@@ -77,7 +77,7 @@ def clone_node(
     inputs: Sequence[oir.Value | None],
     outputs: Sequence[oir.Value],
     outer: Mapping[oir.Value, oir.Value],
-    described: Set[str] = frozenset(),
+    value_info_names: Set[str] = frozenset(),
 ) -> oir.Node:
     """Return a copy of `n` with these inputs and outputs; its subgraphs read outer[v] instead of v.
 
@@ -89,17 +89,17 @@ def clone_node(
         if a.is_ref():
             attributes.append(a)
         elif a.type == oir.AttributeType.GRAPH:
-            graph = _clone(a.as_graph(), outer, described)
+            graph = _clone_graph(a.as_graph(), outer, value_info_names)
             attributes.append(oir.AttrGraph(key, graph, doc_string=a.doc_string))
         elif a.type == oir.AttributeType.GRAPHS:
-            graphs = [_clone(s, outer, described) for s in a.as_graphs()]
+            graphs = [_clone_graph(s, outer, value_info_names) for s in a.as_graphs()]
             attributes.append(oir.AttrGraphs(key, graphs, doc_string=a.doc_string))
         else:
             attributes.append(a)
-    return like_node(n, n.op_type, inputs, attributes, outputs)
+    return node_like(n, n.op_type, inputs, attributes, outputs)
 
 
-def like_node(
+def node_like(
     n: oir.Node,
     op_type: str,
     inputs: Sequence[oir.Value | None],
@@ -134,15 +134,15 @@ def like_node(
     return made
 
 
-def _clone(
-    graph: oir.Graph, outer: Mapping[oir.Value, oir.Value], described: Set[str]
+def _clone_graph(
+    graph: oir.Graph, outer: Mapping[oir.Value, oir.Value], value_info_names: Set[str]
 ) -> oir.Graph:
     copy = graph.clone(allow_outer_scope_values=True)
     stack = [copy]
     while stack:
         current = stack.pop()
         for weight in current.initializers.values():
-            if weight.name not in described and not weight.is_graph_input():
+            if weight.name not in value_info_names and not weight.is_graph_input():
                 weight.type = weight.shape = None
         for inner in current:
             for i, v in enumerate(inner.inputs):

@@ -23,18 +23,18 @@ from typing import Final
 
 from superopt import guard
 from superopt.onnx_io.forked_check import (
-    NO_MEMORY,
-    PATIENCE,
-    Complaint,
-    checked,
-    limit,
-    said_here,
+    OUT_OF_MEMORY,
+    WALL_TIME_FACTOR,
+    CheckFailure,
+    check_in_fork,
+    limit_resources,
+    check_in_process,
 )
 
-MANY: Final = 32  # models by forks of this process: by then they took as long as another one starts
-_SLACK: Final = 10.0  # seconds beyond what a check may take in which its answer must be there
-_ASKED: Final = struct.Struct("<qq")  # bytes of the model, seconds
-_START: Final = (
+FORKS_BEFORE_SERVER: Final = 32  # models by forks of this process: by then they took as long as another one starts
+_ANSWER_SLACK_SECONDS: Final = 10.0  # seconds beyond what a check may take in which its answer must be there
+_REQUEST_HEADER: Final = struct.Struct("<qq")  # bytes of the model, seconds
+_SERVER_SCRIPT: Final = (
     "import sys; sys.path[:] = {path!r}; from superopt.onnx_io.checker import serve; serve()"
 )
 
@@ -44,17 +44,17 @@ class _Server:
     """A process that checks models, and our end of the connection to it."""
 
     process: int
-    line: socket.socket
+    connection: socket.socket
     ready: bool = False
 
 
 _lock = threading.Lock()
-_checked = 0  # models so far, by forks of this process
+_forked_checks = 0  # models so far, by forks of this process
 _server: _Server | None = None
-_failed = False  # it cannot be started
+_start_failed = False  # it cannot be started
 
 
-def complaint(data: bytes, seconds: int) -> Complaint | None:
+def run_checker(data: bytes, seconds: int) -> CheckFailure | None:
     """Return what `onnx.checker.check_model(full_check=True)` reports for this ModelProto, or None.
 
     It also reports inferred types that no tensor can have. `seconds` limits processor time. Raises
@@ -63,54 +63,54 @@ def complaint(data: bytes, seconds: int) -> Complaint | None:
     global _checked
     if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
         try:
-            if (server := _running()) is not None:
-                return _ask(server, data, seconds)
+            if (server := _ready_server()) is not None:
+                return _request_check(server, data, seconds)
         except (OSError, ValueError):
-            _drop()
+            _stop_server()
         except BaseException:  # an answer that nobody reads would be taken for the next one
-            _drop()
+            _stop_server()
             raise
         finally:
             _lock.release()
-    _checked += 1
-    return checked(data, seconds)
+    _forked_checks += 1
+    return check_in_fork(data, seconds)
 
 
-def _running() -> _Server | None:
+def _ready_server() -> _Server | None:
     """Return the server if it is ready; otherwise start it once enough models were checked."""
     global _server, _failed
     if _server is None:
-        if _failed or _checked < MANY or not _python():
+        if _start_failed or _forked_checks < FORKS_BEFORE_SERVER or not _is_python_executable():
             return None
         try:
-            _server = _started()
+            _server = _start_server()
         except (OSError, NotImplementedError):
-            _failed = True
+            _start_failed = True
         return None
     if not _server.ready:
-        if not select.select([_server.line], [], [], 0)[0]:
+        if not select.select([_server.connection], [], [], 0)[0]:
             return None
-        if _server.line.recv(1) != b"\n":
-            _failed = True
+        if _server.connection.recv(1) != b"\n":
+            _start_failed = True
             raise OSError("it ended")
         _server.ready = True
     return _server
 
 
-def _python() -> bool:
+def _is_python_executable() -> bool:
     """True if this executable is a Python interpreter that can run a script; an embedding program
     is not."""
     name = Path(sys.executable or "").name
     return hasattr(os, "fork") and bool(re.match(r"(python|pypy)[\d.]*$", name))
 
 
-def _started() -> _Server:
+def _start_server() -> _Server:
     ours, theirs = socket.socketpair()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         process = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-c", _START.format(path=sys.path)],
+            [sys.executable, "-c", _SERVER_SCRIPT.format(path=sys.path)],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
@@ -128,69 +128,69 @@ def _started() -> _Server:
     return _Server(process, ours)
 
 
-def _ask(server: _Server, data: bytes, seconds: int) -> Complaint | None:
+def _request_check(server: _Server, data: bytes, seconds: int) -> CheckFailure | None:
     """Send a model to the server and return its answer. Raises OSError or ValueError if none
     comes."""
     # To one that has ended nothing is sent, and no signal ends us, as by a pipe one might.
-    server.line.sendall(_ASKED.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
-    end = min(time.monotonic() + seconds * PATIENCE + _SLACK, guard.current().end)
+    server.connection.sendall(_REQUEST_HEADER.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
+    end = min(time.monotonic() + seconds * WALL_TIME_FACTOR + _ANSWER_SLACK_SECONDS, guard.current().end)
     answer = b""
     while not answer.endswith(b"\n"):
-        if not select.select([server.line], [], [], max(0.0, end - time.monotonic()))[0]:
+        if not select.select([server.connection], [], [], max(0.0, end - time.monotonic()))[0]:
             raise TimeoutError
-        part = server.line.recv(1 << 16)
+        part = server.connection.recv(1 << 16)
         if not part:
             raise OSError("it ended")
         answer += part
     text = json.loads(answer)
-    return Complaint(text) if text else None
+    return CheckFailure(text) if text else None
 
 
-def _drop() -> None:
+def _stop_server() -> None:
     """Stop the server; the next one starts after FORKS_BEFORE_SERVER further models."""
-    server = _forget()
+    server = _detach_server()
     if server is not None:
         with contextlib.suppress(OSError):
             os.kill(server.process, signal.SIGKILL)
             os.waitpid(server.process, 0)
 
 
-def _forget() -> _Server | None:
+def _detach_server() -> _Server | None:
     """Close the connection to the server and return the server, if there was one."""
     global _server, _checked
-    server, _server, _checked = _server, None, 0
+    server, _server, _forked_checks = _server, None, 0
     if server is not None:
-        server.line.close()
+        server.connection.close()
     return server
 
 
-def _be_a_fork() -> None:
+def _reset_after_fork() -> None:
     """Reset the lock and the server in a forked child: both belong to the parent."""
     global _lock
     _lock = threading.Lock()
-    _forget()
+    _detach_server()
 
 
-atexit.register(_drop)
+atexit.register(_stop_server)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_be_a_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def serve() -> None:
     """Server loop: check the models that arrive on standard input until it ends."""
-    _write(1, b"\n")
+    _write_all(1, b"\n")
     answers = os.dup(1)
     os.dup2(2, 1)  # the checker prints
-    while asked := _read(_ASKED.size):
-        size, seconds = _ASKED.unpack(asked)
-        data = _read(size)
-        limit(data, seconds)
-        if (text := said_here(data)) == NO_MEMORY:
+    while asked := _read_stdin(_REQUEST_HEADER.size):
+        size, seconds = _REQUEST_HEADER.unpack(asked)
+        data = _read_stdin(size)
+        limit_resources(data, seconds)
+        if (text := check_in_process(data)) == OUT_OF_MEMORY:
             return  # which may be for what others left
-        _write(answers, json.dumps(text).encode() + b"\n")
+        _write_all(answers, json.dumps(text).encode() + b"\n")
 
 
-def _read(size: int) -> bytes:
+def _read_stdin(size: int) -> bytes:
     """Read `size` bytes from standard input; return no bytes at its end."""
     parts = []
     while size > 0:
@@ -202,7 +202,7 @@ def _read(size: int) -> bytes:
     return b"".join(parts)
 
 
-def _write(pipe: int, data: bytes) -> None:
+def _write_all(pipe: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(pipe, rest) :]

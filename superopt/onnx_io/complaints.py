@@ -7,14 +7,14 @@ import onnx
 import onnx.defs
 
 from superopt.errors import ModelError
-from superopt.onnx_io.forked_check import Complaint
-from superopt.onnx_io.protos import bodies, node_name
+from superopt.onnx_io.forked_check import CheckFailure
+from superopt.onnx_io.protos import all_bodies, node_label
 
-_AGAIN: Final = "correct the exporter, or export the model again"
-_CONTEXT: Final = re.compile(r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w*)")
-_INFERENCE: Final = re.compile(r"\(op_type:([\w.]+)(?:, node name: (.*?))?\): ")
+_DEFAULT_REMEDY: Final = "correct the exporter, or export the model again"
+_NODE_CONTEXT: Final = re.compile(r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w*)")
+_INFERENCE_CONTEXT: Final = re.compile(r"\(op_type:([\w.]+)(?:, node name: (.*?))?\): ")
 _TAGS: Final = re.compile(r"\[\w+Error\] |Inference error\(s\): |\(op_type:[^)]*\): ")
-_NO_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
+_MISSING_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
 
 # The checker's words, and what helps.
 _REMEDIES: Final = (
@@ -35,31 +35,31 @@ _REMEDIES: Final = (
 )  # fmt: skip
 
 
-def translated(complaint: Complaint, model: onnx.ModelProto, label: str) -> ModelError:
+def to_model_error(complaint: CheckFailure, model: onnx.ModelProto, label: str) -> ModelError:
     """Return the error for a failure that the checker reports for `model`."""
     text = complaint.text
-    if not complaint.said:
+    if not complaint.from_checker:
         return ModelError(
             f"{label}: the model cannot be checked",
             text,
             "look for an attribute, equation or size that is far out of range, and correct it",
         )
     node = ""
-    if (found := _CONTEXT.search(text)) is not None:
-        node = _which(model, found[1], found[2])
+    if (found := _NODE_CONTEXT.search(text)) is not None:
+        node = _checked_node_label(model, found[1], found[2])
         text = text[: found.start()]
-    elif (found := _INFERENCE.search(text)) is not None:
-        node = _which(model, found[2] or "", found[1])
+    elif (found := _INFERENCE_CONTEXT.search(text)) is not None:
+        node = _checked_node_label(model, found[2] or "", found[1])
         text = text[found.start() :].partition("\n")[0]  # what follows comes from this one
     why = " ".join(_TAGS.sub("", text).split()).rstrip(".")
     what = f"{label}: node {node} is not valid" if node else f"{label}: the model is not valid"
-    if (missing := _NO_OPERATOR.search(text)) is not None:
-        return no_operator(missing[1], int(missing[2]), what)
-    todo = next((remedy for words, remedy in _REMEDIES if words in text), _AGAIN)
+    if (missing := _MISSING_OPERATOR.search(text)) is not None:
+        return missing_operator_error(missing[1], int(missing[2]), what)
+    todo = next((remedy for words, remedy in _REMEDIES if words in text), _DEFAULT_REMEDY)
     return ModelError(what, f"onnx says: {why[:400]}", todo)
 
 
-def _which(model: onnx.ModelProto, name: str, op_type: str) -> str:
+def _checked_node_label(model: onnx.ModelProto, name: str, op_type: str) -> str:
     """Return a label for a node that the checker gives by name and operator; the name may be
     empty."""
     name = name.strip()
@@ -67,16 +67,16 @@ def _which(model: onnx.ModelProto, name: str, op_type: str) -> str:
         return f"{name!r} ({op_type})"
     nameless = [
         node
-        for place in bodies(model)
+        for place in all_bodies(model)
         for node in place.body.node
         if node.op_type == op_type and not node.name
     ]
     if len(nameless) == 1:
-        return node_name(nameless[0])
+        return node_label(nameless[0])
     return f"({op_type}, one of {len(nameless)} without a name)"
 
 
-def no_operator(op_type: str, version: int, what: str) -> ModelError:
+def missing_operator_error(op_type: str, version: int, what: str) -> ModelError:
     """Return the error for an operator that ai.onnx does not have in this opset."""
     since = sorted(
         schema.since_version

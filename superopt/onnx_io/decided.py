@@ -8,35 +8,35 @@ from collections.abc import Iterator, Mapping, Set
 import numpy as np
 import onnx
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.protos import with_nodes
+from superopt.onnx_io.protos import replace_nodes
 
-BRANCH = {True: "then_branch", False: "else_branch"}
+BRANCH_ATTRIBUTE = {True: "then_branch", False: "else_branch"}
 
 
-def conditions(model: Model) -> dict[int, bool]:
+def constant_conditions(model: Model) -> dict[int, bool]:
     """Return the constant conditions, by the positions of their If nodes in the main graph."""
     out = {}
-    for n in g.nodes(model.graph):
+    for n in ir_graph.nodes(model.graph):
         given = n.inputs[0] if n.op.name == "If" and not n.op.domain else None
-        if isinstance(given, g.Constant) and n in model.origins:
+        if isinstance(given, ir_graph.Constant) and n in model.origins:
             out[model.origins[n].position] = bool(np.all(given.load()))
     return out
 
 
-def decided(model: Model) -> Model:
+def fold_constant_ifs(model: Model) -> Model:
     """Fold all Ifs with constant conditions, including those that become constant on the way."""
-    while known := conditions(model):
+    while known := constant_conditions(model):
         source = model.source
-        proto = source.skeleton.proto()
-        inline(proto.graph, known)
-        model = import_model(source.instead(proto))
+        proto = source.skeleton.new_proto()
+        inline_branches(proto.graph, known)
+        model = import_model(source.with_proto(proto))
     return model
 
 
-def inline(
+def inline_branches(
     graph: onnx.GraphProto, taken: Mapping[int, bool], dropped: Set[int] = frozenset()
 ) -> None:
     """Replace each If at a position in `taken` by the nodes of its branch, and drop the nodes at
@@ -48,14 +48,14 @@ def inline(
         if k not in taken:
             nodes.append(n)
             continue
-        (branch,) = (a.g for a in n.attribute if a.name == BRANCH[taken[k]])
-        nodes += _nodes(branch, n)
-        graph.initializer.extend(_own(branch, n))
-    with_nodes(graph, nodes)
+        (branch,) = (a.g for a in n.attribute if a.name == BRANCH_ATTRIBUTE[taken[k]])
+        nodes += _branch_nodes(branch, n)
+        graph.initializer.extend(_branch_initializers(branch, n))
+    replace_nodes(graph, nodes)
 
 
-def _own(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    names = _names(branch, n)
+def _branch_initializers(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    names = _unique_names(branch, n)
     for t in branch.initializer:
         out = onnx.TensorProto()
         out.CopyFrom(t)
@@ -63,32 +63,32 @@ def _own(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.TensorProt
         yield out
 
 
-def _nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    names = _names(branch, n)
+def _branch_nodes(branch: onnx.GraphProto, n: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    names = _unique_names(branch, n)
     for inner in branch.node:
         out = onnx.NodeProto()
         out.CopyFrom(inner)
-        out.name = f"{_prefix(n)}/{inner.name}" if inner.name else ""
-        rename(out, names)
+        out.name = f"{_name_prefix(n)}/{inner.name}" if inner.name else ""
+        rename_values(out, names)
         yield out
     for v, name in zip(branch.output, n.output, strict=True):
         if name:
             yield onnx.helper.make_node("Identity", [names.get(v.name, v.name)], [name])
 
 
-def _names(branch: onnx.GraphProto, n: onnx.NodeProto) -> dict[str, str]:
+def _unique_names(branch: onnx.GraphProto, n: onnx.NodeProto) -> dict[str, str]:
     """Return a unique name for each value that the branch defines."""
     some = [t.name for t in branch.initializer]
     some += [name for inner in branch.node for name in inner.output if name]
-    return {name: f"{_prefix(n)}/{name}" for name in some}
+    return {name: f"{_name_prefix(n)}/{name}" for name in some}
 
 
-def _prefix(n: onnx.NodeProto) -> str:
+def _name_prefix(n: onnx.NodeProto) -> str:
     """Return the prefix of the names that the branches of an If define."""
     return next((name for name in n.output if name), n.name)
 
 
-def rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
+def rename_values(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename values that the node and its subgraphs read or write."""
     for some in (n.input, n.output):
         some[:] = [names.get(x, x) for x in some]
@@ -97,4 +97,4 @@ def rename(n: onnx.NodeProto, names: Mapping[str, str]) -> None:
             for v in inner.output:
                 v.name = names.get(v.name, v.name)
             for m in inner.node:
-                rename(m, names)
+                rename_values(m, names)

@@ -10,14 +10,14 @@ import onnx_ir as ir
 from superopt import guard
 from superopt.errors import ModelError
 from superopt.onnx_io.mapped import byte_size
-from superopt.onnx_io.protos import declared, tensors
-from superopt.onnx_io.skeleton import FIXED_SIZE, Blob, blob_size, stub_index
+from superopt.onnx_io.protos import declared_types, stored_tensors
+from superopt.onnx_io.skeleton import FIXED_SIZE_DTYPES, Blob, blob_size, stub_index
 
 # One tensor: what a processor of today can address at all.
-LARGEST: Final = 1 << 47
+MAX_TENSOR_BYTES: Final = 1 << 47
 
 _STRING: Final = onnx.TensorProto.STRING
-_DTYPES: Final = {0, _STRING, *FIXED_SIZE}
+_DTYPES: Final = {0, _STRING, *FIXED_SIZE_DTYPES}
 # Where ONNX stores elements if not in raw_data; COMPLEX64 and COMPLEX128 take two entries.
 _STORAGE: Final = {
     "float_data": {"FLOAT": 1, "COMPLEX64": 2},
@@ -68,8 +68,8 @@ def check_versions(model: onnx.ModelProto, label: str) -> None:
 
 def check_types(model: onnx.ModelProto, label: str) -> None:
     """Raise ModelError for a declared type that no tensor can have."""
-    for declared_type, owner in declared(model):
-        if problem := impossible(declared_type):
+    for declared_type, owner in declared_types(model):
+        if problem := type_problem(declared_type):
             raise ModelError(
                 f"{label}: the type of {owner} is not possible",
                 problem,
@@ -85,7 +85,7 @@ def check_types(model: onnx.ModelProto, label: str) -> None:
             )
 
 
-def impossible(declared_type: onnx.TypeProto) -> str:
+def type_problem(declared_type: onnx.TypeProto) -> str:
     """Return why no tensor can have this type, or an empty string."""
     match declared_type.WhichOneof("value"):
         case "tensor_type":
@@ -97,28 +97,28 @@ def impossible(declared_type: onnx.TypeProto) -> str:
     if kind.elem_type not in _DTYPES:
         return f"{kind.elem_type} is no element type"
     dims = [dim.dim_value for dim in kind.shape.dim if dim.HasField("dim_value")]
-    return _impossible_dims(dims, FIXED_SIZE.get(kind.elem_type, ir.DataType.UINT8))
+    return _dims_problem(dims, FIXED_SIZE_DTYPES.get(kind.elem_type, ir.DataType.UINT8))
 
 
-def _impossible_dims(dims: list[int], dtype: ir.DataType) -> str:
+def _dims_problem(dims: list[int], dtype: ir.DataType) -> str:
     if any(dim < 0 for dim in dims):
-        return f"its shape {_shown(dims)} has a negative size"
-    if (size := byte_size(dtype, tuple(dims))) > LARGEST:
-        return f"its shape {_shown(dims)} needs {size} bytes, more than any machine has"
+        return f"its shape {_format_shape(dims)} has a negative size"
+    if (size := byte_size(dtype, tuple(dims))) > MAX_TENSOR_BYTES:
+        return f"its shape {_format_shape(dims)} needs {size} bytes, more than any machine has"
     return ""
 
 
 def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -> None:
     """Raise ModelError for a tensor whose data does not agree with its shape and dtype."""
-    for tensor, name, _ in tensors(model):
+    for tensor, name, _ in stored_tensors(model):
         guard.check_time(f"reading {label}")
         what = f"{label}: the data of {name} is not valid"
         todo = "export the model again: the tensor is damaged"
         if tensor.data_type not in _DTYPES or tensor.data_type == 0:
             raise ModelError(what, f"{tensor.data_type} is no element type", todo)
         dims = list(tensor.dims)
-        dtype = FIXED_SIZE.get(tensor.data_type)
-        if problem := _impossible_dims(dims, dtype or ir.DataType.UINT8):
+        dtype = FIXED_SIZE_DTYPES.get(tensor.data_type)
+        if problem := _dims_problem(dims, dtype or ir.DataType.UINT8):
             raise ModelError(what, problem, todo)
         index = stub_index(tensor)
         entries = byte_size(ir.DataType.UINT8, tuple(dims))  # one per element
@@ -127,13 +127,13 @@ def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -
             needed, unit = byte_size(dtype, tuple(dims)), "bytes"
             stored = len(tensor.raw_data) if index is None else blob_size(blobs[index])
             if index is None and not tensor.HasField("raw_data"):
-                stored, needed, unit = _typed_data(tensor, dtype, entries)
+                stored, needed, unit = _typed_data_size(tensor, dtype, entries)
         if stored != needed:
-            why = f"its shape {_shown(dims)} needs {needed} {unit}, and there are {stored}"
+            why = f"its shape {_format_shape(dims)} needs {needed} {unit}, and there are {stored}"
             raise ModelError(what, why, todo)
 
 
-def _typed_data(
+def _typed_data_size(
     tensor: onnx.TensorProto, dtype: ir.DataType, elements: int
 ) -> tuple[int, int, str]:
     """Return the number of entries stored outside raw_data, the number needed, and the field."""
@@ -152,7 +152,7 @@ def _newest_opsets() -> dict[str, int]:
     return newest
 
 
-def _shown(dims: list[int]) -> str:
+def _format_shape(dims: list[int]) -> str:
     """Format a shape for a message; the middle of a very long shape is elided."""
     if len(dims) > 8:
         return f"[{', '.join(map(str, dims[:4]))}, ..., {', '.join(map(str, dims[-3:]))}]"

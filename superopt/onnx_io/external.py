@@ -16,17 +16,17 @@ from superopt.errors import ModelError
 from superopt.onnx_io.mapped import Backing, Region, map_file
 
 
-def entries_of(tensor: onnx.TensorProto, label: str) -> dict[str, str]:
+def external_entries(tensor: onnx.TensorProto, label: str) -> dict[str, str]:
     """Return the tensor's external_data as a dict. Raises ModelError for a duplicate key."""
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key in entries:
-            raise _refused(label, tensor.name, f"its external data gives {entry.key!r} twice")
+            raise _refusal(label, tensor.name, f"its external data gives {entry.key!r} twice")
         entries[entry.key] = entry.value
     return entries
 
 
-def region_in(
+def open_region(
     folder: Path,
     entries: Mapping[str, str],
     *,
@@ -43,11 +43,11 @@ def region_in(
     """
     location = entries.get("location", "")
     if location not in files:
-        files[location] = _open(folder, location, tensor, label)
+        files[location] = _map_external_file(folder, location, tensor, label)
     backing = files[location]
-    offset = _number(entries, "offset", 0, tensor, label)
+    offset = _integer_entry(entries, "offset", 0, tensor, label)
     left = len(backing.view) - offset
-    length = _number(entries, "length", left if size is None else size, tensor, label)
+    length = _integer_entry(entries, "length", left if size is None else size, tensor, label)
     if left < 0 or length > left:
         raise ModelError(
             f"{label}: the external data of {tensor!r} is not inside its file",
@@ -58,20 +58,20 @@ def region_in(
     return Region(backing, offset, length, location)
 
 
-def _open(folder: Path, location: str, tensor: str, label: str) -> Backing:
+def _map_external_file(folder: Path, location: str, tensor: str, label: str) -> Backing:
     """Map the file at `location` under `folder`. Raises ModelError if the path is not allowed."""
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     if not location or "\0" in location or str(posix) == ".":
-        raise _refused(label, tensor, f"its external data has no usable location: {location!r}")
+        raise _refusal(label, tensor, f"its external data has no usable location: {location!r}")
     if posix.is_absolute() or windows.is_absolute() or windows.drive or windows.root:
-        raise _refused(label, tensor, f"its data is at {location!r}, which is an absolute path")
+        raise _refusal(label, tensor, f"its data is at {location!r}, which is an absolute path")
     if ".." in location:  # as a part it escapes; inside a name onnx refuses it too
-        raise _refused(label, tensor, f"its data is at {location!r}, which may leave the folder")
+        raise _refusal(label, tensor, f"its data is at {location!r}, which may leave the folder")
     path = folder
     for part in posix.parts:
         path /= part
         if path.is_symlink():
-            raise _refused(label, tensor, f"its data is at {location!r}, and {part!r} is a link")
+            raise _refusal(label, tensor, f"its data is at {location!r}, and {part!r} is a link")
     try:
         # Nonblocking, or a named pipe would make us wait for its writer.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -85,25 +85,25 @@ def _open(folder: Path, location: str, tensor: str, label: str) -> Backing:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise _refused(label, tensor, f"its data is at {location!r}, which is no regular file")
+            raise _refusal(label, tensor, f"its data is at {location!r}, which is no regular file")
         if status.st_nlink > 1:
             why = f"its data is at {location!r}, which is a hard link, one of {status.st_nlink}"
-            raise _refused(label, tensor, why)
+            raise _refusal(label, tensor, why)
         return map_file(path, descriptor)
     finally:
         os.close(descriptor)
 
 
-def _number(entries: Mapping[str, str], key: str, default: int, tensor: str, label: str) -> int:
+def _integer_entry(entries: Mapping[str, str], key: str, default: int, tensor: str, label: str) -> int:
     text = entries.get(key)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise _refused(label, tensor, f"its external data has {key} {text[:40]!r}, not a number")
+        raise _refusal(label, tensor, f"its external data has {key} {text[:40]!r}, not a number")
     return int(text)
 
 
-def _refused(label: str, tensor: str, why: str) -> ModelError:
+def _refusal(label: str, tensor: str, why: str) -> ModelError:
     return ModelError(
         f"{label}: the external data of {tensor!r} is refused",
         why,

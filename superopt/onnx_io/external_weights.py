@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx
 
 from superopt.onnx_io.mapped import Region
-from superopt.onnx_io.protos import tensors
+from superopt.onnx_io.protos import stored_tensors
 from superopt.onnx_io.skeleton import PROTOBUF_LIMIT, blob_size, stub_index
 from superopt.onnx_io.source import Source
 
@@ -18,7 +18,7 @@ def large_initializers(source: Source, least_bytes: int) -> dict[str, Region]:
     if source.has_external_data:
         return {}
     out = {}
-    for tensor in source.skeleton.message.graph.initializer:
+    for tensor in source.skeleton.shared_proto.graph.initializer:
         if (index := stub_index(tensor)) is not None:
             blob = source.skeleton.blobs[index]
             if isinstance(blob, Region) and blob.size >= least_bytes:
@@ -31,7 +31,7 @@ def with_external_weights(source: Source, files: Mapping[str, str]) -> bytes | N
 
     files: names of files, in the folder that the reader is told, by names of initializers; each
     begins with the initializer's bytes. None where the rest is too large for protobuf."""
-    proto, blobs = source.skeleton.proto(), source.skeleton.blobs
+    proto, blobs = source.skeleton.new_proto(), source.skeleton.blobs
     outside = 0
     for tensor in proto.graph.initializer:
         index = stub_index(tensor)
@@ -40,7 +40,7 @@ def with_external_weights(source: Source, files: Mapping[str, str]) -> bytes | N
             _refer(tensor, files[tensor.name], blob_size(blobs[index]))
     if len(source.skeleton.data) + sum(map(blob_size, blobs)) - outside > PROTOBUF_LIMIT:
         return None
-    for tensor, _, _ in tensors(proto):
+    for tensor, _, _ in stored_tensors(proto):
         if (index := stub_index(tensor)) is not None:
             blob = blobs[index]
             raw = bytes(blob.view()) if isinstance(blob, Region) else blob.tobytes()

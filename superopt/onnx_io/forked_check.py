@@ -23,34 +23,34 @@ import onnx.checker
 import onnx.shape_inference
 
 from superopt import guard
-from superopt.onnx_io.declarations import impossible
-from superopt.onnx_io.protos import declared
+from superopt.onnx_io.declarations import type_problem
+from superopt.onnx_io.protos import declared_types
 
 if sys.platform != "win32":
     import resource
 
-NO_MEMORY: Final = "It takes more memory than there is."
-_MEMORY: Final = 1 << 30  # bytes on top of what the process has already
-PATIENCE: Final = 10  # times the limit of processor time, on a machine that is busy
+OUT_OF_MEMORY: Final = "It takes more memory than there is."
+_EXTRA_MEMORY_BYTES: Final = 1 << 30  # bytes on top of what the process has already
+WALL_TIME_FACTOR: Final = 10  # times the limit of processor time, on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class CheckFailure:
     """Why a model is rejected: the checker's message, or how the checker ended without one."""
 
     text: str
-    said: bool = True
+    from_checker: bool = True
 
 
-def checked(data: bytes, seconds: int) -> Complaint | None:
+def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
     """Return what `onnx.checker.check_model(full_check=True)` reports for this ModelProto, or None.
 
     It also reports inferred types that no tensor can have. `seconds` limits processor time. Raises
     OutOfTime if the time of the call ends first.
     """
     if not hasattr(os, "fork"):
-        text = said_here(data)
-        return Complaint(text) if text else None
+        text = check_in_process(data)
+        return CheckFailure(text) if text else None
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # The child of a process with threads may only do what needs none of their locks: it
@@ -58,11 +58,11 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _be_the_child(data, seconds, reader, writer)
+        _run_child(data, seconds, reader, writer)
     os.close(writer)
     status = None
     try:
-        end = min(time.monotonic() + seconds * PATIENCE, guard.current().end)
+        end = min(time.monotonic() + seconds * WALL_TIME_FACTOR, guard.current().end)
         said = _read_until(reader, end)
         if said is not None:
             _, status = os.waitpid(child, 0)
@@ -75,25 +75,25 @@ def checked(data: bytes, seconds: int) -> Complaint | None:
     if said is None:
         guard.check_time("checking a model")
     if status == 0 and said is not None:
-        return Complaint(said.decode(errors="replace")) if said else None
+        return CheckFailure(said.decode(errors="replace")) if said else None
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
-        return Complaint(f"it takes more than {seconds} seconds of processor time", said=False)
+        return CheckFailure(f"it takes more than {seconds} seconds of processor time", from_checker=False)
     name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
-    return Complaint(f"it makes onnx's checker crash ({name})", said=False)
+    return CheckFailure(f"it makes onnx's checker crash ({name})", from_checker=False)
 
 
-def said_here(data: bytes) -> str:
+def check_in_process(data: bytes) -> str:
     """Run the checker in this process; return its message, or an empty string."""
     try:
         onnx.checker.check_model(data)
         inferred = onnx.shape_inference.infer_shapes(data, check_type=True, strict_mode=True)
         # Not in subgraphs: a branch for other sizes, which is never taken, may be impossible.
-        for kind, owner in declared(inferred, subgraphs=False):
-            if problem := impossible(kind):
+        for kind, owner in declared_types(inferred, subgraphs=False):
+            if problem := type_problem(kind):
                 return f"The inferred type of {owner} is not possible: {problem}."
     except MemoryError:
-        return NO_MEMORY
+        return OUT_OF_MEMORY
     except UnicodeDecodeError:
         return "Some name or text in it is not UTF-8."
     except Exception as error:  # of a dozen types, all of which mean no
@@ -101,7 +101,7 @@ def said_here(data: bytes) -> str:
     return ""
 
 
-def limit(data: bytes, seconds: int) -> None:
+def limit_resources(data: bytes, seconds: int) -> None:
     """Limit this process to the seconds and memory allowed for checking `data`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
@@ -112,10 +112,10 @@ def limit(data: bytes, seconds: int) -> None:
         with open("/proc/self/statm", "rb") as statm:
             size = int(statm.read().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY + 20 * len(data), most))
+        resource.setrlimit(resource.RLIMIT_AS, (size + _EXTRA_MEMORY_BYTES + 20 * len(data), most))
 
 
-def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
+def _run_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
     """Check, write the message, and exit without cleanup; never returns."""
     code = 1
     try:
@@ -126,8 +126,8 @@ def _be_the_child(data: bytes, seconds: int, reader: int, writer: int) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)  # the checker prints
         os.dup2(nowhere, 2)
-        limit(data, seconds)
-        text = said_here(data).encode(errors="replace")
+        limit_resources(data, seconds)
+        text = check_in_process(data).encode(errors="replace")
         while text:
             text = text[os.write(writer, text) :]
         code = 0

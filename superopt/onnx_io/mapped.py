@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from superopt import guard
 
-_CHUNK: Final = 8 << 20
+_CHUNK_BYTES: Final = 8 << 20
 _META_KEY: Final = "superopt.region"
 
 
@@ -30,7 +30,7 @@ class Backing:
     mapping: mmap.mmap | None = None
     stamp: tuple[int, ...] = ()  # of the file, when it was mapped
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True unless the mapped file was modified in place. A file renamed over it does not affect
         the mapping."""
         if self.mapping is None:
@@ -41,14 +41,14 @@ class Backing:
             return True  # it has no name any more
         return now[:2] != self.stamp[:2] or now == self.stamp
 
-    def in_place(self) -> bool:
+    def is_current(self) -> bool:
         """True if the mapped file still has its name and is unmodified."""
         try:
             return _stamp(os.stat(self.name)) == self.stamp
         except OSError:
             return False
 
-    def whole(self) -> "Region":
+    def full_region(self) -> "Region":
         return Region(self, 0, len(self.view))
 
     def release(self, offset: int, size: int) -> None:
@@ -72,7 +72,7 @@ class Region:
     location: str | None = None
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def identity(self) -> tuple[int, int, int]:
         return id(self.backing), self.offset, self.size
 
     def view(self) -> memoryview:
@@ -83,10 +83,10 @@ class Region:
 
         Raises OutOfTime between two chunks if the time of the call is over.
         """
-        for start in range(self.offset, self.offset + self.size, _CHUNK):
+        for start in range(self.offset, self.offset + self.size, _CHUNK_BYTES):
             if start > self.offset:
                 guard.check_time(f"reading {self.backing.name}")
-            size = min(_CHUNK, self.offset + self.size - start)
+            size = min(_CHUNK_BYTES, self.offset + self.size - start)
             yield self.backing.view[start : start + size]
             self.backing.release(start, size)
 
@@ -95,7 +95,7 @@ class Region:
         for chunk in self.chunks():
             file.write(chunk)
 
-    def update(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
+    def update_hash(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
         """Feed a hash in chunks."""
         for chunk in self.chunks():
             digest.update(chunk)
@@ -103,7 +103,7 @@ class Region:
     def digest(self) -> str:
         """Return the SHA-256 of the bytes, in hexadecimal."""
         digest = hashlib.sha256()
-        self.update(digest)
+        self.update_hash(digest)
         return digest.hexdigest()
 
 
@@ -129,7 +129,7 @@ def byte_size(dtype: ir.DataType, dims: tuple[int, ...]) -> int:
     return (elements * dtype.bitwidth + 7) // 8
 
 
-def tensor_of(
+def tensor_from_region(
     region: Region,
     dtype: ir.DataType,
     dims: tuple[int, ...],

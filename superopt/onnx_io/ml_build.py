@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as oir
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import Attr, InferError
 from superopt.onnx_io.stowed import list_attribute
 from superopt.ops import OPS
 from superopt.te.dtype import F32, F64, I32, I64, DType, to_numpy
 
-NUMBERS = (F32, F64, I32, I64)  # the element types of ai.onnx.ml's inputs
+NUMERIC_TYPES = (F32, F64, I32, I64)  # the element types of ai.onnx.ml's inputs
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def floats(n: oir.Node, name: str) -> np.ndarray:
+def float_list(n: oir.Node, name: str) -> np.ndarray:
     """Return a list of floats, or the tensor `<name>_as_tensor`: f32 or f64 of rank 1, perhaps
     empty."""
     tensor = n.attributes.get(f"{name}_as_tensor")
@@ -29,57 +29,57 @@ def floats(n: oir.Node, name: str) -> np.ndarray:
     return np.array([] if found is None else found.floats, np.float32)
 
 
-def integers(n: oir.Node, name: str) -> np.ndarray:
+def integer_list(n: oir.Node, name: str) -> np.ndarray:
     """Return a list of integers as i64 of rank 1, perhaps empty."""
     found = list_attribute(n, name)
     return np.array([] if found is None else found.ints, np.int64)
 
 
-def strings(n: oir.Node, name: str) -> list[bytes]:
+def string_list(n: oir.Node, name: str) -> list[bytes]:
     """Return a list of strings, perhaps empty."""
     found = list_attribute(n, name)
     return [] if found is None else list(found.strings)
 
 
-def integer(n: oir.Node, name: str, default: int) -> int:
+def integer_attribute(n: oir.Node, name: str, default: int) -> int:
     """Return an integer attribute, or `default`."""
     found = n.attributes.get(name)
     return default if found is None else found.as_int()
 
 
-def number(n: oir.Node, name: str, default: float) -> float:
+def float_attribute(n: oir.Node, name: str, default: float) -> float:
     """Return a float attribute, or `default`."""
     found = n.attributes.get(name)
     return default if found is None else found.as_float()
 
 
-def word(n: oir.Node, name: str, default: str, among: Sequence[str]) -> str:
+def string_attribute(n: oir.Node, name: str, default: str, choices: Sequence[str]) -> str:
     """Return a string attribute, or `default`. Raises InferError if it is not one of `choices`."""
     found = n.attributes.get(name)
     value = default if found is None else found.as_string()
-    if value not in among:
-        raise InferError(f"{name} {value!r} is not one of {', '.join(among)}")
+    if value not in choices:
+        raise InferError(f"{name} {value!r} is not one of {', '.join(choices)}")
     return value
 
 
-def apply(name: str, *inputs: g.Value | None, **attrs: Attr) -> g.Value:
+def apply(name: str, *inputs: graph.Value | None, **attrs: Attr) -> graph.Value:
     """Apply an operator and return its first result."""
-    return g.item(g.node(OPS[name], inputs, **attrs), 0)
+    return graph.result(graph.node(OPS[name], inputs, **attrs), 0)
 
 
-def constant(values: object, dtype: DType) -> g.Constant:
+def constant(values: object, dtype: DType) -> graph.Constant:
     """Return an array as a constant."""
-    return g.constant(np.asarray(values).astype(to_numpy(dtype)))
+    return graph.constant(np.asarray(values).astype(to_numpy(dtype)))
 
 
-def cast(x: g.Value, dtype: DType) -> g.Value:
+def cast(x: graph.Value, dtype: DType) -> graph.Value:
     """Cast `x` to another element type."""
     return x if x.type.dtype is dtype else apply("Cast", x, to=dtype)
 
 
-def numeric(
-    x: g.Value | None, *, types: Sequence[DType] = NUMBERS, ranks: Sequence[int] = (1, 2)
-) -> g.Value:
+def require_numeric(
+    x: graph.Value | None, *, types: Sequence[DType] = NUMERIC_TYPES, ranks: Sequence[int] = (1, 2)
+) -> graph.Value:
     """Return the operand. Raises InferError unless it has one of these element types and ranks."""
     if x is None or x.type.dtype not in types or x.type.shape is None:
         raise InferError(f"an operand of type {None if x is None else x.type}")
@@ -90,7 +90,7 @@ def numeric(
     return x
 
 
-def matrix(x: g.Value, dtype: DType = F32) -> g.Value:
+def as_matrix(x: graph.Value, dtype: DType = F32) -> graph.Value:
     """Return rows of features; a vector becomes one row."""
     shape = x.type.shape
     assert shape is not None
@@ -98,7 +98,7 @@ def matrix(x: g.Value, dtype: DType = F32) -> g.Value:
     return x if len(shape) == 2 else apply("Unsqueeze", x, axes=(0,))
 
 
-def features(x: g.Value) -> int:
+def feature_count(x: graph.Value) -> int:
     """Return the number of features of a row. Raises InferError if it is not static."""
     size = x.type.shape[-1] if x.type.shape else None
     if not isinstance(size, int):
@@ -106,17 +106,17 @@ def features(x: g.Value) -> int:
     return size
 
 
-def like(value: float, x: g.Value) -> g.Constant:
+def scalar_like(value: float, x: graph.Value) -> graph.Constant:
     """Return a scalar of the element type of `x`."""
     assert x.type.dtype is not None
     return constant(value, x.type.dtype)
 
 
-def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
+def apply_post_transform(scores: graph.Value, kind: str, single_target: bool = False) -> graph.Value:
     """Apply `post_transform` to rows of scores, as ONNX Runtime does. single_target: a regressor of
     one target, for which only PROBIT has an effect."""
-    match how:
-        case _ if alone and how != "PROBIT":
+    match kind:
+        case _ if single_target and kind != "PROBIT":
             return scores
         case "LOGISTIC":
             return apply("Sigmoid", scores)
@@ -129,59 +129,59 @@ def transformed(scores: g.Value, how: str, alone: bool = False) -> g.Value:
     return scores
 
 
-def _softmax_zero(x: g.Value) -> g.Value:
+def _softmax_zero(x: graph.Value) -> graph.Value:
     """Softmax over the elements that are not 0 (within 1e-7); elements that are 0 stay 0 and do not
     contribute to the sum."""
     largest = apply("ReduceMax", x, axes=(1,), keepdims=1)
-    counts = apply("Less", like(1e-7, x), apply("Abs", x))
+    counts = apply("Less", scalar_like(1e-7, x), apply("Abs", x))
     power = apply("Exp", apply("Sub", x, largest))
     rest = apply("Mul", x, apply("Exp", apply("Neg", largest)))
-    summed = apply("ReduceSum", apply("Where", counts, power, like(0, x)), axes=(1,), keepdims=1)
+    summed = apply("ReduceSum", apply("Where", counts, power, scalar_like(0, x)), axes=(1,), keepdims=1)
     return apply("Div", apply("Where", counts, power, rest), summed)
 
 
-def _probit(x: g.Value) -> g.Value:
+def _probit(x: graph.Value) -> graph.Value:
     """sqrt(2) erfinv(2 x - 1), with Winitzki's approximation of erfinv (a = 0.147)."""
-    x = apply("Sub", apply("Mul", x, like(2, x)), like(1, x))
-    one = like(1, x)
+    x = apply("Sub", apply("Mul", x, scalar_like(2, x)), scalar_like(1, x))
+    one = scalar_like(1, x)
     log = apply("Log", apply("Mul", apply("Sub", one, x), apply("Add", one, x)))
-    v = apply("Add", apply("Mul", log, like(0.5, x)), like(2 / (3.14159 * 0.147), x))
-    inner = apply("Sub", apply("Mul", v, v), apply("Mul", log, like(1 / 0.147, x)))
+    v = apply("Add", apply("Mul", log, scalar_like(0.5, x)), scalar_like(2 / (3.14159 * 0.147), x))
+    inner = apply("Sub", apply("Mul", v, v), apply("Mul", log, scalar_like(1 / 0.147, x)))
     root = apply("Sqrt", apply("Sub", apply("Sqrt", inner), v))
-    sign = apply("Where", apply("Less", x, like(0, x)), like(-1, x), one)
-    return apply("Mul", apply("Mul", sign, root), like(math.sqrt(2), x))
+    sign = apply("Where", apply("Less", x, scalar_like(0, x)), scalar_like(-1, x), one)
+    return apply("Mul", apply("Mul", sign, root), scalar_like(math.sqrt(2), x))
 
 
-def best(scores: g.Value) -> g.Value:
+def first_argmax(scores: graph.Value) -> graph.Value:
     """Return the position of the first maximum of each row; NaN is never the maximum."""
-    lowest = like(-math.inf, scores)
+    lowest = scalar_like(-math.inf, scores)
     known = apply("Where", apply("IsNaN", scores), lowest, scores)
     return apply("ArgMax", known, axis=1, keepdims=0)
 
 
-def labels(n: oir.Node, integers_name: str) -> np.ndarray:
+def class_labels(n: oir.Node, integers_name: str) -> np.ndarray:
     """Return the integer labels. Raises InferError for string labels, which have no kernels."""
-    if some := strings(n, "classlabels_strings"):
+    if some := string_list(n, "classlabels_strings"):
         if n.outputs[0].uses() or n.outputs[0].is_graph_output():
             raise InferError("its labels are strings")
         return np.arange(len(some))
-    found = integers(n, integers_name)
+    found = integer_list(n, integers_name)
     if not found.size:
         raise InferError("it has no labels")
     return found
 
 
-def above(score: g.Value, threshold: float, names: np.ndarray) -> g.Value:
+def threshold_labels(score: graph.Value, threshold: float, label_values: np.ndarray) -> graph.Value:
     """Return the second label where the score (one column) is above the threshold, else the
     first."""
-    hit = apply("Squeeze", apply("Less", like(threshold, score), score), axes=(1,))
-    return apply("Where", hit, constant(names[1], I64), constant(names[0], I64))
+    hit = apply("Squeeze", apply("Less", scalar_like(threshold, score), score), axes=(1,))
+    return apply("Where", hit, constant(label_values[1], I64), constant(label_values[0], I64))
 
 
-def two_scores(score: g.Value, how: str) -> g.Value:
+def binary_scores(score: graph.Value, post_transform: str) -> graph.Value:
     """Return the scores of two classes from the second one's (one column), as ONNX Runtime does."""
-    if how == "LOGISTIC":
+    if post_transform == "LOGISTIC":
         first, second = apply("Sigmoid", apply("Neg", score)), apply("Sigmoid", score)
     else:
-        first, second = apply("Sub", like(1, score), score), score
+        first, second = apply("Sub", scalar_like(1, score), score), score
     return apply("Concat", first, second, axis=1)

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as oir
 
 from superopt.ir.op import InferError
-from superopt.onnx_io.ml_build import floats, integers, strings
+from superopt.onnx_io.ml_build import float_list, integer_list, string_list
 
 # Modes by their numbers in opset 5.
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-MEMBER, LEAF = 6, 7
+MEMBER_MODE, LEAF_MODE = 6, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,82 +36,82 @@ class Forest:
     weight: np.ndarray
 
 
-def wrong(why: str) -> InferError:
+def ensemble_error(why: str) -> InferError:
     return InferError(f"a tree ensemble with {why}")
 
 
-def by_ids(n: oir.Node, of: str) -> Forest:
+def forest_by_ids(n: oir.Node, prefix: str) -> Forest:
     """Return the forest of TreeEnsembleRegressor (prefix "target") or TreeEnsembleClassifier
     ("class")."""
-    trees, ids = integers(n, "nodes_treeids"), integers(n, "nodes_nodeids")
+    trees, ids = integer_list(n, "nodes_treeids"), integer_list(n, "nodes_nodeids")
     count = trees.size
-    names = strings(n, "nodes_modes")
-    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF}
+    names = string_list(n, "nodes_modes")
+    known = {**{m.encode(): k for k, m in enumerate(MODES)}, b"LEAF": LEAF_MODE}
     if not count or any(name not in known for name in set(names)):
-        raise wrong("no nodes, or of modes that are not known")
+        raise ensemble_error("no nodes, or of modes that are not known")
     mode = np.array([known[name] for name in names], np.int64)
-    threshold, feature = floats(n, "nodes_values"), integers(n, "nodes_featureids")
-    sides = [integers(n, f"nodes_{k}nodeids") for k in ("true", "false")]
+    threshold, feature = float_list(n, "nodes_values"), integer_list(n, "nodes_featureids")
+    sides = [integer_list(n, f"nodes_{k}nodeids") for k in ("true", "false")]
     if any(a.size != count for a in (ids, mode, threshold, feature, *sides)):
-        raise wrong("lists of nodes that are not of one length")
-    missing = integers(n, "nodes_missing_value_tracks_true")
+        raise ensemble_error("lists of nodes that are not of one length")
+    missing = integer_list(n, "nodes_missing_value_tracks_true")
     missing = np.resize(missing, count) != 0 if missing.size == count else np.zeros(count, bool)
-    table = _Places(trees, ids)
-    split = mode != LEAF
+    table = _NodeIndex(trees, ids)
+    split = mode != LEAF_MODE
     children = np.stack([np.where(split, s, ids) for s in sides], 1)
-    held = [integers(n, f"{of}_{k}") for k in ("treeids", "nodeids", "ids")]
-    weight = floats(n, f"{of}_weights")
+    held = [integer_list(n, f"{prefix}_{k}") for k in ("treeids", "nodeids", "ids")]
+    weight = float_list(n, f"{prefix}_weights")
     if any(a.size != weight.size for a in held):
-        raise wrong("lists of weights that are not of one length")
+        raise ensemble_error("lists of weights that are not of one length")
     first = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
     if np.unique(trees[first]).size != first.size:
-        raise wrong("trees whose nodes are not in one place")
+        raise ensemble_error("trees whose nodes are not in one place")
     return Forest(
         feature, threshold, split,
-        np.stack([table.of(trees, children[:, k]) for k in range(2)], 1),
-        np.where(split, mode, 0), missing, first, table.of(held[0], held[1]), held[2], weight,
+        np.stack([table.positions(trees, children[:, k]) for k in range(2)], 1),
+        np.where(split, mode, 0), missing, first, table.positions(held[0], held[1]), held[2], weight,
     )  # fmt: skip
 
 
-class _Places:
+class _NodeIndex:
     """Index from (tree, node id) to the position among all nodes."""
 
     def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
         if ids.min() < 0 or trees.min() < 0 or int(trees.max()) * int(ids.max() + 1) >= 2**62:
-            raise wrong("numbers of nodes that are negative, or far too large")
-        self.wide = int(ids.max()) + 1
-        keys = trees * self.wide + ids
+            raise ensemble_error("numbers of nodes that are negative, or far too large")
+        self.ids_per_tree = int(ids.max()) + 1
+        keys = trees * self.ids_per_tree + ids
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
         if (self.keys[1:] == self.keys[:-1]).any():
-            raise wrong("two nodes of one number")
+            raise ensemble_error("two nodes of one number")
 
-    def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        wanted = trees * self.wide + ids
+    def positions(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        wanted = trees * self.ids_per_tree + ids
         at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
-        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.wide).any():
-            raise wrong("a node that is not there")
+        if (self.keys[at] != wanted).any() or (ids < 0).any() or (ids >= self.ids_per_tree).any():
+            raise ensemble_error("a node that is not there")
         out: np.ndarray = self.order[at]
         return out
 
 
-def by_places(n: oir.Node) -> Forest:
+def forest_by_positions(n: oir.Node) -> Forest:
     """Return the forest of TreeEnsemble, which numbers inner nodes and leaves separately."""
-    mode = _tensor(n, "nodes_modes").astype(np.int64)
-    threshold, weight = _tensor(n, "nodes_splits"), _tensor(n, "leaf_weights")
-    feature, target = integers(n, "nodes_featureids"), integers(n, "leaf_targetids")
-    roots, inner, leaves = integers(n, "tree_roots"), mode.size, weight.size
-    missing = integers(n, "nodes_missing_value_tracks_true")
+    mode = _tensor_attribute(n, "nodes_modes").astype(np.int64)
+    threshold, weight = _tensor_attribute(n, "nodes_splits"), _tensor_attribute(n, "leaf_weights")
+    feature, target = integer_list(n, "nodes_featureids"), integer_list(n, "leaf_targetids")
+    roots, inner, leaves = integer_list(n, "tree_roots"), mode.size, weight.size
+    missing = integer_list(n, "nodes_missing_value_tracks_true")
     missing = missing != 0 if missing.size else np.zeros(inner, bool)
     some = [
-        integers(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
+        integer_list(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
     ]
     if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
-        raise wrong("lists of nodes that are not of one length")
+        raise ensemble_error("lists of nodes that are not of one length")
     sides = []
     for at, leaf in (some[:2], some[2:]):
         if (at < 0).any() or (at >= np.where(leaf != 0, leaves, inner)).any():
-            raise wrong("a node that is not there")
+            raise ensemble_error("a node that is not there")
         sides.append(np.where(leaf != 0, at + inner, at))
     ends = np.arange(inner, inner + leaves)
     children = np.concatenate([np.stack(sides, 1), np.stack([ends, ends], 1)])
@@ -124,21 +124,21 @@ def by_places(n: oir.Node) -> Forest:
         padded(feature), padded(threshold), padded(np.ones(inner, bool)), children, padded(mode),
         padded(missing), roots, ends, target, weight,
     )  # fmt: skip
-    return _without_sets(forest, _tensor(n, "membership_values"))
+    return _expand_membership(forest, _tensor_attribute(n, "membership_values"))
 
 
-def _tensor(n: oir.Node, name: str) -> np.ndarray:
+def _tensor_attribute(n: oir.Node, name: str) -> np.ndarray:
     found = n.attributes.get(name)
     return np.zeros(0) if found is None else np.asarray(found.as_tensor().numpy()).reshape(-1)
 
 
-def _without_sets(f: Forest, values: np.ndarray) -> Forest:
+def _expand_membership(f: Forest, values: np.ndarray) -> Forest:
     """Replace each set-membership node by a chain of equality nodes. The sets are stored in the
     order of the nodes; each ends with NaN."""
-    asks = np.flatnonzero(f.split & (f.mode == MEMBER))
+    asks = np.flatnonzero(f.split & (f.mode == MEMBER_MODE))
     ends = np.flatnonzero(np.isnan(values))
     if asks.size != ends.size:
-        raise wrong(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
+        raise ensemble_error(f"{asks.size} nodes that ask for a set, and {ends.size} sets")
     if not asks.size:
         return f
     feature, threshold, split = list(f.feature), list(f.threshold), list(f.split)
@@ -146,7 +146,7 @@ def _without_sets(f: Forest, values: np.ndarray) -> Forest:
     for node, begin, end in zip(asks, [0, *(ends[:-1] + 1)], ends, strict=True):
         some = values[begin:end]
         if not some.size:
-            raise wrong("an empty set")
+            raise ensemble_error("an empty set")
         yes, no = children[node]
         at = int(node)
         for k, value in enumerate(some):

@@ -13,47 +13,47 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as oir
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.ml_build import (
     POST_TRANSFORMS,
-    above,
+    threshold_labels,
     apply,
-    best,
+    first_argmax,
     cast,
     constant,
-    features,
-    floats,
-    integer,
-    labels,
-    like,
-    matrix,
-    numeric,
-    transformed,
-    two_scores,
-    word,
+    feature_count,
+    float_list,
+    integer_attribute,
+    class_labels,
+    scalar_like,
+    as_matrix,
+    require_numeric,
+    apply_post_transform,
+    binary_scores,
+    string_attribute,
 )
-from superopt.onnx_io.ml_dense import Expand, Operands
-from superopt.onnx_io.ml_forest import MODES, Forest, by_ids, by_places, wrong
+from superopt.onnx_io.ml_dense import ExpandNode, Operands
+from superopt.onnx_io.ml_forest import MODES, Forest, forest_by_ids, forest_by_positions, ensemble_error
 from superopt.te.dtype import F32, F64, I64, U32
 
 AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
-_OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval the mode holds
-_STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
-_POINT = np.array([False, False, False, False, True, True])  # it is one float
-MOST_STEPS = 64
+_HOLDS_OUTSIDE = np.array([False, False, True, True, False, True])  # of the interval the mode holds
+_IS_STRICT = np.array([False, True, True, False, False, False])  # its end is the float before
+_IS_POINT = np.array([False, False, False, False, True, True])  # it is one float
+MAX_DEPTH = 64
 # Trees that a kernel walks side by side, and what each takes then (Emerald Rapids, 16 lanes).
-BLOCKS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
+TREE_BLOCK_COSTS = {64: 1.0, 48: 1.05, 32: 1.15, 16: 1.45}
 # Bytes of a node in tables of complete trees, and where children are named; where the former are
 # not much larger in all, walks are shorter: there are fewer loads in each step.
-COMPLETE_BYTES, LINKED_BYTES, COMPLETE_ROOM = 12, 16, 2
-MOST_LEVELS = 12  # of complete trees
-LEAST_TREES = 16  # of a group of trees of some depth
-GROUP_TREES = 8  # that could be walked in the time that a kernel of its own takes
-PADDED = 1.25  # trees, of which some are added so that each target has as many: at most so often
+COMPLETE_NODE_BYTES, LINKED_NODE_BYTES, MAX_COMPLETE_SIZE_RATIO = 12, 16, 2
+MAX_COMPLETE_LEVELS = 12  # of complete trees
+MIN_GROUP_TREES = 16  # of a group of trees of some depth
+GROUP_OVERHEAD_TREES = 8  # that could be walked in the time that a kernel of its own takes
+MAX_PADDED_RATIO = 1.25  # trees, of which some are added so that each target has as many: at most so often
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeTests:
     """The test of each node, as TreeWeights takes it. children: the first where the test holds.
     lower: None if no node tests for one value. missing: features are doubled, to encode where NaN
     goes."""
@@ -66,7 +66,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class TreeLevels:
     """tree, level: of each node, -1 for unreachable nodes. depths: steps to the deepest leaf of
     each tree."""
 
@@ -75,13 +75,13 @@ class Levels:
     depths: np.ndarray
 
 
-def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
+def node_tests(f: Forest, columns: int, dtype: np.dtype) -> NodeTests:
     """Return the test of each node. Raises InferError for features beyond `columns`."""
     inner = f.split
     if ((f.feature < 0) | (f.feature >= columns))[inner].any():
-        raise wrong(f"features that rows of {columns} do not have")
-    strict, outside = inner & _STRICT[f.mode], inner & _OUTSIDE[f.mode]
-    point = inner & _POINT[f.mode]
+        raise ensemble_error(f"features that rows of {columns} do not have")
+    strict, outside = inner & _IS_STRICT[f.mode], inner & _HOLDS_OUTSIDE[f.mode]
+    point = inner & _IS_POINT[f.mode]
     threshold = f.threshold.astype(dtype)
     before = np.nextafter(threshold, dtype.type(-np.inf))
     before = np.where(threshold == -np.inf, dtype.type(np.nan), before)
@@ -90,7 +90,7 @@ def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
     # from every number.
     absent = inner & (f.missing != outside) & (f.mode != MODES.index("BRANCH_NEQ"))
     feature = np.where(inner, f.feature, 0)
-    return Nodes(
+    return NodeTests(
         (2 * feature + absent if absent.any() else feature).astype(np.uint32),
         threshold,
         np.where(point, threshold, dtype.type(-np.inf)) if point.any() else None,
@@ -99,7 +99,7 @@ def asked(f: Forest, columns: int, dtype: np.dtype) -> Nodes:
     )
 
 
-def levels(f: Forest) -> Levels:
+def tree_levels(f: Forest) -> TreeLevels:
     """Return the level of each node. Raises InferError for a cyclic or too deep tree."""
     tree, level = np.full(f.split.size, -1), np.full(f.split.size, -1)
     some, own, depth = f.roots, np.arange(f.roots.size), 0
@@ -108,92 +108,92 @@ def levels(f: Forest) -> Levels:
         tree[some], level[some], depths[own] = own, depth, depth
         inner = f.split[some]
         if not inner.any():
-            return Levels(tree, level, depths)
+            return TreeLevels(tree, level, depths)
         depth += 1
-        if depth > MOST_STEPS:
-            raise wrong(f"more than {MOST_STEPS} steps to some leaf")
+        if depth > MAX_DEPTH:
+            raise ensemble_error(f"more than {MAX_DEPTH} steps to some leaf")
         below, own = f.children[some[inner]].reshape(-1), np.repeat(own[inner], 2)
         some, kept = np.unique(below, return_index=True)
         own = own[kept]
 
 
-def summed(
-    f: Forest, x: g.Value, results: int, how: str, base: np.ndarray
-) -> tuple[g.Value, np.ndarray]:
+def aggregate_trees(
+    f: Forest, x: graph.Value, results: int, aggregate: str, base: np.ndarray
+) -> tuple[graph.Value, np.ndarray]:
     """Return the aggregate of the trees for each row and result, plus `base`, in the element type
     of x; and which results some tree always sets."""
     kind = x.type.dtype
     assert kind is not None
     dtype = np.dtype(np.float64 if kind is F64 else np.float32)
     if ((f.target < 0) | (f.target >= results)).any():
-        raise wrong(f"weights of results that are not among {results}")
+        raise ensemble_error(f"weights of results that are not among {results}")
     if f.split[f.leaf].any():
-        raise wrong("weights of nodes that are no leaves")
-    nodes, at = asked(f, features(x), dtype), levels(f)
-    given = _always(f, at, results)
-    if how in ("MIN", "MAX") and not given.all():
-        raise wrong(f"{how} of results that some rows may not have")
+        raise ensemble_error("weights of nodes that are no leaves")
+    nodes, at = node_tests(f, feature_count(x), dtype), tree_levels(f)
+    given = _results_always_set(f, at, results)
+    if aggregate in ("MIN", "MAX") and not given.all():
+        raise ensemble_error(f"{aggregate} of results that some rows may not have")
     if results > 1 and base.size and base[~given].any():  # onnxruntime adds none to such a result
-        raise wrong("base values of results that some rows may not have")
-    neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0)
+        raise ensemble_error("base values of results that some rows may not have")
+    neutral = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0)
     weights = np.full((f.split.size, results), neutral, dtype)
-    fold = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
+    fold = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
     fold.at(weights, (f.leaf, f.target), f.weight.astype(dtype))
-    every = _trees(f, at, results if how in ("SUM", "AVERAGE") else 1)
+    every = _trees_by_result(f, at, results if aggregate in ("SUM", "AVERAGE") else 1)
     one = every.shape[0] == results  # each tree gives to one
     if one:
         weights = fold.reduce(weights, 1)
-    y: g.Value | None = None
-    for trees, depth in _by_depth(every, at.depths):
-        part = _walk(f, nodes, at, x, trees.reshape(-1), depth, weights, neutral)
+    y: graph.Value | None = None
+    for trees, depth in _group_by_depth(every, at.depths):
+        part = _walk_trees(f, nodes, at, x, trees.reshape(-1), depth, weights, neutral)
         if one:
             part = apply("Reshape", part, shape=(-1, *trees.shape))
-        part = _reduced(part, how, 2 if one else 1)
-        join = {"MIN": "Min", "MAX": "Max"}.get(how, "Add")
+        part = _reduce_trees(part, aggregate, 2 if one else 1)
+        join = {"MIN": "Min", "MAX": "Max"}.get(aggregate, "Add")
         y = part if y is None else apply(join, y, part)
     assert y is not None
-    if how == "AVERAGE":
-        y = apply("Div", y, like(f.roots.size, y))
+    if aggregate == "AVERAGE":
+        y = apply("Div", y, scalar_like(f.roots.size, y))
     if base.size:
         y = apply("Add", y, constant(base, kind))
     return y, given
 
 
-def _reduced(y: g.Value, how: str, axis: int) -> g.Value:
-    name = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(how, "ReduceSum")
+def _reduce_trees(y: graph.Value, aggregate: str, axis: int) -> graph.Value:
+    name = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(aggregate, "ReduceSum")
     return apply(name, y, axes=(axis,), keepdims=0)
 
 
-def _always(f: Forest, at: Levels, results: int) -> np.ndarray:
+def _results_always_set(f: Forest, levels: TreeLevels, results: int) -> np.ndarray:
     """Return for each result whether all leaves of some tree set it."""
-    leaves = ~f.split & (at.tree >= 0)
-    count = np.bincount(at.tree[leaves], minlength=f.roots.size)
+    leaves = ~f.split & (levels.tree >= 0)
+    count = np.bincount(levels.tree[leaves], minlength=f.roots.size)
     pairs = np.unique(np.stack([f.leaf, f.target], 1), axis=0)
-    pairs = pairs[at.tree[pairs[:, 0]] >= 0]
+    pairs = pairs[levels.tree[pairs[:, 0]] >= 0]
     found = np.zeros((f.roots.size, results), np.int64)
-    np.add.at(found, (at.tree[pairs[:, 0]], pairs[:, 1]), 1)
+    np.add.at(found, (levels.tree[pairs[:, 0]], pairs[:, 1]), 1)
     out: np.ndarray = (found == count[:, None]).any(0)
     return out
 
 
-def _trees(f: Forest, at: Levels, results: int) -> np.ndarray:
+def _trees_by_result(f: Forest, levels: TreeLevels, results: int) -> np.ndarray:
     """Return the trees of each result, [results, trees] padded with -1, if each tree sets one
     result and the counts are similar; else all trees, [1, trees]."""
     every = np.arange(f.roots.size)[None]
     if results == 1:
         return every
-    pairs = np.unique(np.stack([at.tree[f.leaf], f.target], 1), axis=0)
+    pairs = np.unique(np.stack([levels.tree[f.leaf], f.target], 1), axis=0)
     pairs = pairs[pairs[:, 0] >= 0]
     if np.unique(pairs[:, 0]).size != pairs.shape[0]:
         return every
     some = [pairs[pairs[:, 1] == k, 0] for k in range(results)]
     most = max(s.size for s in some)
-    if most * results > PADDED * f.roots.size + 8:
+    if most * results > MAX_PADDED_RATIO * f.roots.size + 8:
         return every
     return np.array([[*s, *[-1] * (most - s.size)] for s in some], np.int64)
 
 
-def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, int]]:
+def _group_by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Group the trees of each result by depth, since a walk is as long as the deepest tree of its
     group. Each group consists of full blocks of trees that are walked together. Returns (trees,
     depth) pairs."""
@@ -201,41 +201,41 @@ def _by_depth(trees: np.ndarray, depths: np.ndarray) -> list[tuple[np.ndarray, i
     order = np.argsort(own, axis=1, kind="stable")
     trees, deep = np.take_along_axis(trees, order, 1), np.sort(own, axis=1).max(0)
     cuts = [0, *(k for k in range(1, deep.size) if deep[k] != deep[k - 1]), deep.size]
-    cuts = [k for k in cuts if k in (0, deep.size) or min(k, deep.size - k) >= LEAST_TREES]
+    cuts = [k for k in cuts if k in (0, deep.size) or min(k, deep.size - k) >= MIN_GROUP_TREES]
     # The cheapest way to make groups that end at the k-th cut, by what it costs.
     best: list[tuple[float, list[int]]] = [(0.0, [])]
     for k, end in enumerate(cuts[1:], 1):
         some = []
         for begin, (cost, ends) in zip(cuts[:k], best, strict=True):
-            steps = (_blocks(end - begin)[1] + GROUP_TREES) * (int(deep[end - 1]) + 1)
+            steps = (_block_trees(end - begin)[1] + GROUP_OVERHEAD_TREES) * (int(deep[end - 1]) + 1)
             some.append((cost + steps, [*ends, end]))
         best.append(min(some))
     ends = best[-1][1]
     groups = zip([0, *ends[:-1]], ends, strict=True)
-    return [(_in_blocks(trees[:, a:b]), int(deep[b - 1])) for a, b in groups]
+    return [(_pad_to_blocks(trees[:, a:b]), int(deep[b - 1])) for a, b in groups]
 
 
-def _blocks(count: int) -> tuple[int, float]:
+def _block_trees(count: int) -> tuple[int, float]:
     """Return the tree count padded to full blocks, and the cost in trees."""
     if count <= 16:
         whole = max(2, 1 << (count - 1).bit_length())
-        return whole, 16 * BLOCKS[16]
+        return whole, 16 * TREE_BLOCK_COSTS[16]
     return min(
-        ((-(-count // b) * b, -(-count // b) * b * cost) for b, cost in BLOCKS.items()),
+        ((-(-count // b) * b, -(-count // b) * b * cost) for b, cost in TREE_BLOCK_COSTS.items()),
         key=lambda row: row[1],
     )
 
 
-def _in_blocks(trees: np.ndarray) -> np.ndarray:
+def _pad_to_blocks(trees: np.ndarray) -> np.ndarray:
     """Pad with -1 to full blocks."""
-    more = _blocks(trees.shape[1])[0] - trees.shape[1]
+    more = _block_trees(trees.shape[1])[0] - trees.shape[1]
     return np.pad(trees, ((0, 0), (0, more)), constant_values=-1)
 
 
-def _walk(
-    f: Forest, nodes: Nodes, at: Levels, x: g.Value, trees: np.ndarray, depth: int,
+def _walk_trees(
+    f: Forest, nodes: NodeTests, levels: TreeLevels, x: graph.Value, trees: np.ndarray, depth: int,
     weights: np.ndarray, neutral: float,
-) -> g.Value:  # fmt: skip
+) -> graph.Value:  # fmt: skip
     """Return the weights of the leaves that rows reach in these trees; `neutral` for padding
     trees."""
     kind = x.type.dtype
@@ -243,16 +243,16 @@ def _walk(
     more = np.full((1, *weights.shape[1:]), neutral, weights.dtype)
     weights = np.concatenate([weights, more])  # the last node is that of no tree
     last = f.split.size
-    complete = trees.size * COMPLETE_BYTES << depth
-    own_nodes = np.isin(at.tree, trees)
-    linked = LINKED_BYTES * np.count_nonzero(own_nodes)
-    if depth <= MOST_LEVELS and complete <= COMPLETE_ROOM * linked:
-        order, leaves = _completed(f, nodes, depth, trees)
-        links: tuple[g.Value | None, g.Value | None] = (None, None)
+    complete = trees.size * COMPLETE_NODE_BYTES << depth
+    own_nodes = np.isin(levels.tree, trees)
+    linked = LINKED_NODE_BYTES * np.count_nonzero(own_nodes)
+    if depth <= MAX_COMPLETE_LEVELS and complete <= MAX_COMPLETE_SIZE_RATIO * linked:
+        order, leaves = _complete_trees(f, nodes, depth, trees)
+        links: tuple[graph.Value | None, graph.Value | None] = (None, None)
         shown = weights[leaves]
     else:
-        reached = np.flatnonzero(own_nodes & (at.tree >= 0))
-        order = reached[np.lexsort((reached, at.level[reached], at.tree[reached]))]
+        reached = np.flatnonzero(own_nodes & (levels.tree >= 0))
+        order = reached[np.lexsort((reached, levels.level[reached], levels.tree[reached]))]
         order = np.concatenate([order, [last]])
         places = np.full(last + 1, -1)
         places[order] = np.arange(order.size)
@@ -281,8 +281,8 @@ def _walk(
     )  # fmt: skip
 
 
-def _completed(
-    f: Forest, nodes: Nodes, depth: int, trees: np.ndarray
+def _complete_trees(
+    f: Forest, nodes: NodeTests, depth: int, trees: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Complete the trees so that all leaves are at the last level. Return the forest's node at each
     position of a heap, [trees, 2 ** depth], whose root is at 1; and likewise the leaves."""
@@ -298,68 +298,68 @@ def _completed(
     return heap, level
 
 
-def _rows(operand: g.Value | None) -> g.Value:
+def _as_rows(operand: graph.Value | None) -> graph.Value:
     """Return the features as a matrix; float64 stays, integers are compared as float32."""
-    x = numeric(operand)
-    return matrix(x, F64 if x.type.dtype is F64 else F32)
+    x = require_numeric(operand)
+    return as_matrix(x, F64 if x.type.dtype is F64 else F32)
 
 
-def _base(n: oir.Node, results: int) -> np.ndarray:
-    base = floats(n, "base_values")
+def _base_values(n: oir.Node, results: int) -> np.ndarray:
+    base = float_list(n, "base_values")
     if base.size not in (0, results):
-        raise wrong(f"{base.size} base values for {results} results")
+        raise ensemble_error(f"{base.size} base values for {results} results")
     return base
 
 
-def regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+def tree_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[graph.Value]:
     """TreeEnsembleRegressor."""
-    x, count = _rows(operands[0]), integer(n, "n_targets", 1)
-    how = word(n, "aggregate_function", "SUM", AGGREGATES)
-    y, _ = summed(by_ids(n, "target"), x, count, how, _base(n, count))
-    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
-    return (transformed(cast(y, F32), post, alone=count == 1),)
+    x, count = _as_rows(operands[0]), integer_attribute(n, "n_targets", 1)
+    how = string_attribute(n, "aggregate_function", "SUM", AGGREGATES)
+    y, _ = aggregate_trees(forest_by_ids(n, "target"), x, count, how, _base_values(n, count))
+    post = string_attribute(n, "post_transform", "NONE", POST_TRANSFORMS)
+    return (apply_post_transform(cast(y, F32), post, single_target=count == 1),)
 
 
-def ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+def tree_ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[graph.Value]:
     """TreeEnsemble, of opset 5."""
-    x, count = numeric(operands[0], types=(F32, F64), ranks=(2,)), integer(n, "n_targets", 1)
-    how = ("AVERAGE", "SUM", "MIN", "MAX")[integer(n, "aggregate_function", 1)]
-    post = POST_TRANSFORMS[integer(n, "post_transform", 0)]
+    x, count = require_numeric(operands[0], types=(F32, F64), ranks=(2,)), integer_attribute(n, "n_targets", 1)
+    how = ("AVERAGE", "SUM", "MIN", "MAX")[integer_attribute(n, "aggregate_function", 1)]
+    post = POST_TRANSFORMS[integer_attribute(n, "post_transform", 0)]
     if count > 1 and post in ("SOFTMAX", "LOGISTIC"):
-        raise wrong(f"post_transform {post}: onnxruntime takes SOFTMAX and LOGISTIC for each other")
-    y, _ = summed(by_places(n), x, count, how, np.zeros(0))
-    return (transformed(y, post, alone=count == 1),)
+        raise ensemble_error(f"post_transform {post}: onnxruntime takes SOFTMAX and LOGISTIC for each other")
+    y, _ = aggregate_trees(forest_by_positions(n), x, count, how, np.zeros(0))
+    return (apply_post_transform(y, post, single_target=count == 1),)
 
 
-def classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g.Value]:
+def tree_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[graph.Value]:
     """TreeEnsembleClassifier."""
-    x, names = _rows(operands[0]), labels(n, "classlabels_int64s")
-    post = word(n, "post_transform", "NONE", POST_TRANSFORMS)
-    f, count = by_ids(n, "class"), names.size
+    x, names = _as_rows(operands[0]), class_labels(n, "classlabels_int64s")
+    post = string_attribute(n, "post_transform", "NONE", POST_TRANSFORMS)
+    f, count = forest_by_ids(n, "class"), names.size
     if count == 2 and np.unique(f.target).size == 1:
-        return _binary(n, x, f, names, post)
-    y, given = summed(f, x, count, "SUM", _base(n, count))
+        return _binary_classifier(n, x, f, names, post)
+    y, given = aggregate_trees(f, x, count, "SUM", _base_values(n, count))
     if count < 3 or not given.all():
-        raise wrong(f"{count} classes, of which some may get no score")
-    chosen = apply("Gather", constant(names, I64), best(y), axis=0)
-    return chosen, cast(transformed(y, post), F32)
+        raise ensemble_error(f"{count} classes, of which some may get no score")
+    chosen = apply("Gather", constant(names, I64), first_argmax(y), axis=0)
+    return chosen, cast(apply_post_transform(y, post), F32)
 
 
-def _binary(n: oir.Node, x: g.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[g.Value]:
+def _binary_classifier(n: oir.Node, x: graph.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[graph.Value]:
     """Two classes of which only one has scores."""
-    base = floats(n, "base_values")
+    base = float_list(n, "base_values")
     if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
-        raise wrong(f"two classes, scores of class {f.target[0]} and post_transform {post}")
-    score, _ = summed(f, x, 1, "SUM", base)
+        raise ensemble_error(f"two classes, scores of class {f.target[0]} and post_transform {post}")
+    score, _ = aggregate_trees(f, x, 1, "SUM", base)
     positive = bool((f.weight >= 0).all())
-    chosen = above(score, 0.5 if positive else 0.0, names)
+    chosen = threshold_labels(score, 0.5 if positive else 0.0, names)
     if positive or post == "LOGISTIC":
-        return chosen, cast(two_scores(score, post), F32)
+        return chosen, cast(binary_scores(score, post), F32)
     return chosen, cast(apply("Concat", apply("Neg", score), score, axis=1), F32)
 
 
-TREES: Mapping[str, Expand] = {
-    "TreeEnsemble": ensemble,
-    "TreeEnsembleClassifier": classifier,
-    "TreeEnsembleRegressor": regressor,
+TREES: Mapping[str, ExpandNode] = {
+    "TreeEnsemble": tree_ensemble,
+    "TreeEnsembleClassifier": tree_classifier,
+    "TreeEnsembleRegressor": tree_regressor,
 }

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as oir
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.source import Source
 
-NONE = "no tensor expression"  # what is said of an operator that nobody knows
+NO_EXPRESSION = "no tensor expression"  # what is said of an operator that nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Origin:
     """
 
     node: oir.Node
-    bound: Mapping[str, g.Value]
+    bound_operands: Mapping[str, ir_graph.Value]
     position: int
 
     @property
-    def verbatim(self) -> bool:
+    def is_verbatim(self) -> bool:
         """True if the attributes can be written unchanged: no bound operand is computed."""
-        return all(isinstance(v, g.Constant) for v in self.bound.values())
+        return all(isinstance(v, ir_graph.Constant) for v in self.bound_operands.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Expansion:
     values of its results in the graph. nodes: the nodes that compute them.
     """
 
-    carrier: g.Node
-    results: tuple[g.Value, ...]
-    nodes: tuple[g.Node, ...]
+    carrier: ir_graph.Node
+    results: tuple[ir_graph.Value, ...]
+    nodes: tuple[ir_graph.Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,41 +58,41 @@ class Model:
     """
 
     source: Source
-    graph: g.Graph
+    graph: ir_graph.Graph
     opset: int
-    names: Mapping[g.Value, str]
-    origins: Mapping[g.Node, Origin]
-    tensors: Mapping[g.Constant, oir.TensorProtocol]
-    literals: Mapping[g.Constant, Origin]
-    overridable: Mapping[g.Input, oir.Value]
-    declared: Mapping[g.Value, oir.Value]
-    opaque: tuple[tuple[str, str], ...]
-    sizes: Mapping[str, tuple[str, int]]
-    born: Mapping[str, g.Node]
+    names: Mapping[ir_graph.Value, str]
+    origins: Mapping[ir_graph.Node, Origin]
+    tensors: Mapping[ir_graph.Constant, oir.TensorProtocol]
+    constant_nodes: Mapping[ir_graph.Constant, Origin]
+    input_defaults: Mapping[ir_graph.Input, oir.Value]
+    declared_values: Mapping[ir_graph.Value, oir.Value]
+    opaque_reasons: tuple[tuple[str, str], ...]
+    size_bindings: Mapping[str, tuple[str, int]]
+    size_producers: Mapping[str, ir_graph.Node]
     symbols: Mapping[str, str]
     expansions: tuple[Expansion, ...] = ()
 
-    def units(self) -> dict[g.Node, frozenset[g.Node]]:
+    def expansion_units(self) -> dict[ir_graph.Node, frozenset[ir_graph.Node]]:
         """Map each node of an expansion to the set of nodes that represent the same node of the
         file."""
-        out: dict[g.Node, frozenset[g.Node]] = {}
+        out: dict[ir_graph.Node, frozenset[ir_graph.Node]] = {}
         for e in self.expansions:
             whole = frozenset(e.nodes).union(*(out.get(n, frozenset()) for n in e.nodes))
             out |= dict.fromkeys(whole, whole)
         return out
 
 
-def payload(n: g.Node) -> oir.Node:
+def file_node(n: ir_graph.Node) -> oir.Node:
     """Return the file's node that an opaque node carries."""
     content = n.attrs[0][1].content  # type: ignore[union-attr]
     assert isinstance(content, oir.Node)
     return content
 
 
-def why_opaque(model: Model, n: g.Node, why: str) -> str:
+def opaque_reason(model: Model, n: ir_graph.Node, default: str) -> str:
     """Return why a node is opaque as recorded by the importer, if that is more than a missing
     operator; else `default`."""
-    if not n.op.opaque or not n.attrs or not why.endswith(NONE):
-        return why
-    said = dict(model.opaque).get(str(n.attrs[0][1]), NONE)
-    return why if NONE in said else said
+    if not n.op.opaque or not n.attrs or not default.endswith(NO_EXPRESSION):
+        return default
+    said = dict(model.opaque_reasons).get(str(n.attrs[0][1]), NO_EXPRESSION)
+    return default if NO_EXPRESSION in said else said

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as oir
 
-from superopt.ir import graph as g
-from superopt.onnx_io.capture import captured, clone_node
-from superopt.onnx_io.follow import SMALL
-from superopt.onnx_io.importer import OVERRIDABLE_SINCE
-from superopt.onnx_io.model import payload
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.capture import captured_values, clone_node
+from superopt.onnx_io.follow import MAX_TRACKED_ELEMENTS
+from superopt.onnx_io.importer import OVERRIDABLE_SINCE_IR_VERSION
+from superopt.onnx_io.model import file_node
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.stowed import proto_of
+from superopt.onnx_io.stowed import to_model_proto
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.dtype import F64, from_numpy
 
 
 def node_model(
-    source: Source, n: g.Node, operands: Sequence[np.ndarray | None]
+    source: Source, n: ir_graph.Node, operands: Sequence[np.ndarray | None]
 ) -> tuple[bytes, dict[str, np.ndarray]]:
     """The file of a model of the opaque node `n` alone, and the values to feed it by input name.
 
@@ -31,7 +31,7 @@ def node_model(
     Results keep their order and are named `y0`, `y1`, ...; a result without a name in the file has
     none. Raises KeyError for an element type that ONNX does not have.
     """
-    theirs = payload(n)
+    theirs = file_node(n)
     values: list[oir.Value | None] = []
     inputs: list[oir.Value] = []
     initializers: list[oir.Value] = []
@@ -43,14 +43,14 @@ def node_model(
         dtype = onnx_dtype(from_numpy(array.dtype))
         value = oir.Value(name=f"x{k}", type=oir.TensorType(dtype), shape=oir.Shape(array.shape))
         values.append(value)
-        if array.dtype.kind in "iu" and array.size <= SMALL:
+        if array.dtype.kind in "iu" and array.size <= MAX_TRACKED_ELEMENTS:
             value.const_value = oir.Tensor(array, name=value.name)
             initializers.append(value)
         else:
             inputs.append(value)
             feeds[f"x{k}"] = array
     own = len(theirs.inputs)
-    outer = {v: x for v, x in zip(captured(theirs), values[own:], strict=True) if x is not None}
+    outer = {v: x for v, x in zip(captured_values(theirs), values[own:], strict=True) if x is not None}
     outputs = [oir.Value(name=f"y{k}" if v.name else "") for k, v in enumerate(theirs.outputs)]
     wide = any(a is not None and a.dtype == np.float64 for a in operands)
     for made, said in zip(outputs, n.types, strict=True):
@@ -66,6 +66,6 @@ def node_model(
         name="node",
     )
     functions = [f.clone() for f in source.model.functions.values()]
-    version = max(source.model.ir_version, OVERRIDABLE_SINCE)
+    version = max(source.model.ir_version, OVERRIDABLE_SINCE_IR_VERSION)
     model = oir.Model(graph, ir_version=version, functions=functions)
-    return bytes(proto_of(model).SerializeToString()), feeds
+    return bytes(to_model_proto(model).SerializeToString()), feeds

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heappop, heappush
 
-from superopt.ir import graph as g
-from superopt.onnx_io.follow import sizes_in, sizes_of
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.follow import type_symbols, attr_symbols
 
 
-class Circular(ValueError):
+class CircularSizes(ValueError):
     """Nodes depend on each other's sizes."""
 
 
-def ordered(
-    graph: g.Graph, born: Mapping[str, g.Node], position: Mapping[g.Node, int]
-) -> list[g.Node]:
+def write_order(
+    graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.Node], positions: Mapping[ir_graph.Node, int]
+) -> list[ir_graph.Node]:
     """Return all nodes in topological order, else by `positions`; new nodes come as early as
     possible.
 
@@ -23,16 +23,16 @@ def ordered(
     that produces the size, which is written even if nothing else reads it. Raises CircularSizes if
     that is impossible.
     """
-    needs = _needs(graph, born)
-    users: dict[g.Node, list[g.Node]] = {}
-    missing: dict[g.Node, int] = {}
-    place: dict[g.Node, int] = {}
-    ready: list[tuple[int, int, g.Node]] = []
+    needs = _predecessors(graph, size_producers)
+    users: dict[ir_graph.Node, list[ir_graph.Node]] = {}
+    missing: dict[ir_graph.Node, int] = {}
+    place: dict[ir_graph.Node, int] = {}
+    ready: list[tuple[int, int, ir_graph.Node]] = []
     number = {n: i for i, n in enumerate(needs)}
 
-    def push(n: g.Node) -> None:
+    def push(n: ir_graph.Node) -> None:
         before = (place[p] for p in needs[n])
-        place[n] = position[n] if n in position else max(before, default=-1)
+        place[n] = positions[n] if n in positions else max(before, default=-1)
         heappush(ready, (place[n], number[n], n))
 
     for n, before in needs.items():
@@ -42,7 +42,7 @@ def ordered(
     for n, count in missing.items():
         if not count:
             push(n)
-    order: list[g.Node] = []
+    order: list[ir_graph.Node] = []
     while ready:
         *_, n = heappop(ready)
         order.append(n)
@@ -52,31 +52,31 @@ def ordered(
                 push(user)
     if len(order) < len(needs):
         stuck = next(n for n in needs if missing[n])
-        raise Circular(f"{stuck} needs a size that is known only from a later node's result")
+        raise CircularSizes(f"{stuck} needs a size that is known only from a later node's result")
     return order
 
 
-def _needs(graph: g.Graph, born: Mapping[str, g.Node]) -> dict[g.Node, list[g.Node]]:
+def _predecessors(graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.Node]) -> dict[ir_graph.Node, list[ir_graph.Node]]:
     """Return for each node its predecessors: the producers of its operands and of its sizes."""
-    now = {n.attrs: n for n in g.nodes(graph) if n.op.opaque}  # rewriting may have rebuilt them
-    needs: dict[g.Node, list[g.Node]] = {}
-    todo = g.nodes(graph)
+    now = {n.attrs: n for n in ir_graph.nodes(graph) if n.op.opaque}  # rewriting may have rebuilt them
+    needs: dict[ir_graph.Node, list[ir_graph.Node]] = {}
+    todo = ir_graph.nodes(graph)
     while todo:
-        more: dict[g.Node, None] = {}
+        more: dict[ir_graph.Node, None] = {}
         for n in todo:
-            before = {p: None for v in n.inputs if v is not None and (p := g.producer(v))}
-            for name in _hidden(n, born) if born else ():
-                teller = now.setdefault(born[name].attrs, born[name])
+            before = {p: None for v in n.inputs if v is not None and (p := ir_graph.producer(v))}
+            for name in _required_sizes(n, size_producers) if size_producers else ():
+                teller = now.setdefault(size_producers[name].attrs, size_producers[name])
                 before[teller] = None
                 more[teller] = None
             needs[n] = list(before)
-        todo = [n for n in g.nodes([g.item(t, 0) for t in more]) if n not in needs]
+        todo = [n for n in ir_graph.nodes([ir_graph.result(t, 0) for t in more]) if n not in needs]
     return needs
 
 
-def _hidden(n: g.Node, born: Mapping[str, g.Node]) -> frozenset[str]:
+def _required_sizes(n: ir_graph.Node, size_producers: Mapping[str, ir_graph.Node]) -> frozenset[str]:
     """Return the sizes in the attributes of `n` that an opaque node produces and no operand has."""
     if n.op.opaque:
         return frozenset()
-    said = frozenset().union(*(sizes_of(a) for _, a in n.attrs)) & born.keys()
-    return said - frozenset().union(*(sizes_in(v.type) for v in n.inputs if v is not None))
+    said = frozenset().union(*(attr_symbols(a) for _, a in n.attrs)) & size_producers.keys()
+    return said - frozenset().union(*(type_symbols(v.type) for v in n.inputs if v is not None))

@@ -15,7 +15,7 @@ ModelProto = onnx.ModelProto
 Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 
-class Place(NamedTuple):
+class NamedBody(NamedTuple):
     """A body of nodes: the main graph, a local function, or a subgraph attribute."""
 
     body: Body
@@ -23,7 +23,7 @@ class Place(NamedTuple):
     depth: int  # subgraphs around it
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor with data."""
 
     tensor: onnx.TensorProto
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     dense: bool  # false inside a sparse tensor or a list of tensors
 
 
-def node_name(node: onnx.NodeProto) -> str:
+def node_label(node: onnx.NodeProto) -> str:
     """Return a label for a node in messages: its name, else its first output."""
     if node.name:
         return f"{node.name!r} ({node.op_type})"
@@ -39,18 +39,18 @@ def node_name(node: onnx.NodeProto) -> str:
     return f"of {produced!r} ({node.op_type})" if produced else f"({node.op_type})"
 
 
-def places(model: onnx.ModelProto) -> list[Place]:
+def top_level_bodies(model: onnx.ModelProto) -> list[NamedBody]:
     """Return the main graph and the local functions."""
-    functions = [Place(f, f"function {f.name!r}", 0) for f in model.functions]
-    return [Place(model.graph, "the graph", 0), *functions]
+    functions = [NamedBody(f, f"function {f.name!r}", 0) for f in model.functions]
+    return [NamedBody(model.graph, "the graph", 0), *functions]
 
 
-def bodies(model: onnx.ModelProto) -> Iterator[Place]:
+def all_bodies(model: onnx.ModelProto) -> Iterator[NamedBody]:
     """Yield the main graph, the local functions, and all their subgraphs."""
-    return descend(places(model))
+    return nested_bodies(top_level_bodies(model))
 
 
-def descend(outermost: Iterable[Place]) -> Iterator[Place]:
+def nested_bodies(outermost: Iterable[NamedBody]) -> Iterator[NamedBody]:
     """Yield these bodies and their subgraphs at any depth.
 
     Raises OutOfTime between two of them if the time of the call is over."""
@@ -61,20 +61,20 @@ def descend(outermost: Iterable[Place]) -> Iterator[Place]:
         yield place
         for node in place.body.node:
             if node.attribute:
-                todo += subgraphs_of(node, place.depth)
+                todo += node_subgraphs(node, place.depth)
 
 
-def subgraphs_of(node: onnx.NodeProto, depth: int) -> list[Place]:
+def node_subgraphs(node: onnx.NodeProto, depth: int) -> list[NamedBody]:
     """Return the subgraphs in the attributes of a node that is inside `depth` subgraphs."""
     found = []
     for attribute in node.attribute:
         graphs = [attribute.g] if attribute.HasField("g") else []
         for graph in (*graphs, *attribute.graphs):
-            found.append(Place(graph, f"{attribute.name} of node {node_name(node)}", depth + 1))
+            found.append(NamedBody(graph, f"{attribute.name} of node {node_label(node)}", depth + 1))
     return found
 
 
-def with_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
+def replace_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
     """Replace the nodes of a body; the new nodes may be some of the old ones."""
     copies = []
     for node in nodes:
@@ -84,55 +84,55 @@ def with_nodes(body: Body, nodes: Iterable[onnx.NodeProto]) -> None:
     body.node.extend(copies)
 
 
-def tensors(model: onnx.ModelProto) -> Iterator[Stored]:
+def stored_tensors(model: onnx.ModelProto) -> Iterator[StoredTensor]:
     """Yield initializers, dense and sparse, and tensor attributes."""
-    for place in bodies(model):
+    for place in all_bodies(model):
         if isinstance(place.body, onnx.GraphProto):
             for tensor in place.body.initializer:
-                yield Stored(tensor, f"initializer {tensor.name!r}", True)
+                yield StoredTensor(tensor, f"initializer {tensor.name!r}", True)
             for sparse in place.body.sparse_initializer:
-                yield from _sparse(sparse, f"sparse initializer {sparse.values.name!r}")
+                yield from _sparse_tensors(sparse, f"sparse initializer {sparse.values.name!r}")
         else:
             for attribute in place.body.attribute_proto:
-                yield from _of_attribute(attribute, place.name)
+                yield from _attribute_tensors(attribute, place.name)
         for node in place.body.node:
             for attribute in node.attribute:
-                yield from _of_attribute(attribute, f"node {node_name(node)}")
+                yield from _attribute_tensors(attribute, f"node {node_label(node)}")
 
 
-def _of_attribute(attribute: onnx.AttributeProto, owner: str) -> Iterator[Stored]:
+def _attribute_tensors(attribute: onnx.AttributeProto, owner: str) -> Iterator[StoredTensor]:
     if attribute.HasField("t"):
-        yield Stored(attribute.t, f"attribute {attribute.name!r} of {owner}", True)
+        yield StoredTensor(attribute.t, f"attribute {attribute.name!r} of {owner}", True)
     for tensor in attribute.tensors:
-        yield Stored(tensor, f"attribute {attribute.name!r} of {owner}", False)
+        yield StoredTensor(tensor, f"attribute {attribute.name!r} of {owner}", False)
     if attribute.HasField("sparse_tensor"):
-        yield from _sparse(attribute.sparse_tensor, f"attribute {attribute.name!r} of {owner}")
+        yield from _sparse_tensors(attribute.sparse_tensor, f"attribute {attribute.name!r} of {owner}")
     for sparse in attribute.sparse_tensors:
-        yield from _sparse(sparse, f"attribute {attribute.name!r} of {owner}")
+        yield from _sparse_tensors(sparse, f"attribute {attribute.name!r} of {owner}")
 
 
-def _sparse(sparse: onnx.SparseTensorProto, name: str) -> Iterator[Stored]:
-    yield Stored(sparse.values, f"the values of {name}", False)
+def _sparse_tensors(sparse: onnx.SparseTensorProto, name: str) -> Iterator[StoredTensor]:
+    yield StoredTensor(sparse.values, f"the values of {name}", False)
     if sparse.HasField("indices"):
-        yield Stored(sparse.indices, f"the indices of {name}", False)
+        yield StoredTensor(sparse.indices, f"the indices of {name}", False)
 
 
-def declared(
+def declared_types(
     model: onnx.ModelProto, *, subgraphs: bool = True
 ) -> Iterator[tuple[onnx.TypeProto, str]]:
     """Yield every declared type of a value, decomposed into tensor types, with a label of the
     value."""
-    for place in bodies(model) if subgraphs else places(model):
+    for place in all_bodies(model) if subgraphs else top_level_bodies(model):
         infos = [(info, "value") for info in place.body.value_info]
         if isinstance(place.body, onnx.GraphProto):
             infos += [(info, "input") for info in place.body.input]
             infos += [(info, "output") for info in place.body.output]
         for info, role in infos:
-            for part in _parts(info.type):
+            for part in _component_types(info.type):
                 yield part, f"{role} {info.name!r}"
 
 
-def _parts(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
+def _component_types(whole: onnx.TypeProto) -> Iterator[onnx.TypeProto]:
     todo = [whole]
     while todo:
         part = todo.pop()
@@ -153,16 +153,16 @@ def load_proto(path: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
-def undecoded(model: onnx.ModelProto) -> bytes | None:
+def first_non_utf8(model: onnx.ModelProto) -> bytes | None:
     """Return a string field that is not UTF-8, which protobuf returns as bytes; else None."""
     todo: list[Any] = [model]  # messages of any type
     try:
         while todo:
             for field, value in todo.pop().ListFields():
                 if field.type == field.TYPE_MESSAGE:
-                    todo += value if _many(value) else [value]
+                    todo += value if _is_repeated(value) else [value]
                 elif field.type == field.TYPE_STRING:
-                    for text in value if _many(value) else [value]:
+                    for text in value if _is_repeated(value) else [value]:
                         if isinstance(text, bytes):
                             return text
     except UnicodeDecodeError as error:  # what other versions of protobuf do
@@ -170,5 +170,5 @@ def undecoded(model: onnx.ModelProto) -> bytes | None:
     return None
 
 
-def _many(value: object) -> bool:
+def _is_repeated(value: object) -> bool:
     return not isinstance(value, str | bytes) and hasattr(value, "__len__")

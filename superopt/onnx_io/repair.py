@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import onnx
 
-from superopt.onnx_io.protos import bodies
+from superopt.onnx_io.protos import all_bodies
 from superopt.onnx_io.sort import sort_nodes
 from superopt.onnx_io.source import Source
 
@@ -24,20 +24,20 @@ class Repair(NamedTuple):
     apply: Callable[[onnx.ModelProto], bool]
 
 
-def repaired(source: Source) -> tuple[Source, tuple[str, ...]]:
+def repair_model(source: Source) -> tuple[Source, tuple[str, ...]]:
     """Apply all repairs; return the model and the notes of those that changed something.
 
     The source keeps its file: copies and runs use the original model.
     """
-    model = source.skeleton.proto()
+    model = source.skeleton.new_proto()
     notes = tuple(repair.note for repair in REPAIRS if repair.apply(model))
-    return (source.read_as(model) if notes else source), notes
+    return (source.with_imported_proto(model) if notes else source), notes
 
 
 def _keep_last_initializers(model: onnx.ModelProto) -> bool:
     """Keep the last of several initializers of one name, as ONNX Runtime does."""
     changed = False
-    for place in bodies(model):
+    for place in all_bodies(model):
         if isinstance(place.body, onnx.FunctionProto):
             continue
         last = {t.name: n for n, t in enumerate(place.body.initializer)}
@@ -50,7 +50,7 @@ def _keep_last_initializers(model: onnx.ModelProto) -> bool:
 
 def _use_default_domain(model: onnx.ModelProto) -> bool:
     """Replace the domain "ai.onnx" by "", as ONNX Runtime does."""
-    nodes = [n for place in bodies(model) for n in place.body.node if n.domain == "ai.onnx"]
+    nodes = [n for place in all_bodies(model) for n in place.body.node if n.domain == "ai.onnx"]
     for n in nodes:
         n.domain = ""
     for owner in (model, *model.functions) if nodes else ():

@@ -10,50 +10,50 @@ from __future__ import annotations
 import onnx
 import onnx_ir as oir
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model, Origin
-from superopt.onnx_io.protos import with_nodes
+from superopt.onnx_io.protos import replace_nodes
 from superopt.te.expr import Dim
 
 
-def row_scatters(model: Model) -> list[int]:
+def row_scatter_positions(model: Model) -> list[int]:
     """Return the positions of such nodes in the main graph."""
     return [
         model.origins[n].position
-        for n in g.nodes(model.graph)
-        if n.op.name == "ScatterElements" and n in model.origins and _of_rows(n, model.origins[n])
+        for n in graph.nodes(model.graph)
+        if n.op.name == "ScatterElements" and n in model.origins and _is_row_scatter(n, model.origins[n])
     ]
 
 
-def _of_rows(n: g.Node, origin: Origin) -> bool:
-    data, at, rows = (_shape(v) for v in n.inputs)
-    wide = None if n.inputs[1] is None else g.producer(n.inputs[1])
-    if wide is None or wide.op.name != "Expand" or not _first(origin.node):
+def _is_row_scatter(n: graph.Node, origin: Origin) -> bool:
+    data, at, rows = (_shape_of(v) for v in n.inputs)
+    wide = None if n.inputs[1] is None else graph.producer(n.inputs[1])
+    if wide is None or wide.op.name != "Expand" or not _is_first_axis(origin.node):
         return False
-    given = _shape(wide.inputs[0])
+    given = _shape_of(wide.inputs[0])
     if len(data) < 2 or not data[1:] == at[1:] == rows[1:] or at[0] != rows[0]:
         return False
     return len(given) == len(at) and given[0] == at[0] and all(d == 1 for d in given[1:])
 
 
-def _first(n: oir.Node) -> bool:
+def _is_first_axis(n: oir.Node) -> bool:
     """True if the scatter is along the first axis."""
     axis = n.attributes.get("axis")
     return axis is None or axis.as_int() == 0
 
 
-def _shape(v: g.Value | None) -> tuple[Dim, ...]:
+def _shape_of(v: graph.Value | None) -> tuple[Dim, ...]:
     return () if v is None else v.type.shape or ()
 
 
-def by_rows(model: Model) -> Model:
+def row_scatters_to_scatter_nd(model: Model) -> Model:
     """Return the model with these nodes replaced by ScatterND."""
-    some = row_scatters(model)
+    some = row_scatter_positions(model)
     if not some:
         return model
     source = model.source
-    proto = source.skeleton.proto()
+    proto = source.skeleton.new_proto()
     by = {name: n for n in proto.graph.node for name in n.output}
     nodes: list[onnx.NodeProto] = []
     for k, n in enumerate(proto.graph.node):
@@ -67,5 +67,5 @@ def by_rows(model: Model) -> Model:
             n.attribute.extend(kept)
             nodes += (column, turned)
         nodes.append(n)
-    with_nodes(proto.graph, nodes)
-    return import_model(source.instead(proto))
+    replace_nodes(proto.graph, nodes)
+    return import_model(source.with_proto(proto))

@@ -15,18 +15,18 @@ import onnx
 import onnx_ir as oir
 
 from superopt.ir.op import Attr, Op
-from superopt.onnx_io.older import Older, older
+from superopt.onnx_io.older import OlderForm, older_form
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.ops import OPS
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.node import Expr
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
-REDUNDANT = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
+REDUNDANT_ATTRIBUTES = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
 # Values of attributes of old schemas that mean what needs no word now.
-PLAIN: Mapping[str, Attr] = {"spatial:BatchNormalization": 1}
+NEUTRAL_VALUES: Mapping[str, Attr] = {"spatial:BatchNormalization": 1}
 # Attributes written even as defaults: onnx's inference takes STFT's for 0 where it is not there.
-WRITTEN = frozenset({"onesided:STFT"})
+ALWAYS_WRITTEN = frozenset({"onesided:STFT"})
 _DTYPE_ATTRS = frozenset(
     [
         "to",
@@ -42,7 +42,7 @@ _KIND = oir.AttributeType
 
 
 @dataclass(frozen=True, slots=True)
-class Formal:
+class FormalOperand:
     """A formal operand: its name in lower case, whether it is optional or variadic, and its
     types."""
 
@@ -53,7 +53,7 @@ class Formal:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class SchemaAttribute:
     """An attribute of a schema; `default` is None if it has none."""
 
     kind: oir.AttributeType
@@ -65,13 +65,13 @@ class Schema:
     """The schema of an operator in an opset. `optional`: which results may be omitted."""
 
     since: int
-    operands: tuple[Formal, ...]
-    attributes: Mapping[str, Declared]
+    operands: tuple[FormalOperand, ...]
+    attributes: Mapping[str, SchemaAttribute]
     optional: tuple[bool, ...]
     min_outputs: int
 
 
-class Unsayable(TypeError):
+class NotExpressible(TypeError):
     """An attribute that ONNX, or this opset, cannot express."""
 
 
@@ -86,7 +86,7 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
         return None
     kinds = onnx.defs.OpSchema.FormalParameterOption
     operands = tuple(
-        Formal(
+        FormalOperand(
             i.name.lower(),
             i.option == kinds.Optional,
             i.option == kinds.Variadic,
@@ -94,34 +94,34 @@ def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
         )
         for i in s.inputs
     )
-    attributes: dict[str, Declared] = {}
+    attributes: dict[str, SchemaAttribute] = {}
     for k, a in s.attributes.items():
         default: Attr = None
         if a.default_value.name:
             default = attribute_value(k, oir.serde.deserialize_attribute(a.default_value))
-        attributes[k] = Declared(oir.AttributeType[str(a.type).rpartition(".")[2]], default)
+        attributes[k] = SchemaAttribute(oir.AttributeType[str(a.type).rpartition(".")[2]], default)
     optional = tuple(o.option == kinds.Optional for o in s.outputs)
     return Schema(s.since_version, operands, attributes, optional, s.min_output)
 
 
-def meant(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, Older] | None:
+def find_operator(op_type: str, domain: str, opset: int) -> tuple[Op, Schema, OlderForm] | None:
     """Return our operator with the meaning of `op_type` in `opset`, its schema and its form there;
     None if there is none."""
     found, s = OPS.get(op_type), schema(op_type, opset, domain)
     if found is None or found.domain != domain or s is None:
         return None
-    how = older(found, s.since)
+    how = older_form(found, s.since)
     return None if how is None else (found, s, how)
 
 
 def is_redundant(key: str, op_type: str) -> bool:
     """True if attribute `key` of `op_type` only repeats what the operands determine."""
-    return f"{key}:{op_type}" in REDUNDANT or f"{key}:*" in REDUNDANT
+    return f"{key}:{op_type}" in REDUNDANT_ATTRIBUTES or f"{key}:*" in REDUNDANT_ATTRIBUTES
 
 
-def is_plain(key: str, op_type: str, value: oir.Attr) -> bool:
+def has_neutral_value(key: str, op_type: str, value: oir.Attr) -> bool:
     """True if the attribute has its neutral value."""
-    usual = PLAIN.get(f"{key}:{op_type}")
+    usual = NEUTRAL_VALUES.get(f"{key}:{op_type}")
     return usual is not None and attribute_value(key, value) == usual
 
 
@@ -150,7 +150,7 @@ def attribute_value(key: str, attr: oir.Attr) -> Attr:
             raise TypeError(f"attribute {key} is {attr.type}")
 
 
-def attribute(key: str, value: Attr, kind: oir.AttributeType, like: DType | None) -> oir.Attr:
+def to_onnx_attribute(key: str, value: Attr, kind: oir.AttributeType, element_dtype: DType | None) -> oir.Attr:
     """Convert an attribute to ONNX's type `kind`; a tensor has one element of type `element_dtype`.
 
     Raises NotExpressible for a symbolic size, or a value that is not a `kind`.
@@ -170,20 +170,20 @@ def attribute(key: str, value: Attr, kind: oir.AttributeType, like: DType | None
             return oir.AttrFloat32s(key, [float(v) for v in value])  # type: ignore[arg-type]
         case _KIND.STRINGS, tuple() if all(isinstance(v, str) for v in value):
             return oir.AttrStrings(key, [str(v) for v in value])
-        case _KIND.TENSOR, int() | float() if like is not None:
-            array = np.array([value]).astype(to_numpy(like))
-            return oir.AttrTensor(key, oir.Tensor(array, dtype=onnx_dtype(like)))
-    shown = "has symbolic sizes" if _symbolic(value) else f"is no {kind.name}"
-    raise Unsayable(f"attribute {key} = {value} {shown}")
+        case _KIND.TENSOR, int() | float() if element_dtype is not None:
+            array = np.array([value]).astype(to_numpy(element_dtype))
+            return oir.AttrTensor(key, oir.Tensor(array, dtype=onnx_dtype(element_dtype)))
+    shown = "has symbolic sizes" if _is_symbolic(value) else f"is no {kind.name}"
+    raise NotExpressible(f"attribute {key} = {value} {shown}")
 
 
-def _symbolic(value: Attr) -> bool:
-    return any(map(_symbolic, value)) if isinstance(value, tuple) else isinstance(value, Expr)
+def _is_symbolic(value: Attr) -> bool:
+    return any(map(_is_symbolic, value)) if isinstance(value, tuple) else isinstance(value, Expr)
 
 
-def is_default(key: str, op_type: str, value: Attr, declared: Declared) -> bool:
+def is_default(key: str, op_type: str, value: Attr, declared: SchemaAttribute) -> bool:
     """True if `value` is what ONNX assumes when the attribute is absent."""
     default = declared.default
-    if f"{key}:{op_type}" in WRITTEN or declared.kind == _KIND.TENSOR:
+    if f"{key}:{op_type}" in ALWAYS_WRITTEN or declared.kind == _KIND.TENSOR:
         return False
     return default is not None and type(default) is type(value) and default == value

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from superopt.errors import UsageError
-from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.atomic import atomic_files
 from superopt.onnx_io.mapped import Backing, Region, map_file
 
 MAGIC = b"superopt"
-FORMAT = 2
-_HEAD = struct.Struct("<8sIIQ")
-_PAGE = 4096
-_CHUNK = 8 << 20
-Writer = Callable[[BinaryIO], None]
+FORMAT_VERSION = 2
+_HEADER = struct.Struct("<8sIIQ")
+_PAGE_BYTES = 4096
+_CHUNK_BYTES = 8 << 20
+SectionWriter = Callable[[BinaryIO], None]
 
 
-class _Counted:
+class _ChecksumWriter:
     """A file wrapper that counts bytes and computes the checksum of what is written."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -46,29 +46,29 @@ class _Counted:
         return len(view)
 
 
-def write(path: Path, about: Mapping[str, Any], sections: Sequence[Writer]) -> None:
+def write_sections(path: Path, description: Mapping[str, Any], sections: Sequence[SectionWriter]) -> None:
     """Write a file with this description and these sections, atomically.
 
     Raises UsageError if the file cannot be written.
     """
-    blank = _encoded(about, [(2**62, 2**62, 2**32 - 1)] * len(sections))
-    with new_files() as new:
+    blank = _encode_description(description, [(2**62, 2**62, 2**32 - 1)] * len(sections))
+    with atomic_files() as new:
         file = new(path).file
-        at = _aligned(_HEAD.size + len(blank))
+        at = _align_to_page(_HEADER.size + len(blank))
         found = []
         for section in sections:
             file.seek(at)
-            counted = _Counted(file)
+            counted = _ChecksumWriter(file)
             section(counted)  # type: ignore[arg-type]  # only `write` is used
             found.append((at, counted.size, counted.crc))
-            at = _aligned(at + counted.size)
+            at = _align_to_page(at + counted.size)
         file.truncate(at)
         file.seek(0)
-        text = _encoded(about, found)
-        file.write(_HEAD.pack(MAGIC, FORMAT, zlib.crc32(text), len(text)) + text)
+        text = _encode_description(description, found)
+        file.write(_HEADER.pack(MAGIC, FORMAT_VERSION, zlib.crc32(text), len(text)) + text)
 
 
-def is_one(path: Path) -> bool:
+def is_section_file(path: Path) -> bool:
     """True if the file starts with the magic number of this format."""
     try:
         with path.open("rb") as file:
@@ -77,7 +77,7 @@ def is_one(path: Path) -> bool:
         return False
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Region]]:
+def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
     """Return the description and the sections.
 
     Raises UsageError if the file has another format or version, or is damaged.
@@ -88,46 +88,46 @@ def read(path: Path) -> tuple[dict[str, Any], list[Region]]:
     except (OSError, ValueError) as e:
         raise UsageError(f"{path} cannot be read", str(e), "check the path") from None
     view = backing.view
-    if len(view) < _HEAD.size or bytes(view[:8]) != MAGIC:
+    if len(view) < _HEADER.size or bytes(view[:8]) != MAGIC:
         raise UsageError(
             f"{path} is no saved model", "it does not begin as one", "name a file that `save` wrote"
         )
-    _, number, crc, length = _HEAD.unpack(view[: _HEAD.size])
-    if number != FORMAT:
+    _, number, crc, length = _HEADER.unpack(view[: _HEADER.size])
+    if number != FORMAT_VERSION:
         raise UsageError(
             f"{path} is of format {number}",
-            f"this version of superopt reads format {FORMAT}",
+            f"this version of superopt reads format {FORMAT_VERSION}",
             "compile the model again, and save it",
         )
-    text = bytes(view[_HEAD.size : _HEAD.size + length])
+    text = bytes(view[_HEADER.size : _HEADER.size + length])
     if zlib.crc32(text) != crc:
-        raise damaged(path, "its description is not what its checksum says")
+        raise damaged_file_error(path, "its description is not what its checksum says")
     try:
         about = json.loads(text.decode())
         places = [(int(at), int(size), int(crc)) for at, size, crc in about["sections"]]
     except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise damaged(path, f"its description: {e}") from None
-    return about, [_section(path, backing, *place) for place in places]
+        raise damaged_file_error(path, f"its description: {e}") from None
+    return about, [_checked_region(path, backing, *place) for place in places]
 
 
-def damaged(path: Path, why: str) -> UsageError:
+def damaged_file_error(path: Path, why: str) -> UsageError:
     return UsageError(f"{path} is damaged", why, "compile the model again, and save it")
 
 
-def _section(path: Path, backing: Backing, at: int, size: int, crc: int) -> Region:
-    if not 0 <= at <= at + size <= len(backing.view) or at % _PAGE:
-        raise damaged(path, f"a section of {size} bytes at {at} is beyond its end")
+def _checked_region(path: Path, backing: Backing, offset: int, size: int, crc: int) -> Region:
+    if not 0 <= offset <= offset + size <= len(backing.view) or offset % _PAGE_BYTES:
+        raise damaged_file_error(path, f"a section of {size} bytes at {offset} is beyond its end")
     found = 0
-    for begin in range(at, at + size, _CHUNK):
-        found = zlib.crc32(backing.view[begin : min(begin + _CHUNK, at + size)], found)
+    for begin in range(offset, offset + size, _CHUNK_BYTES):
+        found = zlib.crc32(backing.view[begin : min(begin + _CHUNK_BYTES, offset + size)], found)
     if found != crc:
-        raise damaged(path, f"the checksum of a section is {found:08x}, not {crc:08x}")
-    return Region(backing, at, size)
+        raise damaged_file_error(path, f"the checksum of a section is {found:08x}, not {crc:08x}")
+    return Region(backing, offset, size)
 
 
-def _encoded(about: Mapping[str, Any], sections: Sequence[tuple[int, int, int]]) -> bytes:
-    return json.dumps({**about, "sections": sections}).encode()
+def _encode_description(description: Mapping[str, Any], sections: Sequence[tuple[int, int, int]]) -> bytes:
+    return json.dumps({**description, "sections": sections}).encode()
 
 
-def _aligned(n: int) -> int:
-    return -(-n // _PAGE) * _PAGE
+def _align_to_page(n: int) -> int:
+    return -(-n // _PAGE_BYTES) * _PAGE_BYTES

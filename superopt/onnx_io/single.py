@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attrs, Op
-from superopt.onnx_io.exporter import ExportError, export_plain
-from superopt.onnx_io.stowed import proto_of
+from superopt.onnx_io.exporter import ExportError, export_graph
+from superopt.onnx_io.stowed import to_model_proto
 from superopt.te.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr import TensorType
 
-LARGEST = 1 << 28  # bytes of operands above which nothing is drawn
-PIECE = 1 << 14  # floats drawn
+MAX_OPERAND_BYTES = 1 << 28  # bytes of operands above which nothing is drawn
+MAX_DRAWN_FLOATS = 1 << 14  # floats drawn
 
 
 def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
@@ -28,7 +28,7 @@ def random_array(t: TensorType, rng: np.random.Generator) -> np.ndarray:
         return np.full(shape, "a", object)
     if t.dtype.is_float:
         # A short piece repeated: drawing all of a weight may take longer than timing its operator.
-        drawn = rng.standard_normal(min(math.prod(shape), PIECE), np.float32)
+        drawn = rng.standard_normal(min(math.prod(shape), MAX_DRAWN_FLOATS), np.float32)
         return np.resize(drawn.astype(to_numpy(t.dtype)), shape)
     if t.dtype == BOOL or t.dtype.is_int:
         return rng.integers(0, 2, shape).astype(to_numpy(t.dtype))
@@ -54,12 +54,12 @@ def one_node_model(
     """
     rng = np.random.default_rng(seed)
     total = copies * sum(_nbytes(o[0]) for o in operands if o is not None)
-    if total > LARGEST:
+    if total > MAX_OPERAND_BYTES:
         raise ExportError(f"{op.name} on {total} bytes of operands")
-    inputs: dict[int, g.Input] = {}
-    results: list[g.Value] = []
+    inputs: dict[int, ir_graph.Input] = {}
+    results: list[ir_graph.Value] = []
     for copy in range(copies):
-        values: list[g.Value | None] = []
+        values: list[ir_graph.Value | None] = []
         for n, operand in enumerate(operands):
             if operand is None:
                 values.append(None)
@@ -68,13 +68,13 @@ def one_node_model(
             table = op.name.startswith("Gather") and n == 0  # not prepacked: no need to write it
             if known and not table:
                 key = ("drawn", seed, copy, n, str(t))
-                values.append(g.constant(random_array(t, rng), key=key))
+                values.append(ir_graph.constant(random_array(t, rng), key=key))
             else:
-                values.append(inputs.setdefault(n, g.Input(f"x{n}", t)))
-        results += g.results(g.intern_node(op, tuple(values), attrs, tuple(outputs)))
-    graph = g.Graph(tuple(inputs.values()), tuple(results))
-    model = export_plain(graph, opset=opset, ir_version=ir_version)
-    return bytes(proto_of(model).SerializeToString())
+                values.append(inputs.setdefault(n, ir_graph.Input(f"x{n}", t)))
+        results += ir_graph.results(ir_graph.intern_node(op, tuple(values), attrs, tuple(outputs)))
+    graph = ir_graph.Graph(tuple(inputs.values()), tuple(results))
+    model = export_graph(graph, opset=opset, ir_version=ir_version)
+    return bytes(to_model_proto(model).SerializeToString())
 
 
 def _nbytes(t: TensorType) -> int:

@@ -16,27 +16,27 @@ import onnx_ir as ir
 from superopt import guard
 from superopt.errors import ModelError
 from superopt.onnx_io import wire
-from superopt.onnx_io.external import entries_of, region_in
+from superopt.onnx_io.external import external_entries, open_region
 from superopt.onnx_io.mapped import Backing, Region, byte_size
-from superopt.onnx_io.protos import tensors, undecoded
+from superopt.onnx_io.protos import stored_tensors, first_non_utf8
 
 # Up to this many bytes a tensor stays in the skeleton: shape inference reads the small ones.
-SMALL: Final = 16 << 10
+MAX_INLINE_BYTES: Final = 16 << 10
 PROTOBUF_LIMIT: Final = 2**31 - 1
 
 # Numbers of TensorProto.DataType whose bytes can be told from shape and number alone.
-FIXED_SIZE: Final[Mapping[int, ir.DataType]] = {
+FIXED_SIZE_DTYPES: Final[Mapping[int, ir.DataType]] = {
     dtype.value: dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")
 }
 # FLOAT6 stays whole, because the checker looks at its padding bits.
-STRIPPED: Final = frozenset(n for n, dtype in FIXED_SIZE.items() if dtype.bitwidth != 6)
+STRIPPABLE_DTYPES: Final = frozenset(n for n, dtype in FIXED_SIZE_DTYPES.items() if dtype.bitwidth != 6)
 
 # Times the bytes of a skeleton that reading it takes: its message, copies and Python objects. 8 for
 # strings, 17 for lists of numbers (measured: 200 MB of either).
 PARSED_FACTOR: Final = 8
 
 # Nodes, counting those of a local function at every call.
-MOST_NODES: Final = 1_000_000
+MAX_NODES: Final = 1_000_000
 
 Blob: TypeAlias = Region | ir.TensorProtocol
 
@@ -53,17 +53,17 @@ class Skeleton:
     blobs: tuple[Blob, ...]
     files: Mapping[str, Backing] = field(default_factory=dict)
 
-    def proto(self) -> onnx.ModelProto:
+    def new_proto(self) -> onnx.ModelProto:
         """Return a new ModelProto, with stubs."""
-        return parsed(self.data)
+        return parse_model(self.data)
 
     @cached_property
-    def message(self) -> onnx.ModelProto:
+    def shared_proto(self) -> onnx.ModelProto:
         """The shared ModelProto, with stubs; read-only."""
-        return parsed(self.data)
+        return parse_model(self.data)
 
 
-def parsed(data: bytes) -> onnx.ModelProto:
+def parse_model(data: bytes) -> onnx.ModelProto:
     """Parse a ModelProto. Raises wire.Malformed."""
     proto = onnx.ModelProto()
     try:
@@ -73,13 +73,13 @@ def parsed(data: bytes) -> onnx.ModelProto:
     return proto
 
 
-def too_many_nodes(label: str, expanded: bool = False) -> ModelError:
+def too_many_nodes_error(label: str, expanded: bool = False) -> ModelError:
     """Return the error for a model with more than MAX_NODES nodes. expanded: after inlining local
     functions."""
     which = "with its local functions expanded it has" if expanded else "it has"
     return ModelError(
         f"{label}: the model is too large",
-        f"{which} more than {MOST_NODES} nodes",
+        f"{which} more than {MAX_NODES} nodes",
         "split it into several models",
     )
 
@@ -98,45 +98,45 @@ def copy_blob(blob: Blob, file: BinaryIO) -> None:
 
 def stub_fields(index: int) -> bytes:
     """Return the TensorProto fields that make a tensor stub number `index`."""
-    return wire.external_fields({"location": f"{wire.STUB}{index}"})
+    return wire.external_fields({"location": f"{wire.STUB_PREFIX}{index}"})
 
 
 def stub_index(tensor: onnx.TensorProto) -> int | None:
     """Return the index of the blob that this tensor stands for, or None if it has its own data."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.external_data:
         location = tensor.external_data[0].value
-        if location.startswith(wire.STUB):
-            return int(location.removeprefix(wire.STUB))
+        if location.startswith(wire.STUB_PREFIX):
+            return int(location.removeprefix(wire.STUB_PREFIX))
     return None
 
 
-def of_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
+def skeleton_from_bytes(backing: Backing, folder: Path | None, label: str) -> Skeleton:
     """Build a skeleton from the bytes of a model file; external data is looked up in `folder`.
 
     Raises ModelError if the bytes are not a model, or its external data is rejected.
     """
     try:
-        large = len(backing.view) > MOST_NODES  # a node takes two bytes at least
-        if large and wire.count_nodes(backing.view, MOST_NODES) > MOST_NODES:
-            raise too_many_nodes(label)
-        data, spans = wire.strip(backing.view, SMALL, STRIPPED)
+        large = len(backing.view) > MAX_NODES  # a node takes two bytes at least
+        if large and wire.count_nodes(backing.view, MAX_NODES) > MAX_NODES:
+            raise too_many_nodes_error(label)
+        data, spans = wire.strip_tensors(backing.view, MAX_INLINE_BYTES, STRIPPABLE_DTYPES)
         guard.admit(PARSED_FACTOR * len(data), f"reading {label}")
-        proto = parsed(data)
+        proto = parse_model(data)
     except wire.Malformed as error:
         raise ModelError(
             f"{label}: this is not a readable ONNX file",
             f"its {len(backing.view)} bytes are not a protobuf message: {error}",
             "export or download the model again: the file is cut short, damaged or something else",
         ) from None
-    return completed(data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label)
+    return complete_skeleton(data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label)
 
 
-def of_proto(
+def skeleton_from_proto(
     proto: onnx.ModelProto, folder: Path | None, label: str
 ) -> tuple[Skeleton, Backing | None]:
     """Build a skeleton from a ModelProto, which is not changed. Also return its serialized bytes,
     if they are below protobuf's limit."""
-    weights = sum(expected_size(tensor) or 0 for tensor in proto.graph.initializer)
+    weights = sum(expected_bytes(tensor) or 0 for tensor in proto.graph.initializer)
     if weights < PROTOBUF_LIMIT:
         try:
             data: bytes = proto.SerializeToString()
@@ -147,15 +147,15 @@ def of_proto(
                 "make initializers of its large tensors",
             ) from None
         backing = Backing(label, memoryview(data))
-        return of_bytes(backing, folder, label), backing
+        return skeleton_from_bytes(backing, folder, label), backing
     blobs: list[Blob] = []
     copy = onnx.ModelProto()
-    _copy_fields(proto, copy, leave="graph")
-    _copy_fields(proto.graph, copy.graph, leave="initializer")
+    _copy_fields(proto, copy, skip="graph")
+    _copy_fields(proto.graph, copy.graph, skip="initializer")
     for tensor in proto.graph.initializer:
         new = copy.graph.initializer.add()
-        size = expected_size(tensor) or 0
-        if size <= SMALL or tensor.data_type not in STRIPPED or len(tensor.raw_data) != size:
+        size = expected_bytes(tensor) or 0
+        if size <= MAX_INLINE_BYTES or tensor.data_type not in STRIPPABLE_DTYPES or len(tensor.raw_data) != size:
             new.CopyFrom(tensor)
             continue
         new.name = tensor.name
@@ -165,14 +165,14 @@ def of_proto(
         new.metadata_props.MergeFrom(tensor.metadata_props)
         new.MergeFromString(stub_fields(len(blobs)))
         blobs.append(ir.TensorProtoTensor(tensor))
-    return completed(copy.SerializeToString(), copy, blobs, folder, label), None
+    return complete_skeleton(copy.SerializeToString(), copy, blobs, folder, label), None
 
 
 def _copy_fields(
-    message: onnx.ModelProto | onnx.GraphProto, into: onnx.ModelProto | onnx.GraphProto, leave: str
+    message: onnx.ModelProto | onnx.GraphProto, into: onnx.ModelProto | onnx.GraphProto, skip: str
 ) -> None:
     for descriptor, value in message.ListFields():
-        if descriptor.name == leave:
+        if descriptor.name == skip:
             continue
         if isinstance(value, int | str):
             setattr(into, descriptor.name, value)
@@ -180,14 +180,14 @@ def _copy_fields(
             getattr(into, descriptor.name).MergeFrom(value)
 
 
-def completed(
+def complete_skeleton(
     data: bytes, proto: onnx.ModelProto, blobs: Sequence[Blob], folder: Path | None, label: str
 ) -> Skeleton:
     """Return the skeleton of `proto` (serialized: `data`), with external data from `folder`.
 
     External tensors become stubs like all large ones; small ones are inlined.
     """
-    if (text := undecoded(proto)) is not None:
+    if (text := first_non_utf8(proto)) is not None:
         raise ModelError(
             f"{label}: a name in this model is not text",
             f"its bytes are not UTF-8: {text[:40]!r}",
@@ -197,13 +197,13 @@ def completed(
     made = len(blobs)
     files: dict[str, Backing] = {}
     claimed: set[int] = set()
-    for tensor, name, dense in tensors(proto):
+    for tensor, name, dense in stored_tensors(proto):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        entries = entries_of(tensor, label)
+        entries = external_entries(tensor, label)
         location = entries.get("location", "")
-        if location.startswith(wire.STUB):
-            index = location.removeprefix(wire.STUB)
+        if location.startswith(wire.STUB_PREFIX):
+            index = location.removeprefix(wire.STUB_PREFIX)
             if not index.isdecimal() or int(index) >= made or int(index) in claimed or not dense:
                 raise ModelError(
                     f"{label}: the external data of {name} is refused",
@@ -222,12 +222,12 @@ def completed(
                 if not dense
                 else "give the path of the model's file, or load its external data first",
             )
-        region = region_in(
-            folder, entries, size=expected_size(tensor), tensor=name, label=label, files=files
+        region = open_region(
+            folder, entries, size=expected_bytes(tensor), tensor=name, label=label, files=files
         )
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
-        if region.size <= SMALL:
+        if region.size <= MAX_INLINE_BYTES:
             tensor.raw_data = bytes(region.view())
         else:
             tensor.MergeFromString(stub_fields(len(blobs)))
@@ -237,9 +237,9 @@ def completed(
     return Skeleton(data, tuple(blobs), files)
 
 
-def expected_size(tensor: onnx.TensorProto) -> int | None:
+def expected_bytes(tensor: onnx.TensorProto) -> int | None:
     """Return the size in bytes by shape and dtype, or None if they do not determine it."""
-    dtype = FIXED_SIZE.get(tensor.data_type)
+    dtype = FIXED_SIZE_DTYPES.get(tensor.data_type)
     if dtype is None or any(dim < 0 for dim in tensor.dims):
         return None
     return byte_size(dtype, tuple(tensor.dims))

@@ -7,15 +7,15 @@ from heapq import heappop, heappush
 
 import onnx
 
-from superopt.onnx_io.protos import Body, bodies, descend, subgraphs_of, with_nodes
+from superopt.onnx_io.protos import Body, all_bodies, nested_bodies, node_subgraphs, replace_nodes
 from superopt.onnx_io.source import Source
 
 
-def sorted_nodes(source: Source) -> Source | None:
+def with_sorted_nodes(source: Source) -> Source | None:
     """Return the model with its nodes in topological order, or None if nothing changes or there is
     a cycle."""
-    model = source.skeleton.proto()
-    return source.instead(model) if sort_nodes(model) else None
+    model = source.skeleton.new_proto()
+    return source.with_proto(model) if sort_nodes(model) else None
 
 
 def sort_nodes(model: onnx.ModelProto) -> bool:
@@ -23,19 +23,19 @@ def sort_nodes(model: onnx.ModelProto) -> bool:
 
     Returns whether anything changed. Bodies with a cycle are not changed.
     """
-    changed = [_sort(place.body) for place in bodies(model)]
+    changed = [_sort_body(place.body) for place in all_bodies(model)]
     return any(changed)
 
 
-def _sort(body: Body) -> bool:
+def _sort_body(body: Body) -> bool:
     nodes = list(body.node)
     makes = {name: n for n, node in enumerate(nodes) for name in node.output if name}
-    if all(makes.get(name, -1) < n for n, node in enumerate(nodes) for name in _reads(node)):
+    if all(makes.get(name, -1) < n for n, node in enumerate(nodes) for name in _read_names(node)):
         return False
-    order = topological_order([{makes[r] for r in _reads(n) if r in makes} for n in nodes])
+    order = topological_order([{makes[r] for r in _read_names(n) if r in makes} for n in nodes])
     if order is None:
         return False
-    with_nodes(body, (nodes[n] for n in order))
+    replace_nodes(body, (nodes[n] for n in order))
     return True
 
 
@@ -57,10 +57,10 @@ def topological_order(operands: Sequence[Collection[int]]) -> list[int] | None:
     return out if len(out) == len(operands) else None
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def _read_names(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the node and its subgraphs read."""
     yield from node.input
-    for place in descend(subgraphs_of(node, 0)) if node.attribute else ():
+    for place in nested_bodies(node_subgraphs(node, 0)) if node.attribute else ():
         for inner in place.body.node:
             yield from inner.input
         yield from (v.name for v in place.body.output)

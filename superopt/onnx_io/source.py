@@ -18,10 +18,10 @@ from superopt.onnx_io.skeleton import (
     PROTOBUF_LIMIT,
     Skeleton,
     blob_size,
-    of_bytes,
-    of_proto,
+    skeleton_from_bytes,
+    skeleton_from_proto,
 )
-from superopt.onnx_io.through_ir import of_model, to_model
+from superopt.onnx_io.through_ir import skeleton_from_model, model_from_skeleton
 
 # What people give by mistake, by how it begins.
 _OTHER_FORMATS: Final = (
@@ -35,7 +35,7 @@ _OTHER_FORMATS: Final = (
 )
 
 
-Given = str | Path | bytes | onnx.ModelProto | ir.Model  # the forms in which a model is given
+ModelLike = str | Path | bytes | onnx.ModelProto | ir.Model  # the forms in which a model is given
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Source:
         It is shared: a change is visible to all users. Raises ModelError for what onnx_ir cannot
         represent: map types, sparse tensors, training information.
         """
-        return to_model(self.skeleton, self.label)
+        return model_from_skeleton(self.skeleton, self.label)
 
     @cached_property
     def sha256(self) -> str:
@@ -71,37 +71,37 @@ class Source:
         """
         digest = hashlib.sha256()
         if self.raw is not None:
-            self.raw.update(digest)
+            self.raw.update_hash(digest)
             for location, backing in sorted(self.skeleton.files.items()):
                 digest.update(location.encode())
-                backing.whole().update(digest)
+                backing.full_region().update_hash(digest)
             return digest.hexdigest()
         digest.update(self.skeleton.data)
         for blob in self.skeleton.blobs:
             if isinstance(blob, Region):
-                blob.update(digest)
+                blob.update_hash(digest)
             else:
                 digest.update(blob.tobytes())
         return digest.hexdigest()
 
-    def instead(self, model: onnx.ModelProto) -> "Source":
+    def with_proto(self, model: onnx.ModelProto) -> "Source":
         """Return a source with another ModelProto (with stubs) over the same tensors. It has no
         file."""
         skeleton = replace(self.skeleton, data=model.SerializeToString())
         return replace(self, path=None, raw=None, skeleton=skeleton)
 
-    def read_as(self, model: onnx.ModelProto) -> "Source":
+    def with_imported_proto(self, model: onnx.ModelProto) -> "Source":
         """Return the same file, but import `model` (with stubs). Digest and copies remain those of
         the file."""
         return replace(self, skeleton=replace(self.skeleton, data=model.SerializeToString()))
 
-    def check(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise ModelError if a file of the model was modified since it was read."""
         own = [] if self.raw is None else [self.raw]
         regions = (*own, *(b for b in self.skeleton.blobs if isinstance(b, Region)))
         stored = dict.fromkeys(r.backing for r in regions)
         for backing in (*stored, *self.skeleton.files.values()):
-            if not backing.unchanged():
+            if not backing.is_unchanged():
                 raise ModelError(
                     f"{backing.name} was written again since it was read",
                     "what was computed before is of other weights",
@@ -113,10 +113,10 @@ class Source:
         if self.path is None or self.raw is None or self.folder is None:
             return None
         path, held = self.folder / self.path.name, (self.raw.backing, *self.skeleton.files.values())
-        there = all(b.mapping is not None and b.in_place() for b in held)
+        there = all(b.mapping is not None and b.is_current() for b in held)
         return path if there else None
 
-    def release(self) -> None:
+    def release_pages(self) -> None:
         """Release the mapped pages of the model's files; they are read again on access."""
         regions = [] if self.raw is None else [self.raw]
         regions += [b for b in self.skeleton.blobs if isinstance(b, Region)]
@@ -130,7 +130,7 @@ class Source:
         return bool(self.skeleton.files)
 
 
-def read(source: Given) -> Source:
+def read_model(source: ModelLike) -> Source:
     """Read a model from a path, a file's bytes, or an object, which is not changed.
 
     Weights are not copied: a file and its external data are memory-mapped. Raises ModelError if the
@@ -142,11 +142,11 @@ def read(source: Given) -> Source:
             return _read_file(Path(source))
         case bytes():
             backing = Backing("the model", memoryview(source))
-            return _from_bytes(backing, "the model", None)
+            return _source_from_backing(backing, "the model", None)
         case onnx.ModelProto():
-            skeleton, written = of_proto(source, None, "the model")
+            skeleton, written = skeleton_from_proto(source, None, "the model")
             raw = None if written is None else written.whole()
-            return _source("the model", None, raw, skeleton)
+            return _make_source("the model", None, raw, skeleton)
         case _ if not hasattr(source, "graph"):
             raise UsageError(
                 f"{type(source).__name__} is no model",
@@ -154,7 +154,7 @@ def read(source: Given) -> Source:
                 "give one of these",
             )
         case _:
-            return _source("the model", None, None, of_model(source, "the model"))
+            return _make_source("the model", None, None, skeleton_from_model(source, "the model"))
 
 
 def _read_file(path: Path) -> Source:
@@ -180,10 +180,10 @@ def _read_file(path: Path) -> Source:
             raise ModelError(what, str(error), todo) from None
     finally:
         os.close(descriptor)
-    return _from_bytes(backing, path.name, path)
+    return _source_from_backing(backing, path.name, path)
 
 
-def _from_bytes(backing: Backing, label: str, path: Path | None) -> Source:
+def _source_from_backing(backing: Backing, label: str, path: Path | None) -> Source:
     size = len(backing.view)
     start = bytes(backing.view[:64]).lstrip()
     if size == 0:
@@ -202,10 +202,10 @@ def _from_bytes(backing: Backing, label: str, path: Path | None) -> Source:
             "save the model with external data (onnx.save_model with save_as_external_data=True)",
         )
     folder = None if path is None else path.absolute().parent
-    return _source(label, path, backing.whole(), of_bytes(backing, folder, label))
+    return _make_source(label, path, backing.full_region(), skeleton_from_bytes(backing, folder, label))
 
 
-def _source(label: str, path: Path | None, raw: Region | None, skeleton: Skeleton) -> Source:
+def _make_source(label: str, path: Path | None, raw: Region | None, skeleton: Skeleton) -> Source:
     if raw is None:
         size = len(skeleton.data) + sum(blob_size(blob) for blob in skeleton.blobs)
     else:

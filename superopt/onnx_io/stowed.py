@@ -13,76 +13,76 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from superopt.onnx_io.protos import bodies
+from superopt.onnx_io.protos import all_bodies
 
-_MARK = "superopt.packed:"  # begins a denotation, or the name of an attribute
-_INITIALIZER = f"{_MARK}initializer"
-_LIST = f"{_MARK}list:"  # begins the name of an attribute that is a long list
+_PACKED_PREFIX = "superopt.packed:"  # begins a denotation, or the name of an attribute
+_PACKED_INITIALIZER = f"{_PACKED_PREFIX}initializer"
+_PACKED_LIST_PREFIX = f"{_PACKED_PREFIX}list:"  # begins the name of an attribute that is a long list
 _SPARSE, _STRING = onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.STRING
 # Lists of ai.onnx's own operators are short, and many functions read them (Constant's are tensors).
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-LONG_LIST = 1024  # entries
+MAX_UNPACKED_ENTRIES = 1024  # entries
 
 
-def stow(model: onnx.ModelProto) -> None:
+def pack_unsupported(model: onnx.ModelProto) -> None:
     """Pack in place. Sparse initializers become Constant nodes before all others."""
-    for place in bodies(model):
+    for place in all_bodies(model):
         for n in place.body.node:
             for a in n.attribute:
                 if a.type == _SPARSE:
                     packed = a.sparse_tensor.SerializeToString()
                     a.ClearField("sparse_tensor")
-                    a.name, a.type, a.s = _MARK + a.name, _STRING, base64.b64encode(packed)
+                    a.name, a.type, a.s = _PACKED_PREFIX + a.name, _STRING, base64.b64encode(packed)
                 elif (
                     n.domain not in _DEFAULT_DOMAINS
-                    and max(len(a.floats), len(a.ints), len(a.strings)) > LONG_LIST
+                    and max(len(a.floats), len(a.ints), len(a.strings)) > MAX_UNPACKED_ENTRIES
                 ):
-                    name, packed = _LIST + a.name, a.SerializeToString()
+                    name, packed = _PACKED_LIST_PREFIX + a.name, a.SerializeToString()
                     a.Clear()
                     a.name, a.type, a.s = name, _STRING, base64.b64encode(packed)
         if isinstance(place.body, onnx.GraphProto):
-            _stow_initializers(place.body)
-    for kind in _types(model):
-        if _is_map(kind):
+            _pack_initializers(place.body)
+    for kind in _value_types(model):
+        if _has_map_type(kind):
             packed = kind.SerializeToString()
             kind.Clear()
             kind.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
-            kind.denotation = _MARK + base64.b64encode(packed).decode()
+            kind.denotation = _PACKED_PREFIX + base64.b64encode(packed).decode()
 
 
-def unstow(model: onnx.ModelProto) -> None:
+def unpack_unsupported(model: onnx.ModelProto) -> None:
     """Restore in place what `pack_unsupported` packed."""
-    for kind in _types(model):
-        if kind.denotation.startswith(_MARK):
-            packed = base64.b64decode(kind.denotation.removeprefix(_MARK))
+    for kind in _value_types(model):
+        if kind.denotation.startswith(_PACKED_PREFIX):
+            packed = base64.b64decode(kind.denotation.removeprefix(_PACKED_PREFIX))
             kind.Clear()
             kind.ParseFromString(packed)
-    for place in bodies(model):
+    for place in all_bodies(model):
         if isinstance(place.body, onnx.GraphProto):
-            _unstow_initializers(place.body)
+            _unpack_initializers(place.body)
         for n in place.body.node:
             for a in n.attribute:
-                if a.name.startswith(_LIST):
+                if a.name.startswith(_PACKED_LIST_PREFIX):
                     a.ParseFromString(base64.b64decode(a.s))
-                elif a.name.startswith(_MARK):
+                elif a.name.startswith(_PACKED_PREFIX):
                     a.sparse_tensor.ParseFromString(base64.b64decode(a.s))
                     a.ClearField("s")
-                    a.name, a.type = a.name.removeprefix(_MARK), _SPARSE
+                    a.name, a.type = a.name.removeprefix(_PACKED_PREFIX), _SPARSE
 
 
-def packed_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
+def unpack_sparse(name: str, text: str) -> onnx.SparseTensorProto | None:
     """Return the sparse tensor packed in a string attribute of this name, or None."""
-    if name not in (f"{_MARK}sparse_value", _INITIALIZER):
+    if name not in (f"{_PACKED_PREFIX}sparse_value", _PACKED_INITIALIZER):
         return None
     tensor = onnx.SparseTensorProto()
     tensor.ParseFromString(base64.b64decode(text))
     return tensor
 
 
-def proto_of(model: ir.Model) -> onnx.ModelProto:
+def to_model_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the ModelProto of an onnx_ir model, with packed parts restored."""
     proto = ir.to_proto(model)
-    unstow(proto)
+    unpack_unsupported(proto)
     return proto
 
 
@@ -91,7 +91,7 @@ def list_attribute(n: ir.Node, name: str) -> onnx.AttributeProto | None:
 
     Its entries are in `floats`, `ints` or `strings`, without a Python object for each.
     """
-    packed = n.attributes.get(_LIST + name)
+    packed = n.attributes.get(_PACKED_LIST_PREFIX + name)
     out = onnx.AttributeProto()
     if packed is not None:
         out.ParseFromString(base64.b64decode(packed.as_string()))
@@ -103,7 +103,7 @@ def list_attribute(n: ir.Node, name: str) -> onnx.AttributeProto | None:
     return out
 
 
-def _stow_initializers(graph: onnx.GraphProto) -> None:
+def _pack_initializers(graph: onnx.GraphProto) -> None:
     inputs = {v.name for v in graph.input}
     kept = [t for t in graph.sparse_initializer if t.values.name in inputs]
     moved = [t for t in graph.sparse_initializer if t.values.name not in inputs]
@@ -111,7 +111,7 @@ def _stow_initializers(graph: onnx.GraphProto) -> None:
     for t in moved:
         n = onnx.NodeProto(op_type="Constant", output=[t.values.name])
         packed = base64.b64encode(t.SerializeToString())
-        n.attribute.add(name=_INITIALIZER, type=_STRING, s=packed)
+        n.attribute.add(name=_PACKED_INITIALIZER, type=_STRING, s=packed)
         nodes.append(n)
     if nodes:
         nodes += graph.node
@@ -120,24 +120,24 @@ def _stow_initializers(graph: onnx.GraphProto) -> None:
         graph.sparse_initializer.extend(kept)
 
 
-def _unstow_initializers(graph: onnx.GraphProto) -> None:
-    for n in [n for n in graph.node if any(a.name == _INITIALIZER for a in n.attribute)]:
+def _unpack_initializers(graph: onnx.GraphProto) -> None:
+    for n in [n for n in graph.node if any(a.name == _PACKED_INITIALIZER for a in n.attribute)]:
         t = graph.sparse_initializer.add()
         t.ParseFromString(base64.b64decode(n.attribute[0].s))
         t.values.name = n.output[0]
         graph.node.remove(n)
 
 
-def _types(model: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
+def _value_types(model: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
     """Yield the types of values in the graph, its functions and subgraphs."""
-    for place in bodies(model):
+    for place in all_bodies(model):
         infos = list(place.body.value_info)
         if isinstance(place.body, onnx.GraphProto):
             infos += [*place.body.input, *place.body.output]
         yield from (info.type for info in infos)
 
 
-def _is_map(kind: onnx.TypeProto) -> bool:
+def _has_map_type(kind: onnx.TypeProto) -> bool:
     while True:
         match kind.WhichOneof("value"):
             case "map_type":

@@ -11,34 +11,34 @@ from dataclasses import dataclass, field
 import onnx
 
 from superopt.errors import ModelError
-from superopt.onnx_io.protos import Body, Place, bodies, node_name, places, subgraphs_of
+from superopt.onnx_io.protos import Body, NamedBody, all_bodies, node_label, top_level_bodies, node_subgraphs
 
-DEEPEST = 24  # subgraphs inside subgraphs; protobuf itself gives up at 33
-_COMPARED = 5000  # names, when looking for the one that was meant
+MAX_SUBGRAPH_DEPTH = 24  # subgraphs inside subgraphs; protobuf itself gives up at 33
+_MAX_COMPARED_NAMES = 5000  # names, when looking for the one that was meant
 
 
 @dataclass(slots=True, eq=False)
 class _Scope:
     """A body that encloses the node being checked."""
 
-    place: Place
+    place: NamedBody
     known: dict[str, str] = field(default_factory=dict)  # name -> what it is, for messages
-    at: int = 0  # the node that is being checked
+    node_index: int = 0  # the node that is being checked
 
 
 def check_names(model: onnx.ModelProto, label: str) -> None:
     """Raise ModelError for the first name that is undefined, used too early or defined twice."""
-    for place in places(model):
+    for place in top_level_bodies(model):
         _check_body((_Scope(place),), label)
 
 
 def check_depth(model: onnx.ModelProto, label: str) -> None:
     """Raise ModelError if subgraphs are nested deeper than MAX_SUBGRAPH_DEPTH."""
-    for place in bodies(model):
-        if place.depth > DEEPEST:
+    for place in all_bodies(model):
+        if place.depth > MAX_SUBGRAPH_DEPTH:
             raise ModelError(
                 f"{label}: subgraphs are nested too deep",
-                f"{place.name} is {place.depth} deep, and the limit is {DEEPEST}",
+                f"{place.name} is {place.depth} deep, and the limit is {MAX_SUBGRAPH_DEPTH}",
                 "unnest the control flow of the model",
             )
 
@@ -47,33 +47,33 @@ def _check_body(scopes: tuple[_Scope, ...], label: str) -> None:
     """Check the innermost scope, its subgraphs included."""
     scope = scopes[-1]
     body, where, known = scope.place.body, scope.place.name, scope.known
-    for role, names in _beginnings(body):
+    for role, names in _initial_names(body):
         for name in names:
             if known.get(name) == role:
-                raise _twice(label, where, name, f"it is the name of two {role}s")
+                raise _duplicate_error(label, where, name, f"it is the name of two {role}s")
             known.setdefault(name, role)
-    for scope.at, node in enumerate(body.node):
+    for scope.node_index, node in enumerate(body.node):
         for name in node.input:
             if name and not any(name in outer.known for outer in scopes):
-                raise _unknown(scopes, name, label)
-        for place in subgraphs_of(node, scope.place.depth) if node.attribute else ():
+                raise _unknown_name_error(scopes, name, label)
+        for place in node_subgraphs(node, scope.place.depth) if node.attribute else ():
             _check_body((*scopes, _Scope(place)), label)
-        this = f"node {node_name(node)}"
+        this = f"node {node_label(node)}"
         for name in node.output:
             for outer in scopes if name else ():
                 if (before := outer.known.get(name)) is not None:
-                    raise _twice(label, where, name, f"{before} and {this} both give it")
+                    raise _duplicate_error(label, where, name, f"{before} and {this} both give it")
             known[name] = this
-    for name in _ends(body):
+    for name in _output_names(body):
         if name not in known:
             raise ModelError(
                 f"{label}: output {name!r} of {where} is not produced",
-                _alike(name, known) or f"none of its {len(body.node)} nodes has such an output",
+                _suggestion(name, known) or f"none of its {len(body.node)} nodes has such an output",
                 "export the model again, or name an output that a node produces",
             )
 
 
-def _beginnings(body: Body) -> list[tuple[str, Iterable[str]]]:
+def _initial_names(body: Body) -> list[tuple[str, Iterable[str]]]:
     """Return the names defined before the first node, by their role."""
     if isinstance(body, onnx.FunctionProto):
         return [("input", body.input)]
@@ -84,13 +84,13 @@ def _beginnings(body: Body) -> list[tuple[str, Iterable[str]]]:
     ]
 
 
-def _ends(body: Body) -> list[str]:
+def _output_names(body: Body) -> list[str]:
     if isinstance(body, onnx.FunctionProto):
         return list(body.output)
     return [info.name for info in body.output]
 
 
-def _twice(label: str, where: str, name: str, why: str) -> ModelError:
+def _duplicate_error(label: str, where: str, name: str, why: str) -> ModelError:
     return ModelError(
         f"{label}: {name!r} is given twice in {where}",
         why,
@@ -98,20 +98,20 @@ def _twice(label: str, where: str, name: str, why: str) -> ModelError:
     )
 
 
-def _unknown(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
+def _unknown_name_error(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
     """Return the error for a name that the node at scopes[-1] cannot read: a cycle, a wrong order,
     or an undefined name."""
     inner = scopes[-1]
-    reader = f"node {node_name(inner.place.body.node[inner.at])} of {inner.place.name}"
+    reader = f"node {node_label(inner.place.body.node[inner.node_index])} of {inner.place.name}"
     for scope in reversed(scopes):
         nodes = scope.place.body.node
         producer_of = {out: i for i, node in enumerate(nodes) for out in node.output if out}
         if name not in producer_of:
             continue
         producer = producer_of[name]
-        cycle = _path(scope, producer_of, producer, scope.at)
+        cycle = _cycle_path(scope, producer_of, producer, scope.node_index)
         if cycle is not None:
-            shown = [node_name(nodes[i]) for i in cycle]
+            shown = [node_label(nodes[i]) for i in cycle]
             if len(shown) > 6:
                 shown = [*shown[:3], "...", *shown[-2:]]
             return ModelError(
@@ -121,18 +121,18 @@ def _unknown(scopes: tuple[_Scope, ...], name: str, label: str) -> ModelError:
             )
         return ModelError(
             f"{label}: the nodes of {scope.place.name} are not in order",
-            f"{reader} reads {name!r}, which node {node_name(nodes[producer])} gives only later",
+            f"{reader} reads {name!r}, which node {node_label(nodes[producer])} gives only later",
             "sort the nodes topologically (onnx_ir's Graph.sort does)",
         )
     everything = {known: "" for scope in scopes for known in scope.known}
     return ModelError(
         f"{label}: {reader} reads {name!r}, which does not exist",
-        _alike(name, everything) or "no input, initializer or node has this name",
+        _suggestion(name, everything) or "no input, initializer or node has this name",
         "export the model again, or connect the input to a value of the graph",
     )
 
 
-def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> list[int] | None:
+def _cycle_path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> list[int] | None:
     """Return the nodes on a path from `goal` to `start`, each read by the one before, or None."""
     nodes = scope.place.body.node
     came_from = {start: start}
@@ -144,7 +144,7 @@ def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> 
             while path[-1] != start:
                 path.append(came_from[path[-1]])
             return path[::-1]
-        for name in _reads(nodes[index], scope.place.depth):
+        for name in _read_names(nodes[index], scope.place.depth):
             before = producer_of.get(name)
             if before is not None and before not in came_from:
                 came_from[before] = index
@@ -152,19 +152,19 @@ def _path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> 
     return None
 
 
-def _reads(node: onnx.NodeProto, depth: int) -> list[str]:
+def _read_names(node: onnx.NodeProto, depth: int) -> list[str]:
     """Return the node's inputs and all names read in its subgraphs."""
     names = list(node.input)
-    todo = subgraphs_of(node, depth)
+    todo = node_subgraphs(node, depth)
     while todo:
         place = todo.pop()
         for inner in place.body.node:
             names += inner.input
-            todo += subgraphs_of(inner, place.depth)
+            todo += node_subgraphs(inner, place.depth)
     return names
 
 
-def _alike(name: str, known: dict[str, str]) -> str:
+def _suggestion(name: str, known: dict[str, str]) -> str:
     """Return a suggestion for a misspelled name, or an empty string."""
-    near = difflib.get_close_matches(name, known, 1) if len(known) <= _COMPARED else []
+    near = difflib.get_close_matches(name, known, 1) if len(known) <= _MAX_COMPARED_NAMES else []
     return f"there is no such value; did you mean {near[0]!r}?" if near else ""

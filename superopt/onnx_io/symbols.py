@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from superopt.ir.syntax import is_plain
+from superopt.ir.syntax import is_plain_name
 from superopt.te.expr import Dim
 from superopt.te.node import Size
 
@@ -17,15 +17,15 @@ FileDim = int | str | None  # None: the file does not say, and gives it no name
 class Symbols:
     """The symbolic sizes of one model; `names` maps the file's names to ours."""
 
-    declared: frozenset[str]  # names in the file, none of which may be given to a nameless size
+    declared_names: frozenset[str]  # names in the file, none of which may be given to a nameless size
     names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
-    def named(self, text: str) -> Size:
+    def named_size(self, text: str) -> Size:
         """Return the size that the file calls `text`."""
         if text not in self.names:
             base = re.sub(r"\W", "_", text, flags=re.ASCII)
-            base = base if is_plain(base) else f"d_{base}"
+            base = base if is_plain_name(base) else f"d_{base}"
             name, n = base, 1
             while name in self._taken:
                 n += 1
@@ -34,23 +34,23 @@ class Symbols:
             self.names[text] = name
         return Size(self.names[text])
 
-    def nameless(self, value: str, axis: int) -> Size:
+    def unnamed_size(self, value: str, axis: int) -> Size:
         """Return a size for an axis without a name: a new one for each axis."""
         text = f"{value}_d{axis}"
-        while text in self.declared:
+        while text in self.declared_names:
             text += "_"
-        return self.named(text)
+        return self.named_size(text)
 
     def shape(self, dims: Sequence[FileDim] | None, value: str) -> tuple[Dim, ...] | None:
         """Return the shape that the file declares for `value`."""
         if dims is None:
             return None
         return tuple(
-            d if isinstance(d, int) else self.named(d) if d else self.nameless(value, axis)
+            d if isinstance(d, int) else self.named_size(d) if d else self.unnamed_size(value, axis)
             for axis, d in enumerate(dims)
         )
 
 
-def names_in(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:
+def dim_names(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:
     """Return the names of sizes in shapes of the file."""
     return frozenset(d for dims in shapes for d in dims or () if isinstance(d, str))

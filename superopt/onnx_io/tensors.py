@@ -13,18 +13,18 @@ import onnx_ir as oir
 from onnx import numpy_helper
 
 from superopt import guard
-from superopt.ir import graph as g
-from superopt.onnx_io.mapped import Region, region_of, tensor_of
+from superopt.ir import graph
+from superopt.onnx_io.mapped import Region, region_of, tensor_from_region
 from superopt.onnx_io.skeleton import stub_index
-from superopt.onnx_io.stowed import packed_sparse
+from superopt.onnx_io.stowed import unpack_sparse
 from superopt.onnx_io.types import dtype_of, onnx_dtype
 from superopt.te.dtype import DType, to_numpy
 from superopt.te.expr import TensorType
 
-DENSE_ELEMENTS = 1 << 24  # of a sparse tensor that is read as a dense one
-SMALL = 4096  # bytes below which a tensor is compared by content at once
-_PROBE = 1024  # bytes at three places that are compared before a whole tensor is read
-_POOLS = count()  # numbers of pools: an address would come back once a pool is gone
+MAX_DENSE_ELEMENTS = 1 << 24  # of a sparse tensor that is read as a dense one
+SMALL_TENSOR_BYTES = 4096  # bytes below which a tensor is compared by content at once
+_PROBE_BYTES = 1024  # bytes at three places that are compared before a whole tensor is read
+_POOL_NUMBERS = count()  # numbers of pools: an address would come back once a pool is gone
 
 
 class ConstantPool:
@@ -32,51 +32,51 @@ class ConstantPool:
     equal."""
 
     def __init__(self) -> None:
-        self.tensors: dict[g.Constant, oir.TensorProtocol] = {}
-        self._number = next(_POOLS)
-        self._made: dict[int, g.Constant] = {}
+        self.tensors: dict[graph.Constant, oir.TensorProtocol] = {}
+        self._number = next(_POOL_NUMBERS)
+        self._constants: dict[int, graph.Constant] = {}
         self._kept: list[oir.TensorProtocol] = []  # alive, so that id() is theirs alone
         self._groups: dict[object, int] = {}
 
-    def add(self, tensors: Iterable[oir.TensorProtocol]) -> None:
+    def announce(self, tensors: Iterable[oir.TensorProtocol]) -> None:
         """Announce tensors, so that equal ones among them are found."""
         for t in tensors:
             guard.check_time("reading a model")
             self._kept.append(t)
-            if t.nbytes > SMALL:
+            if t.nbytes > SMALL_TENSOR_BYTES:
                 probe = _probe(t)
                 self._groups[probe] = self._groups.get(probe, 0) + 1
 
-    def constant(self, t: oir.TensorProtocol) -> g.Constant:
+    def constant(self, t: oir.TensorProtocol) -> graph.Constant:
         """Return the constant of a tensor that was announced."""
-        made = self._made.get(id(t))
+        made = self._constants.get(id(t))
         if made is None:
             guard.check_time("reading a model")
             made = self._build(t)
-            self._made[id(t)] = made
+            self._constants[id(t)] = made
             self.tensors.setdefault(made, t)
         return made
 
-    def unshared(self, t: oir.TensorProtocol) -> g.Constant:
+    def unshared_constant(self, t: oir.TensorProtocol) -> graph.Constant:
         """Return a constant that is never merged with another: the file writes its tensor in
         another form."""
         self._kept.append(t)
         key = ("unshared", self._number, len(self._kept))
-        made = g.constant(
-            type=TensorType(dtype_of(t.dtype), dims_of(t)), key=key, load=t.numpy, nbytes=t.nbytes
+        made = graph.constant(
+            type=TensorType(dtype_of(t.dtype), tensor_dims(t)), key=key, load=t.numpy, nbytes=t.nbytes
         )
         self.tensors[made] = t
         return made
 
-    def of_array(self, values: np.ndarray, dtype: DType) -> g.Constant:
+    def array_constant(self, values: np.ndarray, dtype: DType) -> graph.Constant:
         """Return the constant of an array."""
-        made = g.constant(values.astype(to_numpy(dtype)))
-        self.tensors.setdefault(made, tensor_from(made))
+        made = graph.constant(values.astype(to_numpy(dtype)))
+        self.tensors.setdefault(made, tensor_from_constant(made))
         return made
 
-    def _build(self, t: oir.TensorProtocol) -> g.Constant:
+    def _build(self, t: oir.TensorProtocol) -> graph.Constant:
         dtype = dtype_of(t.dtype)
-        kind = TensorType(dtype, dims_of(t))
+        kind = TensorType(dtype, tensor_dims(t))
 
         def load() -> np.ndarray:
             array = t.numpy()
@@ -84,16 +84,16 @@ class ConstantPool:
                 array = array.astype(to_numpy(dtype))
             return array
 
-        if t.nbytes <= SMALL:
-            key: object = g.content_key(load())
+        if t.nbytes <= SMALL_TENSOR_BYTES:
+            key: object = graph.content_key(load())
         elif self._groups[_probe(t)] > 1:
-            key = (str(t.dtype), dims_of(t), _digest(t))
+            key = (str(t.dtype), tensor_dims(t), _digest(t))
         else:
-            key = ("tensor", self._number, len(self._made))
-        return g.constant(type=kind, key=key, load=load, nbytes=t.nbytes)
+            key = ("tensor", self._number, len(self._constants))
+        return graph.constant(type=kind, key=key, load=load, nbytes=t.nbytes)
 
 
-def literal(n: oir.Node) -> oir.TensorProtocol | None:
+def constant_node_tensor(n: oir.Node) -> oir.TensorProtocol | None:
     """Return the tensor of a Constant node; None for a sparse tensor, a reference to a function
     attribute, or several attributes.
 
@@ -125,19 +125,19 @@ def literal(n: oir.Node) -> oir.TensorProtocol | None:
             return None
 
 
-def sparse_literal(n: oir.Node) -> oir.TensorProtocol | None:
+def sparse_constant_node_tensor(n: oir.Node) -> oir.TensorProtocol | None:
     """Return the sparse tensor of a Constant node as a dense one; None if there is none, or if it
     has more than MAX_DENSE_ELEMENTS."""
     for a in n.attributes.values():
         if not a.is_ref() and a.type == oir.AttributeType.STRING:
-            sparse = packed_sparse(a.name, a.as_string())
-            return None if sparse is None else _dense(sparse)
+            sparse = unpack_sparse(a.name, a.as_string())
+            return None if sparse is None else _densify(sparse)
     return None
 
 
-def _dense(t: onnx.SparseTensorProto) -> oir.TensorProtocol | None:
+def _densify(t: onnx.SparseTensorProto) -> oir.TensorProtocol | None:
     shape = tuple(t.dims)
-    if math.prod(shape) > DENSE_ELEMENTS or stub_index(t.values) is not None:
+    if math.prod(shape) > MAX_DENSE_ELEMENTS or stub_index(t.values) is not None:
         return None
     values = numpy_helper.to_array(t.values)
     if values.dtype == object:
@@ -149,12 +149,12 @@ def _dense(t: onnx.SparseTensorProto) -> oir.TensorProtocol | None:
     return oir.Tensor(flat.reshape(shape), dtype=oir.DataType(t.values.data_type))
 
 
-def dims_of(t: oir.TensorProtocol) -> tuple[int, ...]:
+def tensor_dims(t: oir.TensorProtocol) -> tuple[int, ...]:
     """Return the static shape of a tensor."""
     return tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
 
 
-def tensor_from(c: g.Constant) -> oir.TensorProtocol:
+def tensor_from_constant(c: graph.Constant) -> oir.TensorProtocol:
     """Return the ONNX tensor of a constant; it is read lazily."""
     assert c.type.dtype is not None
     dtype = onnx_dtype(c.type.dtype)
@@ -165,22 +165,22 @@ def tensor_from(c: g.Constant) -> oir.TensorProtocol:
     return oir.StringTensor(flat, shape=shape)
 
 
-def renamed(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
+def rename_tensor(t: oir.TensorProtocol, name: str) -> oir.TensorProtocol:
     """Return the tensor under another name; a tensor in a file stays there."""
     about = (name, t.doc_string, dict(t.metadata_props))
     region = region_of(t)
     if region is not None:
-        return tensor_of(region, t.dtype, dims_of(t), *about)
+        return tensor_from_region(region, t.dtype, tensor_dims(t), *about)
     if t.dtype == oir.DataType.STRING:
         flat = [e if isinstance(e, bytes) else str(e).encode() for e in t.numpy().reshape(-1)]
-        shape = oir.Shape(dims_of(t))
+        shape = oir.Shape(tensor_dims(t))
         return oir.StringTensor(
             flat, shape=shape, name=name, doc_string=about[1], metadata_props=about[2]
         )
     return oir.LazyTensor(
         lambda: t,
         dtype=t.dtype,
-        shape=oir.Shape(dims_of(t)),
+        shape=oir.Shape(tensor_dims(t)),
         name=name,
         doc_string=about[1],
         metadata_props=about[2],
@@ -193,22 +193,22 @@ def _probe(t: oir.TensorProtocol) -> object:
     if region is None:
         flat = np.ascontiguousarray(t.numpy()).reshape(-1)
         if flat.dtype == object:
-            return (int(t.dtype), dims_of(t), tuple(map(str, flat[:16])))
+            return (int(t.dtype), tensor_dims(t), tuple(map(str, flat[:16])))
         view = flat.view(np.uint8).data
     else:
         view = region.view()
     middle = len(view) // 2
-    ends = bytes(view[:_PROBE]), bytes(view[middle : middle + _PROBE]), bytes(view[-_PROBE:])
+    ends = bytes(view[:_PROBE_BYTES]), bytes(view[middle : middle + _PROBE_BYTES]), bytes(view[-_PROBE_BYTES:])
     if region is not None:  # else what the system read around these pieces stays in memory
         region.backing.release(region.offset, region.size)
-    return (int(t.dtype), dims_of(t), ends)
+    return (int(t.dtype), tensor_dims(t), ends)
 
 
 def _digest(t: oir.TensorProtocol) -> bytes:
     digest = hashlib.sha256()
     region: Region | None = region_of(t)
     if region is not None:
-        region.update(digest)  # a piece at a time: memory stays small
+        region.update_hash(digest)  # a piece at a time: memory stays small
     elif t.dtype == oir.DataType.STRING:
         digest.update(repr(t.numpy().tolist()).encode())
     else:

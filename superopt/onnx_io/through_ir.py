@@ -11,26 +11,26 @@ import onnx_ir as ir
 from superopt import guard
 from superopt.errors import ModelError, OutOfTime
 from superopt.onnx_io import wire
-from superopt.onnx_io.external import region_in
-from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_of
-from superopt.onnx_io.protos import tensors
-from superopt.onnx_io.skeleton import SMALL, STRIPPED, Blob, Skeleton, completed
-from superopt.onnx_io.stowed import proto_of, stow
+from superopt.onnx_io.external import open_region
+from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_from_region
+from superopt.onnx_io.protos import stored_tensors
+from superopt.onnx_io.skeleton import MAX_INLINE_BYTES, STRIPPABLE_DTYPES, Blob, Skeleton, complete_skeleton
+from superopt.onnx_io.stowed import to_model_proto, pack_unsupported
 
 LEAST_SECONDS_PER_ENTRY: Final = 12e-6  # that onnx_ir takes for a node; measured 25e-6
 _TENSOR: Final = ir.AttributeType.TENSOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seat:
+class _TensorHolder:
     """A tensor of a model, and functions that replace and restore it."""
 
     tensor: ir.TensorProtocol
-    put: Callable[[ir.TensorProtocol], None]
+    assign: Callable[[ir.TensorProtocol], None]
     restore: Callable[[], None]
 
 
-def of_model(model: ir.Model, label: str) -> Skeleton:
+def skeleton_from_model(model: ir.Model, label: str) -> Skeleton:
     """Build a skeleton from an onnx_ir model, which is not changed.
 
     External tensors are looked up under their own base_dir. Raises ModelError if they are rejected,
@@ -39,33 +39,33 @@ def of_model(model: ir.Model, label: str) -> Skeleton:
     blobs: list[Blob] = []
     files: dict[str, dict[str, Backing]] = {}
     # onnx_ir serializes what the model holds, so for that long it holds stubs.
-    undo: list[_Seat] = []
+    undo: list[_TensorHolder] = []
     try:
-        for seat in list(_seats(model)):
-            if (new := _stub(seat.tensor, blobs, files, label)) is not None:
+        for seat in list(_tensor_holders(model)):
+            if (new := _make_stub(seat.tensor, blobs, files, label)) is not None:
                 undo.append(seat)
-                seat.put(new)
-        proto = proto_of(model)
+                seat.assign(new)
+        proto = to_model_proto(model)
         _drop_repeated_metadata(proto)
         data = proto.SerializeToString()
     except ModelError:
         raise
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
-        raise _unrepresentable(label, error) from error
+        raise _unrepresentable_error(label, error) from error
     finally:
         for seat in undo:
             seat.restore()
     found = {name: file for those in files.values() for name, file in those.items()}
-    return replace(completed(data, proto, blobs, None, label), files=found)
+    return replace(complete_skeleton(data, proto, blobs, None, label), files=found)
 
 
-def to_model(skeleton: Skeleton, label: str) -> ir.Model:
+def model_from_skeleton(skeleton: Skeleton, label: str) -> ir.Model:
     """Build the onnx_ir model, whose large tensors are views of the bytes in their files.
 
     Raises ModelError for what onnx_ir would drop or cannot represent.
     """
-    proto = skeleton.proto()
-    stow(proto)
+    proto = skeleton.new_proto()
+    pack_unsupported(proto)
     if proto.training_info or proto.graph.sparse_initializer:
         part = "training_info" if proto.training_info else "a sparse initializer"
         raise ModelError(
@@ -78,21 +78,21 @@ def to_model(skeleton: Skeleton, label: str) -> ir.Model:
     guard.require_time(entries * LEAST_SECONDS_PER_ENTRY, f"reading {label}", work)
     try:
         model = ir.from_proto(proto)
-        for seat in list(_seats(model)):
+        for seat in list(_tensor_holders(model)):
             guard.check_time(f"reading {label}")
             if isinstance(seat.tensor, ir.ExternalTensor):
-                index = int(str(seat.tensor.location).removeprefix(wire.STUB))
-                seat.put(_filled(seat.tensor, skeleton.blobs[index]))
+                index = int(str(seat.tensor.location).removeprefix(wire.STUB_PREFIX))
+                seat.assign(_fill_stub(seat.tensor, skeleton.blobs[index]))
     except OutOfTime:
         raise
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
-        raise _unrepresentable(label, error) from error
+        raise _unrepresentable_error(label, error) from error
     return model
 
 
 def _drop_repeated_metadata(proto: onnx.ModelProto) -> None:
     """Drop metadata that onnx_ir writes twice for tensors that it keeps as protos."""
-    for tensor, _, _ in tensors(proto):
+    for tensor, _, _ in stored_tensors(proto):
         if len(tensor.metadata_props) > 1:
             entries = {entry.key: entry.value for entry in tensor.metadata_props}
             del tensor.metadata_props[:]
@@ -100,24 +100,24 @@ def _drop_repeated_metadata(proto: onnx.ModelProto) -> None:
                 tensor.metadata_props.add(key=key, value=value)
 
 
-def _of_value(value: ir.Value, tensor: ir.TensorProtocol) -> _Seat:
+def _initializer_holder(value: ir.Value, tensor: ir.TensorProtocol) -> _TensorHolder:
     def put(new: ir.TensorProtocol) -> None:
         value.const_value = new
 
-    return _Seat(tensor, put, lambda: put(tensor))
+    return _TensorHolder(tensor, put, lambda: put(tensor))
 
 
-def _of_attribute(node: ir.Node, attribute: ir.Attr) -> _Seat:
+def _attribute_holder(node: ir.Node, attribute: ir.Attr) -> _TensorHolder:
     def put(new: ir.TensorProtocol) -> None:
         restore(ir.AttrTensor(attribute.name, new, doc_string=attribute.doc_string))
 
     def restore(old: ir.Attr = attribute) -> None:
         node.attributes[attribute.name] = old
 
-    return _Seat(attribute.as_tensor(), put, restore)
+    return _TensorHolder(attribute.as_tensor(), put, restore)
 
 
-def _seats(model: ir.Model) -> Iterator[_Seat]:
+def _tensor_holders(model: ir.Model) -> Iterator[_TensorHolder]:
     """Yield the dense tensors of the model."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     while graphs:
@@ -125,20 +125,20 @@ def _seats(model: ir.Model) -> Iterator[_Seat]:
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 if value.const_value is not None:
-                    yield _of_value(value, value.const_value)
+                    yield _initializer_holder(value, value.const_value)
         for node in graph:
             for attribute in node.attributes.values():
                 if attribute.is_ref():
                     continue
                 if attribute.type == _TENSOR:
-                    yield _of_attribute(node, attribute)
+                    yield _attribute_holder(node, attribute)
                 elif attribute.type == ir.AttributeType.GRAPH:
                     graphs.append(attribute.as_graph())
                 elif attribute.type == ir.AttributeType.GRAPHS:
                     graphs.extend(attribute.as_graphs())
 
 
-def _stub(
+def _make_stub(
     tensor: ir.TensorProtocol, blobs: list[Blob], files: dict[str, dict[str, Backing]], label: str
 ) -> ir.TensorProtocol | None:
     """Return the stub for a tensor, or None for a tensor that stays in the skeleton."""
@@ -148,7 +148,7 @@ def _stub(
         entries |= {"offset": str(tensor.offset)} if tensor.offset is not None else {}
         entries |= {"length": str(tensor.length)} if tensor.length is not None else {}
         base = str(tensor.base_dir)
-        blob = region_in(
+        blob = open_region(
             Path(base or "."),
             entries,
             size=tensor.nbytes,
@@ -156,18 +156,18 @@ def _stub(
             label=label,
             files=files.setdefault(base, {}),
         )
-        if blob.size <= SMALL:
-            return tensor_of(blob, tensor.dtype, _dims(tensor), *_about(tensor))
-    elif tensor.dtype.value not in STRIPPED or tensor.nbytes <= SMALL:
+        if blob.size <= MAX_INLINE_BYTES:
+            return tensor_from_region(blob, tensor.dtype, _dims(tensor), *_tensor_metadata(tensor))
+    elif tensor.dtype.value not in STRIPPABLE_DTYPES or tensor.nbytes <= MAX_INLINE_BYTES:
         return None
     elif isinstance(tensor, ir.TensorProtoTensor) and len(tensor.raw.raw_data) != tensor.nbytes:
         return None  # in another field, or damaged: left for the checks
     else:
         blob = region_of(tensor) or tensor
     blobs.append(blob)
-    name, doc_string, metadata = _about(tensor)
+    name, doc_string, metadata = _tensor_metadata(tensor)
     return ir.ExternalTensor(
-        f"{wire.STUB}{len(blobs) - 1}",
+        f"{wire.STUB_PREFIX}{len(blobs) - 1}",
         None,
         None,
         tensor.dtype,
@@ -178,11 +178,11 @@ def _stub(
     )
 
 
-def _filled(stub: ir.ExternalTensor, blob: Blob) -> ir.TensorProtocol:
+def _fill_stub(stub: ir.ExternalTensor, blob: Blob) -> ir.TensorProtocol:
     """Return the tensor that a stub stands for."""
-    name, doc_string, metadata = _about(stub)
+    name, doc_string, metadata = _tensor_metadata(stub)
     if isinstance(blob, Region):
-        return tensor_of(blob, stub.dtype, _dims(stub), name, doc_string, metadata)
+        return tensor_from_region(blob, stub.dtype, _dims(stub), name, doc_string, metadata)
     return ir.LazyTensor(
         lambda: blob,
         stub.dtype,
@@ -197,11 +197,11 @@ def _dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     return tuple(int(dim) for dim in tensor.shape.numpy())
 
 
-def _about(tensor: ir.TensorProtocol) -> tuple[str | None, str | None, dict[str, str]]:
+def _tensor_metadata(tensor: ir.TensorProtocol) -> tuple[str | None, str | None, dict[str, str]]:
     return tensor.name, tensor.doc_string, dict(tensor.metadata_props)
 
 
-def _unrepresentable(label: str, error: BaseException) -> ModelError:
+def _unrepresentable_error(label: str, error: BaseException) -> ModelError:
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -2,9 +2,9 @@
 
 from superopt import guard
 from superopt.errors import ModelError
-from superopt.onnx_io.calls import check_calls, check_size
-from superopt.onnx_io.checker import complaint
-from superopt.onnx_io.complaints import translated
+from superopt.onnx_io.calls import check_calls, check_expanded_size
+from superopt.onnx_io.checker import run_checker
+from superopt.onnx_io.complaints import to_model_error
 from superopt.onnx_io.declarations import check_tensors, check_types, check_versions
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.structure import check_depth, check_names
@@ -18,10 +18,10 @@ def validate(source: Source) -> None:
     hold. Custom domains and local functions are accepted.
     """
     label = source.label
-    model = source.skeleton.message
+    model = source.skeleton.shared_proto
     check_versions(model, label)
     check_depth(model, label)
-    nodes = check_size(model, label)
+    nodes = check_expanded_size(model, label)
     guard.check_time(f"reading {label}")
     check_types(model, label)
     check_tensors(model, source.skeleton.blobs, label)
@@ -29,19 +29,19 @@ def validate(source: Source) -> None:
     check_calls(model, label)
     data = source.skeleton.data
     seconds = 3 + nodes // 20_000 + len(data) // (20 << 20)
-    if (found := complaint(data, seconds)) is not None:
-        raise translated(found, model, label)
+    if (found := run_checker(data, seconds)) is not None:
+        raise to_model_error(found, model, label)
 
 
-def harmless(source: Source) -> bool:
+def is_structurally_valid(source: Source) -> bool:
     """True if the model is structurally valid: complete, of a feasible size, with all names
     defined, and with a path if it has external data. A runtime may accept such a model although
     ONNX's checker rejects it."""
-    label, model = source.label, source.skeleton.message
+    label, model = source.label, source.skeleton.shared_proto
     try:
         check_versions(model, label)
         check_depth(model, label)
-        check_size(model, label)
+        check_expanded_size(model, label)
         check_tensors(model, source.skeleton.blobs, label)
         check_names(model, label)
     except ModelError:

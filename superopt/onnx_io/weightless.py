@@ -20,12 +20,12 @@ import onnx.numpy_helper
 
 from superopt.errors import ModelError
 
-KEY = "weightless.initializers"
+STATISTICS_KEY = "weightless.initializers"
 
 Statistics = Mapping[str, object]
 
 
-def fill(source: str | Path | bytes) -> onnx.ModelProto:
+def draw_weights(source: str | Path | bytes) -> onnx.ModelProto:
     """Return the model at `source` (a path or the file's bytes) with its weights drawn.
 
     Graph, shapes and costs are those of the real model; its predictions are not. Raises ModelError
@@ -34,23 +34,23 @@ def fill(source: str | Path | bytes) -> onnx.ModelProto:
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     model = onnx.load_model_from_string(data)
     entries = {entry.key: entry.value for entry in model.metadata_props}
-    if KEY not in entries:
+    if STATISTICS_KEY not in entries:
         raise ModelError(
             "this model has no statistics to draw weights from",
-            f"its metadata has no entry {KEY!r}",
+            f"its metadata has no entry {STATISTICS_KEY!r}",
             "give a weightless model, or use this one as it is",
         )
-    statistics: dict[str, Statistics] = json.loads(entries.pop(KEY))
+    statistics: dict[str, Statistics] = json.loads(entries.pop(STATISTICS_KEY))
     del model.metadata_props[:]
     for key, value in entries.items():
         model.metadata_props.add(key=key, value=value)
     for name, row in statistics.items():
-        tensor = onnx.numpy_helper.from_array(_draw(name, row), name)
+        tensor = onnx.numpy_helper.from_array(_draw_initializer(name, row), name)
         model.graph.initializer.append(tensor)
     return model
 
 
-def _draw(name: str, row: Statistics) -> npt.NDArray[np.generic]:
+def _draw_initializer(name: str, row: Statistics) -> npt.NDArray[np.generic]:
     """Draw one initializer of the shape and dtype in its row, seeded by its name."""
     match row:
         case {
@@ -83,8 +83,8 @@ def demo_models() -> dict[str, Callable[[], onnx.ModelProto]]:
         for entry in folder.iterdir()
         if entry.name.endswith(".onnx")
     }
-    return {name: partial(_read, name) for name in sorted(found)}
+    return {name: partial(_draw_demo_model, name) for name in sorted(found)}
 
 
-def _read(name: str) -> onnx.ModelProto:
-    return fill((files("superopt") / "demo" / f"{name}.onnx").read_bytes())
+def _draw_demo_model(name: str) -> onnx.ModelProto:
+    return draw_weights((files("superopt") / "demo" / f"{name}.onnx").read_bytes())

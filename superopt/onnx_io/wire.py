@@ -21,12 +21,12 @@ from typing import Final, NamedTuple, TypeAlias
 from superopt import guard
 
 # A location no exporter writes.  The leading '#' tells onnx's checker that the data is in memory.
-STUB: Final = "#superopt/"
+STUB_PREFIX: Final = "#superopt/"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_DEEPEST = 100  # protobuf's own limit on nested messages
-_STORED_IN = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
-_OTHER_STORAGE = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
+_MAX_MESSAGE_DEPTH = 100  # protobuf's own limit on nested messages
+_DATA_FIELDS = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
+_UNUSUAL_DATA_FIELDS = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
 _FLOAT, _DOUBLE = 1, 11
 # Consecutive entries of AttributeProto's floats (7, fixed32), ints (8, varint) and strings (9, of
 # up to 127 bytes), each with its tag, as proto2 writes them. `*+` keeps no state for each entry.
@@ -68,7 +68,7 @@ class _Field(NamedTuple):
     value: int  # of a varint, else 0
 
 
-class _Kind(Enum):
+class _MessageKind(Enum):
     MODEL = auto()
     TRAINING = auto()
     GRAPH = auto()
@@ -79,13 +79,13 @@ class _Kind(Enum):
 
 
 # The fields through which tensors are reached, by onnx.proto's numbers.
-_CHILDREN: Final[dict[_Kind, dict[int, _Kind]]] = {
-    _Kind.MODEL: {7: _Kind.GRAPH, 20: _Kind.TRAINING, 25: _Kind.FUNCTION},
-    _Kind.TRAINING: {1: _Kind.GRAPH, 2: _Kind.GRAPH},
-    _Kind.GRAPH: {1: _Kind.NODE, 5: _Kind.TENSOR},
-    _Kind.FUNCTION: {7: _Kind.NODE, 11: _Kind.ATTRIBUTE},
-    _Kind.NODE: {5: _Kind.ATTRIBUTE},
-    _Kind.ATTRIBUTE: {5: _Kind.TENSOR, 6: _Kind.GRAPH, 10: _Kind.TENSOR, 11: _Kind.GRAPH},
+_CHILDREN: Final[dict[_MessageKind, dict[int, _MessageKind]]] = {
+    _MessageKind.MODEL: {7: _MessageKind.GRAPH, 20: _MessageKind.TRAINING, 25: _MessageKind.FUNCTION},
+    _MessageKind.TRAINING: {1: _MessageKind.GRAPH, 2: _MessageKind.GRAPH},
+    _MessageKind.GRAPH: {1: _MessageKind.NODE, 5: _MessageKind.TENSOR},
+    _MessageKind.FUNCTION: {7: _MessageKind.NODE, 11: _MessageKind.ATTRIBUTE},
+    _MessageKind.NODE: {5: _MessageKind.ATTRIBUTE},
+    _MessageKind.ATTRIBUTE: {5: _MessageKind.TENSOR, 6: _MessageKind.GRAPH, 10: _MessageKind.TENSOR, 11: _MessageKind.GRAPH},
 }
 
 _GRAPH, _NODE = 7, 1  # numbers of the fields ModelProto.graph and GraphProto.node
@@ -93,7 +93,7 @@ _Wanted: TypeAlias = Callable[[int, int], bool]
 _Edit: TypeAlias = Callable[[int, int], list[Piece] | None]
 
 
-def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[bytes, list[Span]]:
+def strip_tensors(data: memoryview, min_bytes: int, dtypes: Collection[int]) -> tuple[bytes, list[Span]]:
     """Return the skeleton of a ModelProto's bytes, and where the data of each stub is.
 
     Tensors of `dtypes` (TensorProto.DataType codes) with at least `min_bytes` bytes become stubs;
@@ -105,28 +105,28 @@ def strip(data: memoryview, at_least: int, dtypes: Collection[int]) -> tuple[byt
     def edit(start: int, end: int) -> list[Piece] | None:
         fields = []
         for field in _fields(data, start, end):
-            if field.number in _OTHER_STORAGE:  # perhaps as many fields as there are strings
+            if field.number in _UNUSUAL_DATA_FIELDS:  # perhaps as many fields as there are strings
                 return None  # unusual: left for protobuf and the checker to judge
             fields.append(field)
-        stored = [f for f in fields if f.number in _STORED_IN]
+        stored = [f for f in fields if f.number in _DATA_FIELDS]
         dtype = [f.value for f in fields if f.number == 2]
         if len(stored) != 1 or len(dtype) != 1 or dtype[0] not in dtypes:
             return None
         (field,) = stored
         packed = {4: {_FLOAT}, 10: {_DOUBLE}}.get(field.number, {dtype[0]})
-        if field.wire != _BYTES or field.end - field.start < at_least or dtype[0] not in packed:
+        if field.wire != _BYTES or field.end - field.start < min_bytes or dtype[0] not in packed:
             return None
-        stub = external_fields({"location": f"{STUB}{len(spans)}"})
+        stub = external_fields({"location": f"{STUB_PREFIX}{len(spans)}"})
         spans.append(Span(field.start, field.end - field.start))
         return [data[start : field.tag], data[field.end : end], stub]
 
-    pieces = _rewrite(data, 0, len(data), _Kind.MODEL, lambda a, b: b - a >= at_least, edit, 0)
+    pieces = _rewrite(data, 0, len(data), _MessageKind.MODEL, lambda a, b: b - a >= min_bytes, edit, 0)
     if pieces is None:
         return bytes(data), []
     return b"".join(p for p in pieces if not isinstance(p, Slot)), spans
 
 
-def count_nodes(data: memoryview, most: int) -> int:
+def count_nodes(data: memoryview, limit: int) -> int:
     """Count the nodes of the main graph in a ModelProto's bytes, without subgraphs; stop above
     `limit`. Raises Malformed as `strip_tensors` does."""
     count = 0
@@ -135,19 +135,19 @@ def count_nodes(data: memoryview, most: int) -> int:
             continue
         for field in _fields(data, graph.start, graph.end):
             count += field.number == _NODE
-            if count > most:
+            if count > limit:
                 return count
     return count
 
 
-def restore(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[Piece]:
+def restore_tensors(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[Piece]:
     """Return the pieces of a ModelProto's bytes, made from a skeleton.
 
     `encode(i)` returns the fields that locate the data of stub i: `raw_fields` to inline it,
     `external_fields` to refer to another file.
     """
     data = memoryview(skeleton)
-    marker = STUB.encode()
+    marker = STUB_PREFIX.encode()
 
     def edit(start: int, end: int) -> list[Piece] | None:
         fields = list(_fields(data, start, end))
@@ -162,7 +162,7 @@ def restore(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -> list[P
     def wanted(start: int, end: int) -> bool:
         return skeleton.find(marker, start, end) >= 0
 
-    pieces = _rewrite(data, 0, len(data), _Kind.MODEL, wanted, edit, 0)
+    pieces = _rewrite(data, 0, len(data), _MessageKind.MODEL, wanted, edit, 0)
     return [data] if pieces is None else pieces
 
 
@@ -180,21 +180,21 @@ def external_fields(entries: dict[str, str]) -> bytes:
     return fields + _tag(14, _VARINT) + _varint(1)
 
 
-def size_of(pieces: Sequence[Piece]) -> int:
+def total_size(pieces: Sequence[Piece]) -> int:
     """Return the size in bytes of the file that these pieces form."""
     return sum(p.size if isinstance(p, Slot) else len(p) for p in pieces)
 
 
 def _rewrite(
-    data: memoryview, start: int, end: int, kind: _Kind, wanted: _Wanted, edit: _Edit, depth: int
+    data: memoryview, start: int, end: int, kind: _MessageKind, wanted: _Wanted, edit: _Edit, depth: int
 ) -> list[Piece] | None:
     """The message data[start:end] with `edit` applied to the tensors in it; None if unchanged."""
-    if depth > _DEEPEST:
-        raise Malformed(f"messages are nested more than {_DEEPEST} deep at byte {start}")
+    if depth > _MAX_MESSAGE_DEPTH:
+        raise Malformed(f"messages are nested more than {_MAX_MESSAGE_DEPTH} deep at byte {start}")
     guard.check_time("reading a model")
     children = _CHILDREN[kind]
     fields: Iterator[_Field] = _fields(data, start, end)
-    if kind is _Kind.ATTRIBUTE:
+    if kind is _MessageKind.ATTRIBUTE:
         found = list(_attribute_fields(data, start, end))
         if sum(f.number == 5 for f in found) > 1:
             return None  # protobuf merges the two into one tensor: leave that to it
@@ -205,13 +205,13 @@ def _rewrite(
         child = children.get(field.number) if field.wire == _BYTES else None
         if child is None or not wanted(field.start, field.end):
             continue
-        if child is _Kind.TENSOR:
+        if child is _MessageKind.TENSOR:
             new = edit(field.start, field.end)
         else:
             new = _rewrite(data, field.start, field.end, child, wanted, edit, depth + 1)
         if new is None:
             continue
-        header = _tag(field.number, _BYTES) + _varint(size_of(new))
+        header = _tag(field.number, _BYTES) + _varint(total_size(new))
         pieces += [data[kept : field.tag], header, *new]
         kept = field.end
     if not pieces:

@@ -14,46 +14,46 @@ import onnx_ir as ir
 
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io import wire
-from superopt.onnx_io.atomic import NewFile, new_files, target_of
+from superopt.onnx_io.atomic import NewFile, atomic_files, resolve_target
 from superopt.onnx_io.mapped import Backing, map_file
-from superopt.onnx_io.protos import bodies
+from superopt.onnx_io.protos import all_bodies
 from superopt.onnx_io.skeleton import (
     PROTOBUF_LIMIT,
     Skeleton,
     blob_size,
     copy_blob,
-    of_proto,
+    skeleton_from_proto,
     stub_index,
 )
-from superopt.onnx_io.source import Source, read
-from superopt.onnx_io.through_ir import of_model
+from superopt.onnx_io.source import Source, read_model
+from superopt.onnx_io.through_ir import skeleton_from_model
 
-_PAGE: Final = 4096  # alignment of large tensors in a data file, so that they can be mapped
+_PAGE_BYTES: Final = 4096  # alignment of large tensors in a data file, so that they can be mapped
 
 
-def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, like: Source) -> None:
+def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, original: Source) -> None:
     """Write `model`, derived from `original`, to `path`, which may be the path of `original`.
 
     Initializers go to `<path>.data` if those of `original` were external, or if the model would
     exceed 2 GB; never to a data file of `original`, unless `original` itself is overwritten. Raises
     UsageError if the file cannot be written; ValueError if IR version or opset imports differ.
     """
-    target = target_of(path)
+    target = resolve_target(path)
     if isinstance(model, onnx.ModelProto):
-        skeleton, _ = of_proto(model, like.folder, target.name)
+        skeleton, _ = skeleton_from_proto(model, original.folder, target.name)
     else:
-        skeleton = of_model(model, target.name)
-    _check_versions(skeleton.message, like.skeleton.message)
+        skeleton = skeleton_from_model(model, target.name)
+    _check_versions(skeleton.shared_proto, original.skeleton.shared_proto)
     sizes = [blob_size(blob) for blob in skeleton.blobs]
-    pieces = wire.restore(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
-    with new_files() as new:
-        if like.has_external_data or wire.size_of(pieces) > PROTOBUF_LIMIT:
-            data = new(_data_file(target, like))
-            pieces = _with_data(skeleton, sizes, data)
-            if wire.size_of(pieces) > PROTOBUF_LIMIT:
+    pieces = wire.restore_tensors(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
+    with atomic_files() as new:
+        if original.has_external_data or wire.total_size(pieces) > PROTOBUF_LIMIT:
+            data = new(_data_path(target, original))
+            pieces = _write_data_file(skeleton, sizes, data)
+            if wire.total_size(pieces) > PROTOBUF_LIMIT:
                 raise ModelError(
                     f"{target.name} is too large for protobuf",
-                    f"without its initializers it has {wire.size_of(pieces)} bytes still",
+                    f"without its initializers it has {wire.total_size(pieces)} bytes still",
                     "make initializers of the tensors in Constant nodes",
                 )
         model_file = new(target)
@@ -70,27 +70,27 @@ def copy_unchanged(source: Source, path: str | Path) -> None:
     Raises UsageError if the file cannot be written, or if another model's data file would be
     overwritten.
     """
-    target = target_of(path)
+    target = resolve_target(path)
     if source.raw is None:
-        write_model(source.model, path, like=source)
+        write_model(source.model, path, original=source)
         return
-    if source.path is not None and _same(target, source.path):
+    if source.path is not None and _is_same_file(target, source.path):
         return
-    beside = source.folder is not None and _same(target.parent, source.folder)
-    with new_files() as new:
+    beside = source.folder is not None and _is_same_file(target.parent, source.folder)
+    with atomic_files() as new:
         for location, backing in source.skeleton.files.items():
-            if not beside and _needed(target, location, backing):
+            if not beside and _needs_copy(target, location, backing):
                 (target.parent / location).parent.mkdir(parents=True, exist_ok=True)
-                backing.whole().copy_to(new(target.parent / location).file)
+                backing.full_region().copy_to(new(target.parent / location).file)
         source.raw.copy_to(new(target).file)
 
 
-def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[wire.Piece]:
+def _write_data_file(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[wire.Piece]:
     """Write the large initializers to a data file; return the pieces of the model that refers to
     it."""
     initializers = {
         index
-        for place in bodies(skeleton.message)
+        for place in all_bodies(skeleton.shared_proto)
         if isinstance(place.body, onnx.GraphProto)
         for tensor in place.body.initializer
         if (index := stub_index(tensor)) is not None
@@ -99,13 +99,13 @@ def _with_data(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[
     def encode(index: int) -> list[wire.Piece]:
         if index not in initializers:  # in an attribute, where runtimes do not look for files
             return wire.raw_fields(index, sizes[index])
-        offset = -(-data.file.tell() // _PAGE) * _PAGE
+        offset = -(-data.file.tell() // _PAGE_BYTES) * _PAGE_BYTES
         data.file.seek(offset)
         copy_blob(skeleton.blobs[index], data.file)
         entries = {"location": data.target.name, "offset": offset, "length": sizes[index]}
         return [wire.external_fields({key: str(value) for key, value in entries.items()})]
 
-    return wire.restore(skeleton.data, encode)
+    return wire.restore_tensors(skeleton.data, encode)
 
 
 def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
@@ -118,21 +118,21 @@ def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
         )
 
 
-def _data_file(target: Path, like: Source) -> Path:
+def _data_path(target: Path, original: Source) -> Path:
     """Return the path of the data file: beside the model, and not over data that `original`
     needs."""
-    overwritten = like.path is not None and _same(target, like.path)
-    kept = [] if overwritten else [Path(file.name) for file in like.skeleton.files.values()]
+    overwritten = original.path is not None and _is_same_file(target, original.path)
+    kept = [] if overwritten else [Path(file.name) for file in original.skeleton.files.values()]
     number = 0
     while True:
         name = f"{target.name}.{number}.data" if number else f"{target.name}.data"
         candidate = target.with_name(name)
-        if not any(_same(candidate, path) for path in kept):
+        if not any(_is_same_file(candidate, path) for path in kept):
             return candidate
         number += 1
 
 
-def _needed(target: Path, location: str, backing: Backing) -> bool:
+def _needs_copy(target: Path, location: str, backing: Backing) -> bool:
     """True if a data file must be written. Raises UsageError if another file has its path."""
     path = target.parent / location
     if not path.exists():
@@ -140,10 +140,10 @@ def _needed(target: Path, location: str, backing: Backing) -> bool:
     if path.is_file() and path.stat().st_size == len(backing.view):
         with path.open("rb") as file:
             there = map_file(path, file.fileno())
-        if there.whole().digest() == backing.whole().digest():
+        if there.full_region().digest() == backing.full_region().digest():
             return False
     with contextlib.suppress(ModelError):
-        if location in read(target).skeleton.files:
+        if location in read_model(target).skeleton.files:
             return True  # it belongs to the model that is overwritten
     raise UsageError(
         f"{path} would be overwritten",
@@ -152,7 +152,7 @@ def _needed(target: Path, location: str, backing: Backing) -> bool:
     )
 
 
-def _same(a: Path, b: Path) -> bool:
+def _is_same_file(a: Path, b: Path) -> bool:
     try:
         return os.path.samefile(a, b)
     except OSError:

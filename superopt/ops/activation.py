@@ -7,24 +7,24 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from superopt.ir.op import InferError, Op, op
-from superopt.ops.common import at, broadcast
-from superopt.ops.scalar import expect, number, single, singles, widened
-from superopt.te.assume import alike
+from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.scalar import expect_kinds, attribute_constant, round_to_float32, canonical_floats, widen
+from superopt.te.assume import are_shapes_equal
 from superopt.te.expr import Tensor, apply, cast, compute, const, select
 from superopt.te.node import Expr
 
 
-def _each(name: str, x: Tensor, fn: Callable[[Expr], Expr], kinds: str = "f") -> Tensor:
+def _map_elements(name: str, x: Tensor, fn: Callable[[Expr], Expr], kinds: str = "f") -> Tensor:
     """Apply `fn` to each element in accumulation precision and round to the element type of `x`."""
-    expect(name, kinds, x)
-    return compute(x.shape, lambda *i: cast(fn(widened(x[i])), x.dtype))
+    expect_kinds(name, kinds, x)
+    return compute(x.shape, lambda *i: cast(fn(widen(x[i])), x.dtype))
 
 
 def _activation(name: str, fn: Callable[[Expr], Expr], since: int, doc: str) -> Op:
     """An activation without attributes."""
 
     def element(x: Tensor) -> Tensor:
-        return _each(name, x, fn)
+        return _map_elements(name, x, fn)
 
     element.__doc__ = doc
     return op(name, example="f32[2,3]", laws="elementwise", since=since)(element)
@@ -41,7 +41,7 @@ def _hard_sigmoid(x: Expr, alpha: float | Fraction, beta: float | Fraction) -> E
 
 @op("Relu", example="f32[2,3]", laws="elementwise")
 def relu(x: Tensor) -> Tensor:
-    expect("Relu", "uif", x)
+    expect_kinds("Relu", "uif", x)
     return compute(x.shape, lambda *i: apply("max", x[i], 0))
 
 
@@ -56,37 +56,37 @@ hard_swish = _activation(
 )
 
 
-@op("LeakyRelu", example="f32[2,3]", laws="elementwise", canonical=singles("alpha"))
-def leaky_relu(x: Tensor, *, alpha: float = single(0.01)) -> Tensor:
-    return _each("LeakyRelu", x, lambda e: select(e < 0, e * alpha, e))
+@op("LeakyRelu", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha"))
+def leaky_relu(x: Tensor, *, alpha: float = round_to_float32(0.01)) -> Tensor:
+    return _map_elements("LeakyRelu", x, lambda e: select(e < 0, e * alpha, e))
 
 
 @op("PRelu", example="f32[2,3] f32[3]", laws="elementwise", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    expect("PRelu", "uif", x)
-    if not alike(broadcast(x.shape, slope.shape), x.shape):
+    expect_kinds("PRelu", "uif", x)
+    if not are_shapes_equal(broadcast(x.shape, slope.shape), x.shape):
         raise InferError(f"PRelu: slope {slope.type} does not broadcast to {x.type}")
-    return compute(x.shape, lambda *i: select(x[i] < 0, at(slope, i) * x[i], x[i]))
+    return compute(x.shape, lambda *i: select(x[i] < 0, broadcast_element(slope, i) * x[i], x[i]))
 
 
-@op("Elu", example="f32[2,3]", laws="elementwise", canonical=singles("alpha"))
+@op("Elu", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha"))
 def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _each("Elu", x, lambda e: select(e < 0, (apply("exp", e) - 1) * alpha, e))
+    return _map_elements("Elu", x, lambda e: select(e < 0, (apply("exp", e) - 1) * alpha, e))
 
 
-@op("Selu", example="f32[2,3]", laws="elementwise", canonical=singles("alpha", "gamma"))
+@op("Selu", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha", "gamma"))
 def selu(
-    x: Tensor, *, alpha: float = single(1.67326319), gamma: float = single(1.05070102)
+    x: Tensor, *, alpha: float = round_to_float32(1.67326319), gamma: float = round_to_float32(1.05070102)
 ) -> Tensor:
     """gamma times Elu of alpha"""
 
     def element(e: Expr) -> Expr:
         return select(e < 0, (apply("exp", e) * alpha - alpha) * gamma, e * gamma)
 
-    return _each("Selu", x, element)
+    return _map_elements("Selu", x, element)
 
 
-@op("Celu", example="f32[2,3] alpha=2.0", laws="elementwise", since=12, canonical=singles("alpha"))
+@op("Celu", example="f32[2,3] alpha=2.0", laws="elementwise", since=12, canonical=canonical_floats("alpha"))
 def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))"""
 
@@ -94,17 +94,17 @@ def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
         below = (apply("exp", e / alpha) - 1) * alpha
         return apply("max", e, 0) + apply("min", below, 0)
 
-    return _each("Celu", x, element)
+    return _map_elements("Celu", x, element)
 
 
-@op("ThresholdedRelu", example="f32[2,3]", laws="elementwise", since=10, canonical=singles("alpha"))
+@op("ThresholdedRelu", example="f32[2,3]", laws="elementwise", since=10, canonical=canonical_floats("alpha"))
 def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _each("ThresholdedRelu", x, lambda e: select(e > alpha, e, 0))
+    return _map_elements("ThresholdedRelu", x, lambda e: select(e > alpha, e, 0))
 
 
-@op("HardSigmoid", example="f32[2,3]", laws="elementwise", canonical=singles("alpha", "beta"))
-def hard_sigmoid(x: Tensor, *, alpha: float = single(0.2), beta: float = 0.5) -> Tensor:
-    return _each("HardSigmoid", x, lambda e: _hard_sigmoid(e, alpha, beta))
+@op("HardSigmoid", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha", "beta"))
+def hard_sigmoid(x: Tensor, *, alpha: float = round_to_float32(0.2), beta: float = 0.5) -> Tensor:
+    return _map_elements("HardSigmoid", x, lambda e: _hard_sigmoid(e, alpha, beta))
 
 
 @op("Gelu", example=("f32[2,3]", 'f32[2,3] approximate="tanh"'), laws="elementwise", since=20)
@@ -121,39 +121,39 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
             mass = apply("erf", e / apply("sqrt", const(2, e.dtype)))
         return e * Fraction(1, 2) * (1 + mass)
 
-    return _each("Gelu", x, element)
+    return _map_elements("Gelu", x, element)
 
 
 def _swish(e: Expr, alpha: float) -> Expr:
     return e * apply("sigmoid", e if alpha == 1 else e * alpha)
 
 
-@op("Swish", example="f32[2,3]", laws="elementwise", since=24, canonical=singles("alpha"))
+@op("Swish", example="f32[2,3]", laws="elementwise", since=24, canonical=canonical_floats("alpha"))
 def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """x sigmoid(alpha x)"""
-    return _each("Swish", x, lambda e: _swish(e, alpha))
+    return _map_elements("Swish", x, lambda e: _swish(e, alpha))
 
 
-@op("SwiGLU", example="f32[2,3] f32[2,3]", laws="elementwise", since=28, canonical=singles("alpha"))
+@op("SwiGLU", example="f32[2,3] f32[2,3]", laws="elementwise", since=28, canonical=canonical_floats("alpha"))
 def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
     """b times Swish(a): a is the gate."""
-    expect("SwiGLU", "f", a, b)
-    if not alike(a.shape, b.shape):
+    expect_kinds("SwiGLU", "f", a, b)
+    if not are_shapes_equal(a.shape, b.shape):
         raise InferError(f"SwiGLU of {a.type} and {b.type}: the shapes differ")
-    return compute(a.shape, lambda *i: cast(_swish(widened(a[i]), alpha) * widened(b[i]), a.dtype))
+    return compute(a.shape, lambda *i: cast(_swish(widen(a[i]), alpha) * widen(b[i]), a.dtype))
 
 
-@op("Shrink", example="f32[2,3]", laws="elementwise", since=9, canonical=singles("bias", "lambd"))
+@op("Shrink", example="f32[2,3]", laws="elementwise", since=9, canonical=canonical_floats("bias", "lambd"))
 def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     if not x.dtype.is_float and lambd < 0:
         raise InferError(f"Shrink of {x.type} with a negative lambd {lambd}")
 
     def element(e: Expr) -> Expr:
-        shift = number(bias, e.dtype)
+        shift = attribute_constant(bias, e.dtype)
         # x > 1.5 is x > 1 on integers; -lambd is below every unsigned number
-        edge = number(lambd if e.dtype.is_float else math.floor(lambd), e.dtype)
+        edge = attribute_constant(lambd if e.dtype.is_float else math.floor(lambd), e.dtype)
         above = select(e > edge, e - shift, 0)
         return above if e.dtype.kind == "u" else select(e < -edge, e + shift, above)
 
-    return _each("Shrink", x, element, "uif")
+    return _map_elements("Shrink", x, element, "uif")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.layout import known
+from superopt.ops.layout import known_type
 from superopt.ops.sizes import floor_div
-from superopt.te import index as ix
-from superopt.te.assume import same
+from superopt.te import index
+from superopt.te.assume import are_sizes_equal
 from superopt.te.expr import Tensor, compute, product
 from superopt.te.node import Dim, Expr
 
 _MODES = ("DCR", "CRD")
 
 
-def _checked(name: str, types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
+def _check_attrs(name: str, types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
     block = attrs["blocksize"]
     whole = isinstance(block, Expr) or (isinstance(block, int) and block >= 1)
     if len(shape) != 4 or not whole:
@@ -24,22 +24,22 @@ def _checked(name: str, types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]
     return attrs
 
 
-def _to_space(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    return _checked("DepthToSpace", types, attrs)
+def _depth_to_space_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _check_attrs("DepthToSpace", types, attrs)
 
 
-def _to_depth(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    return _checked("SpaceToDepth", types, attrs)
+def _space_to_depth_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _check_attrs("SpaceToDepth", types, attrs)
 
 
-@op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_to_space)
+@op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_depth_to_space_attrs)
 def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Blocks of channels become squares; `mode`: whether the block (DCR) or the channel is
     outermost."""
     n, c, h, w = x.shape
     b, square = blocksize, product((blocksize, blocksize))
     depth = floor_div(c, square)
-    if not same(product((depth, square)), c):
+    if not are_sizes_equal(product((depth, square)), c):
         raise InferError(
             f"DepthToSpace of {x.type} by {b}: {c} channels are no multiple of {square}"
         )
@@ -49,10 +49,10 @@ def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
         channel = place * depth + k if mode == "DCR" else k * square + place
         return x[i, channel, y // b, z // b]
 
-    return compute((n, depth, ix.dim(ix.as_index(h) * b), ix.dim(ix.as_index(w) * b)), element)
+    return compute((n, depth, index.dim(index.as_index(h) * b), index.dim(index.as_index(w) * b)), element)
 
 
-@op("SpaceToDepth", example='f32[1,2,4,6] blocksize=2 mode="DCR"', laws="data", canonical=_to_depth)
+@op("SpaceToDepth", example='f32[1,2,4,6] blocksize=2 mode="DCR"', laws="data", canonical=_space_to_depth_attrs)
 def space_to_depth(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Squares become blocks of channels: the inverse of DepthToSpace."""
     n, c, h, w = x.shape

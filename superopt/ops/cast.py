@@ -31,19 +31,19 @@ class Overflow:
     """
 
     bound: int
-    tie: bool
-    infinite: bool
+    rounds_up_at_bound: bool
+    to_infinity: bool
 
 
 OVERFLOW = {
-    F8E4M3FN: Overflow(464, tie=False, infinite=False),
-    F8E4M3FNUZ: Overflow(248, tie=True, infinite=False),
-    F8E5M2: Overflow(61440, tie=True, infinite=True),
-    F8E5M2FNUZ: Overflow(61440, tie=True, infinite=False),
+    F8E4M3FN: Overflow(464, rounds_up_at_bound=False, to_infinity=False),
+    F8E4M3FNUZ: Overflow(248, rounds_up_at_bound=True, to_infinity=False),
+    F8E5M2: Overflow(61440, rounds_up_at_bound=True, to_infinity=True),
+    F8E5M2FNUZ: Overflow(61440, rounds_up_at_bound=True, to_infinity=False),
 }
 
 
-def converted(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Expr:
+def convert(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Expr:
     """Convert `e` to `to`; an overflow of an 8-bit float saturates if `saturate`.
 
     Raises InferError for strings and complex numbers, whose conversions have no expression.
@@ -58,8 +58,8 @@ def converted(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Ex
         return cast(e, to)
     exact = e if e.dtype == F64 else cast(e, F32)
     size = apply("abs", exact)
-    over = compare("le", beyond.bound, size) if beyond.tie else compare("lt", beyond.bound, size)
-    if not beyond.infinite:
+    over = compare("le", beyond.bound, size) if beyond.rounds_up_at_bound else compare("lt", beyond.bound, size)
+    if not beyond.to_infinity:
         return select(over, const(float("nan"), to), cast(e, to))
     infinity = select(exact < 0, const(float("-inf"), to), const(float("inf"), to))
     return select(over, infinity, cast(e, to))
@@ -85,7 +85,7 @@ def _power_of_two(e: Expr, mode: str) -> Expr:
     return apply("bitcast", cast(select(nan, 255, rounded), U8), dtype=F8E8M0)
 
 
-def _settled(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _saturation_attrs(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: `saturate` and `round_mode` matter for some 8-bit floats only."""
     saturate, mode = int(bool(attrs["saturate"])), attrs["round_mode"]
     if target == F8E8M0 and not saturate:
@@ -95,17 +95,17 @@ def _settled(target: DType | None, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return attrs | {"saturate": saturate, "round_mode": mode if target == F8E8M0 else "up"}
 
 
-def _cast(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _cast_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     to = attrs["to"]
     if not isinstance(to, DType):
         raise InferError(f"Cast to {to}, which is no element type")
-    return _settled(to, attrs)
+    return _saturation_attrs(to, attrs)
 
 
-def _like(operand: int) -> Canonical:
+def _cast_like_attrs(operand: int) -> Canonical:
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         t = types[operand] if operand < len(types) else None
-        return _settled(None if t is None else t.dtype, attrs)
+        return _saturation_attrs(None if t is None else t.dtype, attrs)
 
     return canonical
 
@@ -115,11 +115,11 @@ def _like(operand: int) -> Canonical:
     example=("f32[2,3] to=i32", "i32[2,3] to=f16", "f32[2,3] to=f8e5m2 saturate=0"),
     laws="elementwise",
     since=6,
-    canonical=_cast,
+    canonical=_cast_attrs,
 )
 def cast_(x: Tensor, *, to: DType, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Each element converted: rounded to floats, truncated to integers, nonzero as a bool."""
-    return compute(x.shape, lambda *i: converted(x[i], to, bool(saturate), round_mode))
+    return compute(x.shape, lambda *i: convert(x[i], to, bool(saturate), round_mode))
 
 
 @op(
@@ -127,11 +127,11 @@ def cast_(x: Tensor, *, to: DType, saturate: int = 1, round_mode: str = "up") ->
     example="f32[2,3] i32[]",
     laws="elementwise",
     since=15,
-    canonical=_like(1),
+    canonical=_cast_like_attrs(1),
 )
 def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Cast to the element type of the second operand, whose elements say nothing."""
-    return compute(x.shape, lambda *i: converted(x[i], target.dtype, bool(saturate), round_mode))
+    return compute(x.shape, lambda *i: convert(x[i], target.dtype, bool(saturate), round_mode))
 
 
 @op("BitCast", example=("f32[2,3] to=i32", "i32[2,3] to=u32"), laws="elementwise", since=26)

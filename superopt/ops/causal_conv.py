@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from superopt.ir.op import InferError, op
-from superopt.ops.scalar import expect, widened
-from superopt.te import index as ix
+from superopt.ops.scalar import expect_kinds, widen
+from superopt.te import index
 from superopt.te.expr import Tensor, apply, cast, compute, const, reduce_sum, select
 from superopt.te.node import Expr
 
@@ -29,14 +29,14 @@ def causal_conv_with_state(
     The state holds the k - 1 inputs before the first; without one they are zero.
     """
     what = f"CausalConvWithState of {x.type} with {w.type}"
-    expect("CausalConvWithState", "f", x, w)
+    expect_kinds("CausalConvWithState", "f", x, w)
     if x.rank != 3 or w.rank != 3 or w.shape[:2] != (x.shape[1], 1) or x.dtype != w.dtype:
         raise InferError(f"{what}: it takes (batch, channels, length) and (channels, 1, k)")
     if activation not in ACTIVATIONS:
         raise InferError(f"{what}: activation {activation} is not one of {', '.join(ACTIVATIONS)}")
     batch, channels, length = x.shape
     k = w.shape[2]
-    before = ix.dim(ix.as_index(k) - 1)
+    before = index.dim(index.as_index(k) - 1)
     if past_state is not None and past_state.type.shape != (batch, channels, before):
         raise InferError(f"{what}: the state is {past_state.type}, not {before} long")
     if bias is not None and bias.shape != (channels,):
@@ -51,15 +51,15 @@ def causal_conv_with_state(
 
     def element(n: Expr, c: Expr, t: Expr) -> Expr:
         total = reduce_sum(
-            k, lambda j: widened(input_at(n, c, ix.as_index(t + j))) * widened(w[c, 0, j])
+            k, lambda j: widen(input_at(n, c, index.as_index(t + j))) * widen(w[c, 0, j])
         )
-        total = cast(total if bias is None else total + widened(bias[c]), x.dtype)
+        total = cast(total if bias is None else total + widen(bias[c]), x.dtype)
         if activation == "none":
             return total
-        wide = widened(total)
+        wide = widen(total)
         return cast(wide * apply("sigmoid", wide), x.dtype)
 
     state = compute(
-        (batch, channels, before), lambda n, c, t: input_at(n, c, ix.as_index(t + length))
+        (batch, channels, before), lambda n, c, t: input_at(n, c, index.as_index(t + length))
     )
     return compute((batch, channels, length), element), state

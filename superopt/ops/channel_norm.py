@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import chain
+from superopt.ops.common import chain_canonical
 from superopt.ops.norm import EPSILON, statistics
-from superopt.ops.scalar import expect, flags, single, singles, wide, widened
+from superopt.ops.scalar import expect_kinds, canonical_flags, round_to_float32, canonical_floats, accumulation_dtype, widen
 from superopt.ops.sizes import floor_div
-from superopt.te import index as ix
-from superopt.te.assume import alike, same
+from superopt.te import index
+from superopt.te.assume import are_shapes_equal, are_sizes_equal
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor, apply, cast, compute, product, reduce_sum
 from superopt.te.node import Dim, Expr
 
 
-def _per_channel(what: str, x: Tensor, *others: Tensor) -> None:
+def _check_per_channel(context: str, x: Tensor, *others: Tensor) -> None:
     """Raise InferError unless `x` is (batch, channels, ...) and each other operand (channels,)."""
-    expect(what, "f", x, *others)
+    expect_kinds(context, "f", x, *others)
     if x.rank < 2:
-        raise InferError(f"{what} of {x.type}: needs a batch and channels")
+        raise InferError(f"{context} of {x.type}: needs a batch and channels")
     for other in others:
-        if not alike(other.shape, (x.shape[1],)):
-            raise InferError(f"{what} of {x.type}: {other.type} is not one number a channel")
+        if not are_shapes_equal(other.shape, (x.shape[1],)):
+            raise InferError(f"{context} of {x.type}: {other.type} is not one number a channel")
 
 
-def _training(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _momentum_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: the momentum has no effect in inference."""
-    return attrs if attrs["training_mode"] else attrs | {"momentum": single(0.9)}
+    return attrs if attrs["training_mode"] else attrs | {"momentum": round_to_float32(0.9)}
 
 
 @op(
@@ -36,7 +36,7 @@ def _training(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         "f32[2,3,4,4] f32[3] f32[3] f32[3] f32[3] training_mode=1",
     ),
     since=7,
-    canonical=chain(singles("epsilon", "momentum"), flags("training_mode"), _training),
+    canonical=chain_canonical(canonical_floats("epsilon", "momentum"), canonical_flags("training_mode"), _momentum_attrs),
 )
 def batch_normalization(
     x: Tensor,
@@ -46,22 +46,22 @@ def batch_normalization(
     input_var: Tensor,
     *,
     epsilon: float = EPSILON,
-    momentum: float = single(0.9),
+    momentum: float = round_to_float32(0.9),
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
     """(x - mean) / sqrt(var + epsilon) * scale + b with the mean and variance that are given.
 
     In training mode they are those of `x`, and the running ones are further results.
     """
-    _per_channel("BatchNormalization", x, scale, b, input_mean, input_var)
-    kinds = {wide(t.dtype) for t in (x, scale, b, input_mean, input_var)}
+    _check_per_channel("BatchNormalization", x, scale, b, input_mean, input_var)
+    kinds = {accumulation_dtype(t.dtype) for t in (x, scale, b, input_mean, input_var)}
     kind = max(kinds, key=lambda d: d.bits)
     mean, var = input_mean, input_var
     running: list[Tensor] = []
     if training_mode:
         mean, var = _channel_statistics(x, kind)
         for old, new in ((input_mean, mean), (input_var, var)):
-            running.append(_moved(old, new, momentum))
+            running.append(_running_statistic(old, new, momentum))
 
     def element(*i: Expr) -> Expr:
         c = i[1]
@@ -83,33 +83,33 @@ def _channel_statistics(x: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
     return flat(mean), flat(var)
 
 
-def _moved(old: Tensor, new: Tensor, momentum: float) -> Tensor:
+def _running_statistic(old: Tensor, new: Tensor, momentum: float) -> Tensor:
     """Return the running statistic: old * momentum + new * (1 - momentum)."""
     keep, rest = momentum, 1 - momentum
     return compute(
         old.shape,
-        lambda c: cast(widened(old[c]) * keep + cast(new[c], wide(old.dtype)) * rest, old.dtype),
+        lambda c: cast(widen(old[c]) * keep + cast(new[c], accumulation_dtype(old.dtype)) * rest, old.dtype),
     )
 
 
 @op(
     "InstanceNormalization",
     example="f32[2,3,4,4] f32[3] f32[3]",
-    canonical=singles("epsilon"),
+    canonical=canonical_floats("epsilon"),
 )
 def instance_normalization(
     x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = EPSILON
 ) -> Tensor:
     """Mean 0 and variance 1 over the space of each instance and channel, then scale and bias."""
-    _per_channel("InstanceNormalization", x, scale, b)
-    kind = wide(x.dtype)
+    _check_per_channel("InstanceNormalization", x, scale, b)
+    kind = accumulation_dtype(x.dtype)
     mean, variance = statistics(x, tuple(range(2, x.rank)), kind)
     zeros = (0,) * (x.rank - 2)
 
     def element(*i: Expr) -> Expr:
         at: tuple[Expr | int, ...] = (i[0], i[1], *zeros)
         normal = (cast(x[i], kind) - mean[at]) / apply("sqrt", variance[at] + epsilon)
-        return cast(normal * widened(scale[i[1]]) + widened(b[i[1]]), x.dtype)
+        return cast(normal * widen(scale[i[1]]) + widen(b[i[1]]), x.dtype)
 
     return compute(x.shape, element)
 
@@ -118,7 +118,7 @@ def instance_normalization(
     "GroupNormalization",
     example="f32[2,6,3,3] f32[6] f32[6] num_groups=2",
     since=21,
-    canonical=singles("epsilon"),
+    canonical=canonical_floats("epsilon"),
 )
 def group_normalization(
     x: Tensor,
@@ -133,14 +133,14 @@ def group_normalization(
 
     Up to the scale all is computed in `stash_type`.
     """
-    _per_channel("GroupNormalization", x, scale, bias)
+    _check_per_channel("GroupNormalization", x, scale, bias)
     if not isinstance(stash_type, DType) or not stash_type.is_float:
         raise InferError(f"GroupNormalization computes in a float type, not in {stash_type}")
     batch, channels, *space = x.shape
     each = floor_div(channels, num_groups)
-    if not same(product((num_groups, each)), channels):
+    if not are_sizes_equal(product((num_groups, each)), channels):
         raise InferError(f"GroupNormalization of {x.type}: {num_groups} groups of {channels}")
-    total = cast(ix.as_index(product((each, *space))), stash_type)
+    total = cast(index.as_index(product((each, *space))), stash_type)
 
     def element_of(n: Expr, group: Expr, c: Expr, at: tuple[Expr, ...]) -> Expr:
         return cast(x[(n, group * each + c, *at)], stash_type)

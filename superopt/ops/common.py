@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
-from superopt.te.assume import judged, stretches
+from superopt.te.assume import has_size_oracle, are_sizes_broadcast_equal
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Const, Expr
 
@@ -24,10 +24,10 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             at = axis - rank + len(s)
             if at < 0 or s[at] == 1:
                 continue
-            if size != 1 and not judged() and (kept := _longer(size, s[at])) is not None:
+            if size != 1 and not has_size_oracle() and (kept := _uncut_size(size, s[at])) is not None:
                 size = kept
                 continue
-            if size != 1 and not stretches(size, s[at]):
+            if size != 1 and not are_sizes_broadcast_equal(size, s[at]):
                 shown = " and ".join(str(tuple(s)) for s in shapes)
                 raise InferError(f"shapes {shown} do not broadcast: {size} != {s[at]}")
             size = s[at]
@@ -35,7 +35,7 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(out)
 
 
-def _longer(a: Dim, b: Dim) -> Dim | None:
+def _uncut_size(a: Dim, b: Dim) -> Dim | None:
     """Return n if the sizes are n and min(n, c) with a constant c > 1, else None."""
     for n, cut in ((a, b), (b, a)):
         limits = cut.args if isinstance(cut, Apply) and cut.fn == "min" else ()
@@ -44,16 +44,16 @@ def _longer(a: Dim, b: Dim) -> Dim | None:
     return None
 
 
-def at(x: Tensor, index: Sequence[Expr]) -> Expr:
+def broadcast_element(x: Tensor, index: Sequence[Expr]) -> Expr:
     """Return the element of `x` that broadcasts to `index`."""
     tail = index[len(index) - x.rank :]
     return x[tuple(0 if n == 1 else i for n, i in zip(x.shape, tail, strict=True))]
 
 
-def positive(axis: Attr, rank: int, what: str = "axis") -> int:
+def normalize_axis(axis: Attr, rank: int, name: str = "axis") -> int:
     """Return `axis` counted from 0. Raises InferError if it is out of range."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
-        raise InferError(f"{what} {axis} is not in [-{rank}, {rank})")
+        raise InferError(f"{name} {axis} is not in [-{rank}, {rank})")
     return axis % rank if rank else 0
 
 
@@ -64,16 +64,16 @@ def rank_of(types: Types, operand: int = 0) -> int:
     return len(t.shape)
 
 
-def axis_from(operand: int = 0, key: str = "axis") -> Canonical:
+def canonical_axis(operand: int = 0, key: str = "axis") -> Canonical:
     """Canonical form: attribute `key` counts from 0 in the rank of an operand."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-        return attrs | {key: positive(attrs[key], rank_of(types, operand), key)}
+        return attrs | {key: normalize_axis(attrs[key], rank_of(types, operand), key)}
 
     return canonical
 
 
-def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> Canonical:
+def canonical_axes(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> Canonical:
     """Canonical form: the axes sorted, from 0; None becomes all of them."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -83,7 +83,7 @@ def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> 
             return attrs | {key: tuple(range(rank))} if all_if_none else attrs
         if not isinstance(given, tuple):
             raise InferError(f"{key} {given} is one number: ({given},) is a list of one")
-        axes = sorted(positive(a, rank, key) for a in given)
+        axes = sorted(normalize_axis(a, rank, key) for a in given)
         if len(set(axes)) != len(axes):
             raise InferError(f"{key} {given} names an axis twice in rank {rank}")
         return attrs | {key: tuple(axes)}
@@ -91,7 +91,7 @@ def axes_from(operand: int = 0, key: str = "axes", all_if_none: bool = True) -> 
     return canonical
 
 
-def chain(*steps: Callable[[Types, dict[str, Attr]], dict[str, Attr]]) -> Canonical:
+def chain_canonical(*steps: Callable[[Types, dict[str, Attr]], dict[str, Attr]]) -> Canonical:
     """Apply canonical forms one after the other."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Op, Types, op
-from superopt.ops.common import at, broadcast
-from superopt.ops.elementwise import COMMUTES, NUMBERS, pointwise
-from superopt.ops.scalar import expect, flags
+from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.elementwise import COMMUTATIVE_LAWS, NUMERIC_KINDS, pointwise
+from superopt.ops.scalar import expect_kinds, canonical_flags
 from superopt.te.dtype import BOOL
-from superopt.te.expr import Tensor, apply, both, compare, compute, const, select
+from superopt.te.expr import Tensor, apply, conjunction, compare, compute, const, select
 from superopt.te.node import Expr
 
 
@@ -16,24 +16,24 @@ def _comparison(name: str, fn: str, since: int, kinds: str, swap: bool = False) 
 
     @op(name, example="f32[2,3] f32[3]", laws=laws, since=since)
     def element(a: Tensor, b: Tensor) -> Tensor:
-        expect(name, kinds, a, b)
+        expect_kinds(name, kinds, a, b)
         x, y = (b, a) if swap else (a, b)
-        return compute(broadcast(a.shape, b.shape), lambda *i: compare(fn, at(x, i), at(y, i)))
+        return compute(broadcast(a.shape, b.shape), lambda *i: compare(fn, broadcast_element(x, i), broadcast_element(y, i)))
 
     return element
 
 
 equal = _comparison("Equal", "eq", 7, "buifs")
-less = _comparison("Less", "lt", 7, NUMBERS)
-less_or_equal = _comparison("LessOrEqual", "le", 12, NUMBERS)
-greater = _comparison("Greater", "lt", 7, NUMBERS, swap=True)
-greater_or_equal = _comparison("GreaterOrEqual", "le", 12, NUMBERS, swap=True)
+less = _comparison("Less", "lt", 7, NUMERIC_KINDS)
+less_or_equal = _comparison("LessOrEqual", "le", 12, NUMERIC_KINDS)
+greater = _comparison("Greater", "lt", 7, NUMERIC_KINDS, swap=True)
+greater_or_equal = _comparison("GreaterOrEqual", "le", 12, NUMERIC_KINDS, swap=True)
 
 
 def _logic(name: str, fn: str) -> Op:
-    @op(name, example="bool[2,3] bool[3]", laws=COMMUTES, since=7)
+    @op(name, example="bool[2,3] bool[3]", laws=COMMUTATIVE_LAWS, since=7)
     def element(a: Tensor, b: Tensor) -> Tensor:
-        expect(name, "b", a, b)
+        expect_kinds(name, "b", a, b)
         return pointwise(fn, a, b)
 
     return element
@@ -46,20 +46,20 @@ xor = _logic("Xor", "xor")
 
 @op("Not", example="bool[2,3]", laws="elementwise")
 def not_(x: Tensor) -> Tensor:
-    expect("Not", "b", x)
+    expect_kinds("Not", "b", x)
     return pointwise("not", x)
 
 
 @op("Where", example="bool[2,1] f32[2,3] f32[3]", laws="elementwise", since=9)
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    expect("Where by", "b", condition)
+    expect_kinds("Where by", "b", condition)
     shape = broadcast(condition.shape, x.shape, y.shape)
-    return compute(shape, lambda *i: select(at(condition, i), at(x, i), at(y, i)))
+    return compute(shape, lambda *i: select(broadcast_element(condition, i), broadcast_element(x, i), broadcast_element(y, i)))
 
 
 @op("IsNaN", example="f32[2,3]", laws="elementwise", since=9)
 def is_nan(x: Tensor) -> Tensor:
-    expect("IsNaN", "f", x)
+    expect_kinds("IsNaN", "f", x)
     return compute(x.shape, lambda *i: apply("isnan", x[i], dtype=BOOL))
 
 
@@ -68,10 +68,10 @@ def is_nan(x: Tensor) -> Tensor:
     example=("f32[2,3]", "f32[2,3] detect_negative=0"),
     laws="elementwise",
     since=10,
-    canonical=flags("detect_negative", "detect_positive"),
+    canonical=canonical_flags("detect_negative", "detect_positive"),
 )
 def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
-    expect("IsInf", "f", x)
+    expect_kinds("IsInf", "f", x)
 
     def element(*i: Expr) -> Expr:
         infinite = apply("isinf", x[i], dtype=BOOL)
@@ -79,20 +79,20 @@ def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> 
             case 1, 1:
                 return infinite
             case 1, 0:
-                return _expr(both(infinite, x[i] < 0))
+                return _as_expr(conjunction(infinite, x[i] < 0))
             case 0, 1:
-                return _expr(both(infinite, x[i] > 0))
+                return _as_expr(conjunction(infinite, x[i] > 0))
             case _:
                 return const(0, BOOL)
 
     return compute(x.shape, element)
 
 
-def _expr(guard: Expr | bool) -> Expr:
+def _as_expr(guard: Expr | bool) -> Expr:
     return const(guard, BOOL) if isinstance(guard, bool) else guard
 
 
-def _inference(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _dropout_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes of Dropout in inference: ratio and seed have no effect. Training mode
     has no expression."""
     if attrs["training_mode"] and attrs["ratio"] != 0:
@@ -100,7 +100,7 @@ def _inference(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return {"ratio": None, "training_mode": None, "seed": None}
 
 
-@op("Dropout", example="f32[2,3]", laws="elementwise data", since=10, canonical=_inference)
+@op("Dropout", example="f32[2,3]", laws="elementwise data", since=10, canonical=_dropout_attrs)
 def dropout(
     x: Tensor,
     *,

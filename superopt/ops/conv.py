@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
-from superopt.ops.layout import known
-from superopt.ops.precision import narrowed, wider
-from superopt.ops.sizes import at_most, floor_div
+from superopt.ops.layout import known_type
+from superopt.ops.precision import narrow_tensor, widen_tensor
+from superopt.ops.sizes import is_at_most, floor_div
 from superopt.ops.window import (
     Window,
     canonical_windows,
-    kernel_checked,
-    places,
-    seen,
+    check_kernel_shape,
+    element_indices,
+    is_inside,
     windows,
 )
-from superopt.te import index as ix
-from superopt.te.assume import alike, same
+from superopt.te import index
+from superopt.te.assume import are_shapes_equal, are_sizes_equal
 from superopt.te.dtype import INDEX
 from superopt.te.expr import (
     Dim,
@@ -31,7 +31,7 @@ from superopt.te.expr import (
 from superopt.te.node import Expr
 
 
-def checked_operands(
+def check_conv_operands(
     name: str, x: TensorType, w: TensorType, group: Attr, *, transposed: bool = False
 ) -> tuple[Dim, Dim, Dim]:
     """Return (groups, input channels per group, output channels per group). Raises InferError if
@@ -40,43 +40,43 @@ def checked_operands(
     assert xs is not None
     assert ws is not None
     what = f"{name} of x {x} with w {w}"
-    if not isinstance(group, (int, Expr)) or not at_most(1, group):
+    if not isinstance(group, (int, Expr)) or not is_at_most(1, group):
         raise InferError(f"{what}: {group} groups")
     if len(xs) < 3 or len(xs) != len(ws):
         raise InferError(f"{what}: ranks {len(xs)} and {len(ws)}")
     if transposed:
-        if not same(xs[1], ws[0]):
+        if not are_sizes_equal(xs[1], ws[0]):
             raise InferError(f"{what}: {xs[1]} channels != {ws[0]}")
         inner = floor_div(xs[1], group)
-        if not same(ix.dim(ix.as_index(inner) * group), xs[1]):
+        if not are_sizes_equal(index.dim(index.as_index(inner) * group), xs[1]):
             raise InferError(f"{what}: {xs[1]} channels in {group} groups")
         return group, inner, ws[1]
-    if not same(ix.dim(ix.as_index(ws[1]) * group), xs[1]):
+    if not are_sizes_equal(index.dim(index.as_index(ws[1]) * group), xs[1]):
         raise InferError(f"{what}: {xs[1]} channels in {group} groups != {ws[1]}")
     outer = floor_div(ws[0], group)
-    if not same(ix.dim(ix.as_index(outer) * group), ws[0]):
+    if not are_sizes_equal(index.dim(index.as_index(outer) * group), ws[0]):
         raise InferError(f"{what}: {ws[0]} output channels in {group} groups")
     return group, ws[1], outer
 
 
 def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
     """Raise InferError unless `b` has one element for each output channel."""
-    if b is not None and not alike(b.shape, (channels,)):
+    if b is not None and not are_shapes_equal(b.shape, (channels,)):
         raise InferError(f"{name} with bias {b.type} on {channels} output channels")
 
 
-def convolved(
+def convolution(
     x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[Dim, Dim, Dim], ws: Sequence[Window]
 ) -> Tensor:
     """Return the convolution in the element types of `x`, `w` and `b`, with zero padding."""
     group, inner, outer = groups
 
     def element(n: Expr, m: Expr, *o: Expr) -> Expr:
-        first = ix.as_index(m // outer * inner) if group != 1 else const(0, INDEX)
+        first = index.as_index(m // outer * inner) if group != 1 else const(0, INDEX)
 
         def term(c: Expr, *k: Expr) -> Expr:
-            value = x[(n, first + c, *places(ws, o, k))]
-            return select(seen(ws, o, k), value, const(0, x.dtype)) * w[(m, c, *k)]
+            value = x[(n, first + c, *element_indices(ws, o, k))]
+            return select(is_inside(ws, o, k), value, const(0, x.dtype)) * w[(m, c, *k)]
 
         total = reduce_sum((inner, *(v.size for v in ws)), term)
         return total if b is None else total + b[m]
@@ -84,15 +84,15 @@ def convolved(
     return compute((x.shape[0], w.shape[0], *(v.count for v in ws)), element, name="conv")
 
 
-def conv_canonical(name: str, w_operand: int = 1) -> Canonical:
+def canonical_conv(name: str, w_operand: int = 1) -> Canonical:
     """Canonical form of a convolution's attributes; see `canonical_windows`."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-        x, _ = known(types)
-        w, shape = known(types, w_operand)
-        checked_operands(name, x, w, attrs["group"])
+        x, _ = known_type(types)
+        w, shape = known_type(types, w_operand)
+        check_conv_operands(name, x, w, attrs["group"])
         what = f"{name} of x {x} with w {w}"
-        full = kernel_checked(what, attrs, shape[2:])
+        full = check_kernel_shape(what, attrs, shape[2:])
         return canonical_windows(what, x, full, shape[2:])
 
     return canonical
@@ -105,7 +105,7 @@ def conv_canonical(name: str, w_operand: int = 1) -> Canonical:
         "f32[2,4,7] f32[6,2,3] group=2 dilations=(2,)",
     ),
     laws="linear",
-    canonical=conv_canonical("Conv"),
+    canonical=canonical_conv("Conv"),
 )
 def conv(
     x: Tensor,
@@ -121,7 +121,7 @@ def conv(
 ) -> Tensor:
     """Sums of x[n, c, ...] times w[m, c / group, ...] under a sliding kernel, plus b[m]."""
     what = f"Conv of x {x.type} with w {w.type}"
-    groups = checked_operands("Conv", x.type, w.type, group)
+    groups = check_conv_operands("Conv", x.type, w.type, group)
     if x.dtype != w.dtype or (b is not None and b.dtype != x.dtype):
         raise InferError(f"{what}: dtypes differ")
     check_bias(what, w.shape[0], b)
@@ -136,5 +136,5 @@ def conv(
         pads=pads,
         auto_pad=auto_pad,
     )
-    bias = None if b is None else wider(b)
-    return narrowed(convolved(wider(x), wider(w), bias, groups, ws), x.dtype)
+    bias = None if b is None else widen_tensor(b)
+    return narrow_tensor(convolution(widen_tensor(x), widen_tensor(w), bias, groups, ws), x.dtype)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from functools import reduce
 
 from superopt.ir.op import InferError, Op, op
-from superopt.ops.common import at, broadcast
-from superopt.ops.scalar import expect, flags
-from superopt.te.assume import same
+from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.te.assume import are_sizes_equal
 from superopt.te.dtype import F64, I64, U64, DType
-from superopt.te.expr import Tensor, apply, both, cast, compute, const, select
+from superopt.te.expr import Tensor, apply, conjunction, cast, compute, const, select
 from superopt.te.node import Expr
 
-NUMBERS = "uif"
-COMMUTES = "elementwise commutative associative"
+NUMERIC_KINDS = "uif"
+COMMUTATIVE_LAWS = "elementwise commutative associative"
 
-DEEP = 64  # operands that are added one after the other
+MAX_FOLD_TERMS = 64  # operands that are added one after the other
 
 
 def pointwise(fn: str, *xs: Tensor) -> Tensor:
     """`fn` of the broadcast operands."""
-    return compute(broadcast(*(x.shape for x in xs)), lambda *i: apply(fn, *(at(x, i) for x in xs)))
+    return compute(broadcast(*(x.shape for x in xs)), lambda *i: apply(fn, *(broadcast_element(x, i) for x in xs)))
 
 
 def _unary(name: str, fn: str, since: int = 1, kinds: str = "f", laws: str = "") -> Op:
@@ -28,7 +28,7 @@ def _unary(name: str, fn: str, since: int = 1, kinds: str = "f", laws: str = "")
 
     @op(name, example=example, laws=f"elementwise {laws}", since=since)
     def element(x: Tensor) -> Tensor:
-        expect(name, kinds, x)
+        expect_kinds(name, kinds, x)
         return pointwise(fn, x)
 
     return element
@@ -39,18 +39,18 @@ def _binary(
 ) -> Op:
     @op(name, example=example, laws=laws, since=since)
     def element(a: Tensor, b: Tensor) -> Tensor:
-        expect(name, kinds, a, b)
+        expect_kinds(name, kinds, a, b)
         return pointwise(fn, a, b)
 
     return element
 
 
 def _variadic(name: str, fn: str, kinds: str) -> Op:
-    @op(name, example="f32[2,3] f32[3] f32[2,1]", laws=COMMUTES)
+    @op(name, example="f32[2,3] f32[3] f32[2,1]", laws=COMMUTATIVE_LAWS)
     def element(*xs: Tensor) -> Tensor:
-        expect(name, kinds, *xs)
+        expect_kinds(name, kinds, *xs)
         shape = broadcast(*(x.shape for x in xs))
-        return compute(shape, lambda *i: _fold(fn, [at(x, i) for x in xs]))
+        return compute(shape, lambda *i: _fold(fn, [broadcast_element(x, i) for x in xs]))
 
     return element
 
@@ -58,14 +58,14 @@ def _variadic(name: str, fn: str, kinds: str) -> Op:
 def _fold(fn: str, terms: list[Expr]) -> Expr:
     """Combine the terms by `fn`; many terms are combined in groups, to bound the depth of the
     expression."""
-    while len(terms) > DEEP:
-        terms = [_fold(fn, terms[n : n + DEEP]) for n in range(0, len(terms), DEEP)]
+    while len(terms) > MAX_FOLD_TERMS:
+        terms = [_fold(fn, terms[n : n + MAX_FOLD_TERMS]) for n in range(0, len(terms), MAX_FOLD_TERMS)]
     return reduce(lambda a, b: apply(fn, a, b), terms)
 
 
-abs_ = _unary("Abs", "abs", kinds=NUMBERS)
+abs_ = _unary("Abs", "abs", kinds=NUMERIC_KINDS)
 neg = _unary("Neg", "neg", kinds="if", laws="linear")
-sign = _unary("Sign", "sign", 9, NUMBERS)
+sign = _unary("Sign", "sign", 9, NUMERIC_KINDS)
 floor = _unary("Floor", "floor")
 ceil = _unary("Ceil", "ceil")
 round_ = _unary("Round", "round", 11)
@@ -88,33 +88,33 @@ erf = _unary("Erf", "erf", 9)
 sigmoid = _unary("Sigmoid", "sigmoid")
 bitwise_not = _unary("BitwiseNot", "bitnot", 18, "ui")
 
-add = _binary("Add", "add", 7, NUMBERS, "f32[2,3] f32[3]", COMMUTES)
-mul = _binary("Mul", "mul", 7, NUMBERS, "f32[2,3] f32[3]", COMMUTES)
-sub = _binary("Sub", "sub", 7, NUMBERS, "f32[2,3] f32[2,1]")
-div = _binary("Div", "div", 7, NUMBERS, "f32[2,3] f32[2,1]")
-bitwise_and = _binary("BitwiseAnd", "bitand", 18, "ui", "i32[2,3] i32[3]", COMMUTES)
-bitwise_or = _binary("BitwiseOr", "bitor", 18, "ui", "i32[2,3] i32[3]", COMMUTES)
-bitwise_xor = _binary("BitwiseXor", "bitxor", 18, "ui", "i32[2,3] i32[3]", COMMUTES)
+add = _binary("Add", "add", 7, NUMERIC_KINDS, "f32[2,3] f32[3]", COMMUTATIVE_LAWS)
+mul = _binary("Mul", "mul", 7, NUMERIC_KINDS, "f32[2,3] f32[3]", COMMUTATIVE_LAWS)
+sub = _binary("Sub", "sub", 7, NUMERIC_KINDS, "f32[2,3] f32[2,1]")
+div = _binary("Div", "div", 7, NUMERIC_KINDS, "f32[2,3] f32[2,1]")
+bitwise_and = _binary("BitwiseAnd", "bitand", 18, "ui", "i32[2,3] i32[3]", COMMUTATIVE_LAWS)
+bitwise_or = _binary("BitwiseOr", "bitor", 18, "ui", "i32[2,3] i32[3]", COMMUTATIVE_LAWS)
+bitwise_xor = _binary("BitwiseXor", "bitxor", 18, "ui", "i32[2,3] i32[3]", COMMUTATIVE_LAWS)
 
-max_ = _variadic("Max", "max", NUMBERS)
-min_ = _variadic("Min", "min", NUMBERS)
+max_ = _variadic("Max", "max", NUMERIC_KINDS)
+min_ = _variadic("Min", "min", NUMERIC_KINDS)
 sum_ = _variadic("Sum", "add", "f")
 
 
 @op("Mean", example="f32[2,3] f32[3] f32[2,1]", laws="elementwise commutative")
 def mean(*xs: Tensor) -> Tensor:
-    expect("Mean", "f", *xs)
+    expect_kinds("Mean", "f", *xs)
     shape = broadcast(*(x.shape for x in xs))
-    return compute(shape, lambda *i: _fold("add", [at(x, i) for x in xs]) / len(xs))
+    return compute(shape, lambda *i: _fold("add", [broadcast_element(x, i) for x in xs]) / len(xs))
 
 
 @op("Reciprocal", example="f32[2,3]", laws="elementwise")
 def reciprocal(x: Tensor) -> Tensor:
-    expect("Reciprocal", "f", x)
+    expect_kinds("Reciprocal", "f", x)
     return compute(x.shape, lambda *i: 1 / x[i])
 
 
-def _power(base: DType, exponent: DType) -> DType:
+def _power_dtype(base: DType, exponent: DType) -> DType:
     """Return the type in which a power is computed before it is rounded to the base's type."""
     if base == exponent or (base.is_float and not exponent.is_float):
         return base
@@ -126,11 +126,11 @@ def _power(base: DType, exponent: DType) -> DType:
 @op("Pow", example="f32[2,3] f32[3]", laws="elementwise", since=7)
 def pow_(x: Tensor, y: Tensor) -> Tensor:
     """x to the power y, of x's type: `int ** float` is computed in float64, then truncated."""
-    expect("Pow", NUMBERS, x, y)
-    kind = _power(x.dtype, y.dtype)
+    expect_kinds("Pow", NUMERIC_KINDS, x, y)
+    kind = _power_dtype(x.dtype, y.dtype)
     return compute(
         broadcast(x.shape, y.shape),
-        lambda *i: cast(apply("pow", cast(at(x, i), kind), cast(at(y, i), kind)), x.dtype),
+        lambda *i: cast(apply("pow", cast(broadcast_element(x, i), kind), cast(broadcast_element(y, i), kind)), x.dtype),
     )
 
 
@@ -139,11 +139,11 @@ def pow_(x: Tensor, y: Tensor) -> Tensor:
     example=("i32[2,3] i32[3]", "f32[2,3] f32[3] fmod=1"),
     laws="elementwise",
     since=10,
-    canonical=flags("fmod"),
+    canonical=canonical_flags("fmod"),
 )
 def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
     """The remainder: with the sign of the divisor, or of the dividend when `fmod` is 1."""
-    expect("Mod", NUMBERS, a, b)
+    expect_kinds("Mod", NUMERIC_KINDS, a, b)
     return pointwise("fmod" if fmod else "mod", a, b)
 
 
@@ -155,37 +155,37 @@ def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 )
 def bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     """Shifts by y bits; a y outside [0, bits) leaves only the sign's extension."""
-    expect("BitShift", "ui", x, y)
+    expect_kinds("BitShift", "ui", x, y)
     if direction not in ("LEFT", "RIGHT"):
         raise InferError(f"BitShift direction {direction!r} is neither LEFT nor RIGHT")
     fn = "shl" if direction == "LEFT" else "shr"
     bits = x.dtype.bits
 
     def element(*i: Expr) -> Expr:
-        value, by = at(x, i), at(y, i)
+        value, by = broadcast_element(x, i), broadcast_element(y, i)
         beyond: Expr = const(0, x.dtype)
         if direction == "RIGHT" and x.dtype.kind == "i":
             beyond = select(value < 0, -1, beyond)
-        fits = both(*((by >= 0,) if x.dtype.kind == "i" else ()), by < bits)
+        fits = conjunction(*((by >= 0,) if x.dtype.kind == "i" else ()), by < bits)
         return select(fits, apply(fn, value, by), beyond)
 
     return compute(broadcast(x.shape, y.shape), element)
 
 
-def _bound(x: Tensor | None, of: Tensor) -> Expr | None:
+def _clip_limit(x: Tensor | None, clipped: Tensor) -> Expr | None:
     """Return the limit of a Clip, which is a tensor of one element."""
     if x is None:
         return None
-    if not all(same(n, 1) for n in x.shape) or x.dtype != of.dtype:
-        raise InferError(f"Clip of {of.type} to a limit of {x.type}")
+    if not all(are_sizes_equal(n, 1) for n in x.shape) or x.dtype != clipped.dtype:
+        raise InferError(f"Clip of {clipped.type} to a limit of {x.type}")
     return x[(0,) * x.rank]
 
 
 @op("Clip", example="f32[2,3] f32[] f32[]", laws="elementwise", since=11)
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """min(max, max(x, min)): the upper limit wins, NaN stays."""
-    expect("Clip", NUMBERS, x)
-    low, high = _bound(min, x), _bound(max, x)
+    expect_kinds("Clip", NUMERIC_KINDS, x)
+    low, high = _clip_limit(min, x), _clip_limit(max, x)
 
     def element(*i: Expr) -> Expr:
         e: Expr = x[i]

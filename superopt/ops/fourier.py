@@ -9,30 +9,30 @@ import math
 from collections.abc import Callable
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import positive
-from superopt.ops.layout import known
-from superopt.ops.precision import narrowed, precise
-from superopt.ops.scalar import expect, flags
-from superopt.ops.sizes import floor_div, scalar, smaller
-from superopt.te import index as ix
+from superopt.ops.common import normalize_axis
+from superopt.ops.layout import known_type
+from superopt.ops.precision import narrow_tensor, to_float64
+from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.sizes import floor_div, single_size, min_size
+from superopt.te import index
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Dim, Tensor, apply, cast, compare, compute, const, reduce_sum, select
 from superopt.te.node import Expr
 
 
-def _wave(fn: str, times: Dim, bins: Dim, n: Dim, dtype: DType) -> Tensor:
+def _wave_table(fn: str, times: Dim, bins: Dim, n: Dim, dtype: DType) -> Tensor:
     """sin or cos of 2 pi t k / n, for t of `times` and k of `bins`."""
-    period = ix.as_index(n)
+    period = index.as_index(n)
 
     def element(t: Expr, k: Expr) -> Expr:
-        turns = cast(ix.mod(ix.as_index(t * k), period), dtype) / cast(period, dtype)
+        turns = cast(index.mod(index.as_index(t * k), period), dtype) / cast(period, dtype)
         return apply(fn, turns * (2 * math.pi))
 
     return compute((times, bins), element, name=fn)
 
 
-def _one_sided(n: Dim, onesided: int) -> Dim:
-    return ix.dim(ix.as_index(floor_div(n, 2)) + 1) if onesided else n
+def _bin_count(n: Dim, onesided: int) -> Dim:
+    return index.dim(index.as_index(floor_div(n, 2)) + 1) if onesided else n
 
 
 def _spectrum(
@@ -49,7 +49,7 @@ def _spectrum(
 
     `at(*lead, t, part)` is the signal, of one part (real) or two.
     """
-    cosine, sine = (_wave(fn, times, bins, n, dtype) for fn in ("cos", "sin"))
+    cosine, sine = (_wave_table(fn, times, bins, n, dtype) for fn in ("cos", "sin"))
 
     def summed(part: int, wave: Tensor, name: str) -> Tensor:
         return compute(
@@ -73,23 +73,23 @@ def _spectrum(
                 im + other_cos[k],
             )
         out = select(compare("eq", i[-1], const(0, INDEX)), re, im)
-        return out / cast(ix.as_index(n), dtype) if inverse else out
+        return out / cast(index.as_index(n), dtype) if inverse else out
 
     return compute((*lead, bins, 2), element, name="spectrum")
 
 
 def _dft_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """The axis from 0, and the length."""
-    t, shape = known(types)
-    attrs = flags("inverse", "onesided")(types, attrs)
+    t, shape = known_type(types)
+    attrs = canonical_flags("inverse", "onesided")(types, attrs)
     axis = attrs["axis"]
-    axis = positive(axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis, len(shape))
+    axis = normalize_axis(axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis, len(shape))
     if axis == len(shape) - 1 or shape[-1] not in (1, 2):
         raise InferError(f"DFT of {t} on axis {axis}: the last axis is 1 or 2, real and imaginary")
     if attrs["dft_length"] is not None:
-        length = scalar(attrs["dft_length"], "dft_length")
+        length = single_size(attrs["dft_length"], "dft_length")
     elif attrs["inverse"] and attrs["onesided"]:
-        length = ix.dim((ix.as_index(shape[axis]) - 1) * 2)
+        length = index.dim((index.as_index(shape[axis]) - 1) * 2)
     else:
         length = shape[axis]
     if isinstance(length, int) and length < 1:
@@ -117,9 +117,9 @@ def dft(
     The last axis is (real,) or (real, imaginary); `onesided` leaves out the conjugate half of the
     result or, in the inverse, of the operand.
     """
-    expect("DFT", "f", x)
+    expect_kinds("DFT", "f", x)
     assert dft_length is not None
-    n, signal = dft_length, precise(x)
+    n, signal = dft_length, to_float64(x)
     lead = (*x.shape[:axis], *x.shape[axis + 1 : -1])
 
     def at(*i: Expr | int) -> Expr:
@@ -130,11 +130,11 @@ def dft(
             raise InferError(f"DFT of {x.type}: the inverse of one side takes complex numbers")
         out = _real_inverse(lead, at, x.shape[axis], n, signal.dtype)
     else:
-        times, bins = smaller(x.shape[axis], n), _one_sided(n, onesided)
+        times, bins = min_size(x.shape[axis], n), _bin_count(n, onesided)
         out = _spectrum(lead, at, x.shape[-1], times, bins, n, inverse, signal.dtype)
     shape = (*x.shape[:axis], out.shape[-2], *x.shape[axis + 1 : -1], out.shape[-1])
     back = compute(shape, lambda *i: out[(*i[:axis], *i[axis + 1 : -1], i[axis], i[-1])])
-    return narrowed(back, x.dtype)
+    return narrow_tensor(back, x.dtype)
 
 
 def _real_inverse(
@@ -143,12 +143,12 @@ def _real_inverse(
     """The real signal of length n with the half spectrum `at(*lead, k, part)`, as (*lead, n, 1)."""
     if not isinstance(n, int):
         raise InferError(f"DFT: the inverse of one side to the symbolic length {n}")
-    bins = smaller(given, n // 2 + 1)
-    cosine, sine = (_wave(fn, bins, n, n, dtype) for fn in ("cos", "sin"))
+    bins = min_size(given, n // 2 + 1)
+    cosine, sine = (_wave_table(fn, bins, n, n, dtype) for fn in ("cos", "sin"))
 
     def weight(k: Expr) -> Expr:
         """2 for the bins whose conjugate is left out."""
-        alone = compare("eq", ix.mod(ix.as_index(k * 2), const(n, INDEX)), const(0, INDEX))
+        alone = compare("eq", index.mod(index.as_index(k * 2), const(n, INDEX)), const(0, INDEX))
         return select(alone, const(1, dtype), const(2, dtype))
 
     def element(*i: Expr) -> Expr:
@@ -163,12 +163,12 @@ def _real_inverse(
 
 def _stft_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """The length of a frame, which is the window's by default."""
-    t, shape = known(types)
-    attrs = flags("onesided")(types, attrs)
-    step = scalar(attrs["frame_step"], "frame_step")
+    t, shape = known_type(types)
+    attrs = canonical_flags("onesided")(types, attrs)
+    step = single_size(attrs["frame_step"], "frame_step")
     window = types[1].shape if len(types) > 1 and types[1] is not None else None
     if attrs["frame_length"] is not None:
-        length = scalar(attrs["frame_length"], "frame_length")
+        length = single_size(attrs["frame_length"], "frame_length")
     elif window:
         length = window[0]
     else:
@@ -196,23 +196,23 @@ def stft(
     onesided: int = 1,
 ) -> Tensor:
     """The transforms of the frames of a signal, weighted by `window`: (batch, frames, bins, 2)."""
-    expect("STFT", "f", signal, window)
+    expect_kinds("STFT", "f", signal, window)
     assert frame_length is not None
     parts = 1 if signal.rank == 2 else signal.shape[2]
     if onesided and parts != 1:
         raise InferError(f"STFT of {signal.type}: one side of the spectrum of complex numbers")
-    n, wide = frame_length, precise(signal)
-    weights = None if window is None else precise(window)
-    room = ix.dim(ix.as_index(signal.shape[1]) - n)
+    n, wide = frame_length, to_float64(signal)
+    weights = None if window is None else to_float64(window)
+    room = index.dim(index.as_index(signal.shape[1]) - n)
     if isinstance(room, int) and room < 0:
         raise InferError(f"STFT of {signal.type}: a frame of {n} does not fit")
-    frames = ix.dim(ix.as_index(floor_div(room, frame_step)) + 1)
+    frames = index.dim(index.as_index(floor_div(room, frame_step)) + 1)
 
     def at(b: Expr, f: Expr, t: Expr, part: int) -> Expr:
         where = b, f * frame_step + t
         value = wide[where] if signal.rank == 2 else wide[(*where, part)]
         return value if weights is None else value * weights[t]
 
-    lead, bins = (signal.shape[0], frames), _one_sided(n, onesided)
+    lead, bins = (signal.shape[0], frames), _bin_count(n, onesided)
     out = _spectrum(lead, at, parts, n, bins, n, 0, wide.dtype)
-    return narrowed(out, signal.dtype)
+    return narrow_tensor(out, signal.dtype)

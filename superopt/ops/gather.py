@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import axis_from, positive
-from superopt.ops.layout import known
+from superopt.ops.common import canonical_axis, normalize_axis
+from superopt.ops.layout import known_type
 from superopt.te.dtype import BOOL, I32, I64
 from superopt.te.expr import (
     Dim,
     Tensor,
     apply,
-    both,
+    conjunction,
     cast,
     compare,
     compute,
     const,
     gather,
-    inside,
+    in_range,
     product,
     ravel,
     reduce_max,
@@ -30,22 +30,22 @@ from superopt.te.node import Expr
 
 # A scatter compares every element with every update: above this the expression helps nobody, and
 # the node is better carried as it is.
-LARGEST_SCATTER = 1 << 24
-Place = tuple[Expr, ...]
-_NO = const(0, BOOL)
+MAX_SCATTER_COMPARISONS = 1 << 24
+Position = tuple[Expr, ...]
+_FALSE = const(0, BOOL)
 _NEUTRAL = {"add": 0, "mul": 1}
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
-def _indices(name: str, indices: Tensor) -> None:
+def _check_indices(name: str, indices: Tensor) -> None:
     if indices.dtype not in (I32, I64):
         raise InferError(f"{name}: indices are {indices.dtype}, not i32 or i64")
 
 
-@op("Gather", example="f32[5,3] i64[2,2] axis=0", canonical=axis_from())
+@op("Gather", example="f32[5,3] i64[2,2] axis=0", canonical=canonical_axis())
 def gather_(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """Slices of `x` along `axis`, one for each index."""
-    _indices("Gather", indices)
+    _check_indices("Gather", indices)
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     mid = axis + indices.rank
     return compute(
@@ -54,10 +54,10 @@ def gather_(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     )
 
 
-@op("GatherElements", example="f32[3,4] i64[2,4] axis=0", since=11, canonical=axis_from())
+@op("GatherElements", example="f32[3,4] i64[2,4] axis=0", since=11, canonical=canonical_axis())
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """The element at the same place as each index, but with that index on `axis`."""
-    _indices("GatherElements", indices)
+    _check_indices("GatherElements", indices)
     if x.rank != indices.rank:
         raise InferError(f"GatherElements of {x.type} at {indices.type}: ranks differ")
     return compute(
@@ -66,9 +66,9 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     )
 
 
-def _depth(name: str, x: Tensor, indices: Tensor, batch: int) -> int:
+def _index_depth(name: str, x: Tensor, indices: Tensor, batch: int) -> int:
     """How many axes of `x` an index tuple names."""
-    _indices(name, indices)
+    _check_indices(name, indices)
     last = indices.shape[-1] if indices.rank else 0
     if not isinstance(last, int) or not 0 < last <= x.rank - batch:
         raise InferError(f"{name} of {x.type} at {indices.type}: {last} indices in each tuple")
@@ -80,7 +80,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     """Slices of `x` at index tuples; the first `batch_dims` axes are those of `indices`, too."""
     if x.shape[:batch_dims] != indices.shape[:batch_dims]:
         raise InferError(f"GatherND of {x.type} at {indices.type}: batches differ")
-    depth = _depth("GatherND", x, indices, batch_dims)
+    depth = _index_depth("GatherND", x, indices, batch_dims)
     outer = indices.shape[:-1]
     named = x.shape[batch_dims : batch_dims + depth]
 
@@ -92,8 +92,8 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return compute((*outer, *x.shape[batch_dims + depth :]), element)
 
 
-def _scatter_mode(name: str, types: Types, attrs: dict[str, Attr]) -> None:
-    t, _ = known(types)
+def _check_scatter_mode(name: str, types: Types, attrs: dict[str, Attr]) -> None:
+    t, _ = known_type(types)
     if attrs["reduction"] != "none" and t.dtype is not None and not t.dtype.is_number:
         raise InferError(f"{name} of {t}: no {attrs['reduction']} of {t.dtype}")
     if attrs["reduction"] not in ("none", *_REDUCTIONS):
@@ -101,28 +101,28 @@ def _scatter_mode(name: str, types: Types, attrs: dict[str, Attr]) -> None:
         raise InferError(f"{name}: reduction {attrs['reduction']} is not one of {known_modes}")
 
 
-def _affordable(name: str, x: Tensor, places: Dim, updates: Dim) -> None:
+def _check_scatter_cost(name: str, x: Tensor, places: Dim, updates: Dim) -> None:
     if not isinstance(places, int) or not isinstance(updates, int):
         raise InferError(f"{name} of {x.type}: comparing {places} places with {updates} updates")
-    if places * updates > LARGEST_SCATTER:
+    if places * updates > MAX_SCATTER_COMPARISONS:
         raise InferError(
-            f"{name} of {x.type}: {places} places times {updates} updates > {LARGEST_SCATTER}"
+            f"{name} of {x.type}: {places} places times {updates} updates > {MAX_SCATTER_COMPARISONS}"
         )
 
 
-def _elements_mode(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    _, shape = known(types)
-    _scatter_mode("ScatterElements", types, attrs)
-    return attrs | {"axis": positive(attrs["axis"], len(shape))}
+def _scatter_elements_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    _, shape = known_type(types)
+    _check_scatter_mode("ScatterElements", types, attrs)
+    return attrs | {"axis": normalize_axis(attrs["axis"], len(shape))}
 
 
-def _nd_mode(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    _scatter_mode("ScatterND", types, attrs)
+def _scatter_nd_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    _check_scatter_mode("ScatterND", types, attrs)
     return attrs
 
 
 def _last_hit(
-    shape: Sequence[Dim], counts: Sequence[Dim], hit: Callable[[Place, Place], Expr]
+    shape: Sequence[Dim], counts: Sequence[Dim], hit: Callable[[Position, Position], Expr]
 ) -> Tensor:
     """Return for each position the row-major number of the last update that hits it, or -1.
 
@@ -137,11 +137,11 @@ def _last_hit(
     )
 
 
-def _hit(last: Expr) -> Expr:
+def _is_hit(last: Expr) -> Expr:
     return compare("le", const(0, I64), last)
 
 
-def _merged(
+def _merge_updates(
     old: Expr, mode: str, counts: Sequence[Dim], update: Callable[..., tuple[Expr, Expr]]
 ) -> Expr:
     """Merge `old` with all updates that hit; `update` returns (hits, value)."""
@@ -158,43 +158,43 @@ def _merged(
         'f32[3,4] i64[2,4] f32[2,4] axis=0 reduction="add"',
     ),
     since=11,
-    canonical=_elements_mode,
+    canonical=_scatter_elements_attrs,
 )
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
     """`x` with updates at their indices on `axis`; "none" takes the last of several."""
-    _indices("ScatterElements", indices)
+    _check_indices("ScatterElements", indices)
     if x.rank != indices.rank or indices.shape != updates.shape or x.dtype != updates.dtype:
         raise InferError(f"ScatterElements of {updates.type} at {indices.type} into {x.type}")
     count = indices.shape[axis]
-    _affordable("ScatterElements", x, product(x.shape), count)
+    _check_scatter_cost("ScatterElements", x, product(x.shape), count)
     if product(indices.shape) == 0:
         return compute(x.shape, lambda *i: x[i])
 
-    def at(i: Place, k: Expr) -> Place:
+    def at(i: Position, k: Expr) -> Position:
         return (*i[:axis], k, *i[axis + 1 :])
 
-    def reached(i: Place) -> Expr | bool:
+    def reached(i: Position) -> Expr | bool:
         sizes = zip(i, indices.shape, x.shape, strict=True)
-        return both(
-            *(inside(e, n) for a, (e, n, own) in enumerate(sizes) if a != axis and n != own)
+        return conjunction(
+            *(in_range(e, n) for a, (e, n, own) in enumerate(sizes) if a != axis and n != own)
         )
 
-    def hit(i: Place, k: Place) -> Expr:
+    def hit(i: Position, k: Position) -> Expr:
         # The guard is within: a sum is computed whole, also where nobody wants it.
         same = compare("eq", gather(indices[at(i, k[0])], x.shape[axis]), i[axis])
-        return select(reached(i), same, _NO)
+        return select(reached(i), same, _FALSE)
 
     if reduction == "none":
         last = _last_hit(x.shape, (count,), hit)
         return compute(
             x.shape,
-            lambda *i: select(_hit(last[i]), updates[at(i, gather(last[i], count))], x[i]),
+            lambda *i: select(_is_hit(last[i]), updates[at(i, gather(last[i], count))], x[i]),
         )
     return compute(
         x.shape,
-        lambda *i: _merged(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
+        lambda *i: _merge_updates(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
     )
 
 
@@ -202,20 +202,20 @@ def scatter_elements(
     "ScatterND",
     example=("f32[4,3] i64[2,1] f32[2,3]", 'f32[4,3] i64[2,2] f32[2] reduction="max"'),
     since=11,
-    canonical=_nd_mode,
+    canonical=_scatter_nd_attrs,
 )
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
     """`x` with slices of `updates` at index tuples; "none" takes the last of several."""
-    depth = _depth("ScatterND", x, indices, 0)
+    depth = _index_depth("ScatterND", x, indices, 0)
     counts, named = indices.shape[:-1], x.shape[:depth]
     if updates.shape != (*counts, *x.shape[depth:]) or updates.dtype != x.dtype:
         raise InferError(f"ScatterND of {updates.type} at {indices.type} into {x.type}")
-    _affordable("ScatterND", x, product(named), product(counts))
+    _check_scatter_cost("ScatterND", x, product(named), product(counts))
     if product(counts) == 0:
         return compute(x.shape, lambda *i: x[i])
 
-    def hit(i: Place, k: Place) -> Expr:
-        out = both(*(compare("eq", gather(indices[(*k, d)], n), i[d]) for d, n in enumerate(named)))
+    def hit(i: Position, k: Position) -> Expr:
+        out = conjunction(*(compare("eq", gather(indices[(*k, d)], n), i[d]) for d, n in enumerate(named)))
         return const(int(out), BOOL) if isinstance(out, bool) else out
 
     if reduction == "none":
@@ -224,12 +224,12 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
         def element(*i: Expr) -> Expr:
             found = last[i[:depth]]
             place = unravel(gather(found, product(counts)), counts)
-            return select(_hit(found), updates[(*place, *i[depth:])], x[i])
+            return select(_is_hit(found), updates[(*place, *i[depth:])], x[i])
 
         return compute(x.shape, element)
     return compute(
         x.shape,
-        lambda *i: _merged(
+        lambda *i: _merge_updates(
             x[i], reduction, counts, lambda *k: (hit(i, k), updates[(*k, *i[depth:])])
         ),
     )

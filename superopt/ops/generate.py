@@ -6,26 +6,26 @@ import math
 from collections.abc import Sequence
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.layout import known
-from superopt.ops.sizes import ceil_div, larger, minus, sizes
-from superopt.te import index as ix
+from superopt.ops.layout import known_type
+from superopt.ops.sizes import ceil_div, max_size, subtract_sizes, size_tuple
+from superopt.te import index
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I64, DType
 from superopt.te.expr import Dim, Tensor, cast, compare, compute, const, product, select
 from superopt.te.node import Expr
 
 
-def _one_of(values: Sequence[Expr], i: Expr, start: int = 0) -> Expr:
+def _select_by_index(values: Sequence[Expr], i: Expr, start: int = 0) -> Expr:
     """Return values[i - start], by bisection."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2
     middle = start + half
-    return select(i < middle, _one_of(values[:half], i, start), _one_of(values[half:], i, middle))
+    return select(i < middle, _select_by_index(values[:half], i, start), _select_by_index(values[half:], i, middle))
 
 
-def _part(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _shape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Which axes, as 0 <= start <= end <= rank."""
-    _, shape = known(types)
+    _, shape = known_type(types)
     rank = len(shape)
     start, end = attrs["start"], rank if attrs["end"] is None else attrs["end"]
     if not (isinstance(start, int) and isinstance(end, int)):
@@ -35,21 +35,21 @@ def _part(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return {"start": low, "end": max(low, high)}
 
 
-@op("Shape", example="f32[2,3,4] start=1", canonical=_part)
+@op("Shape", example="f32[2,3,4] start=1", canonical=_shape_attrs)
 def shape_(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
     """The sizes of the axes from `start` to before `end`, as i64[n]."""
-    dims = [cast(ix.as_index(d), I64) for d in x.shape[start:end]]
-    return compute((len(dims),), lambda i: _one_of(dims, i) if dims else const(0, I64))
+    dims = [cast(index.as_index(d), I64) for d in x.shape[start:end]]
+    return compute((len(dims),), lambda i: _select_by_index(dims, i) if dims else const(0, I64))
 
 
 @op("Size", example="f32[2,3]")
 def size_(x: Tensor) -> Tensor:
     """The number of elements, as i64[]."""
-    return compute((), lambda: cast(ix.as_index(product(x.shape)), I64))
+    return compute((), lambda: cast(index.as_index(product(x.shape)), I64))
 
 
-def _filled(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    dims = sizes(attrs["input"], "input")
+def _constant_of_shape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    dims = size_tuple(attrs["input"], "input")
     for d in dims:
         if isinstance(d, int) and d < 0:
             raise InferError(f"ConstantOfShape of {attrs['input']}: {d} is no size")
@@ -60,7 +60,7 @@ def _filled(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return {"input": dims, "value": number, "dtype": dtype}
 
 
-@op("ConstantOfShape", example="input=(2,3) value=1.5", since=9, canonical=_filled)
+@op("ConstantOfShape", example="input=(2,3) value=1.5", since=9, canonical=_constant_of_shape_attrs)
 def constant_of_shape(
     *, input: tuple[Dim, ...], value: float | int = 0.0, dtype: DType = F32
 ) -> Tensor:
@@ -78,7 +78,7 @@ def eye_like(x: Tensor, *, dtype: DType | None = None, k: int = 0) -> Tensor:
     return compute(x.shape, lambda i, j: select(compare("eq", i + k, j), one, zero))
 
 
-def _bounds(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _range_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """start, limit, delta in numbers of `dtype`: by default i64, or f32 where one is a float."""
     values = {k: attrs[k] for k in ("start", "limit", "delta")}
     for k, v in values.items():
@@ -101,7 +101,7 @@ def _bounds(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return {**values, "dtype": dtype, "stash_type": stash}
 
 
-def _length(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
+def _range_length(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
     if delta == 0 or isinstance(delta, Expr):
         raise InferError(f"Range from {start} to {limit}: step {delta}")
     if isinstance(start, float) or isinstance(limit, float) or isinstance(delta, float):
@@ -110,11 +110,11 @@ def _length(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
         # in doubles, as numpy and runtimes count; exact fractions would see that 0.1 is not 1/10
         return max(math.ceil((limit - start) / delta), 0)
     if delta > 0:
-        return ceil_div(larger(minus(limit, start), 0), delta)
-    return ceil_div(larger(minus(start, limit), 0), -delta)
+        return ceil_div(max_size(subtract_sizes(limit, start), 0), delta)
+    return ceil_div(max_size(subtract_sizes(start, limit), 0), -delta)
 
 
-@op("Range", example="start=1 limit=8 delta=3", since=11, canonical=_bounds)
+@op("Range", example="start=1 limit=8 delta=3", since=11, canonical=_range_attrs)
 def range_(
     *,
     start: Dim | float,
@@ -125,11 +125,11 @@ def range_(
 ) -> Tensor:
     """start, start + delta, ... before `limit`; 16-bit floats are computed in `stash_type`."""
     assert dtype is not None
-    n = _length(start, limit, delta)
+    n = _range_length(start, limit, delta)
     if isinstance(start, float) and isinstance(delta, float):
         wide = stash_type if dtype in (F16, BF16) else F64
         first, step = const(start, wide), const(delta, wide)
         return compute((n,), lambda i: cast(first + cast(i, wide) * step, dtype))
     assert not isinstance(start, float)
     assert isinstance(delta, int)
-    return compute((n,), lambda i: cast(ix.as_index(i * delta + start), dtype), dtype=dtype)
+    return compute((n,), lambda i: cast(index.as_index(i * delta + start), dtype), dtype=dtype)

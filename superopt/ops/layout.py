@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import axis_from, broadcast, positive, rank_of
-from superopt.ops.sizes import at_most, floor_div, integers, sizes
-from superopt.te import index as ix
-from superopt.te.assume import alike, judged, same
+from superopt.ops.common import canonical_axis, broadcast, normalize_axis, rank_of
+from superopt.ops.sizes import is_at_most, floor_div, integer_tuple, size_tuple
+from superopt.te import index
+from superopt.te.assume import are_shapes_equal, has_size_oracle, are_sizes_equal
 from superopt.te.dtype import STRING
 from superopt.te.expr import (
     Dim,
@@ -22,12 +22,12 @@ from superopt.te.expr import (
 from superopt.te.node import Expr
 
 
-def shown(shape: tuple[Dim, ...]) -> str:
+def format_shape(shape: tuple[Dim, ...]) -> str:
     """Format a shape for a message."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
-def known(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
+def known_type(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
     """Return the type and shape of an operand. Raises InferError if they are unknown."""
     rank_of(types, operand)
     t = types[operand]
@@ -36,67 +36,67 @@ def known(types: Types, operand: int = 0) -> tuple[TensorType, tuple[Dim, ...]]:
     return t, t.shape
 
 
-def zero(x: Tensor, what: str) -> Expr:
+def zero_of(x: Tensor, context: str) -> Expr:
     """Return the zero (or False) of the element type of `x`."""
     if x.dtype == STRING:
-        raise InferError(f"{what} of {x.type}: strings have no zero")
+        raise InferError(f"{context} of {x.type}: strings have no zero")
     return const(0, x.dtype)
 
 
-def _join(parts: list[Tensor], starts: list[Dim], axis: int, i: tuple[Expr, ...]) -> Expr:
+def _concat_element(parts: list[Tensor], starts: list[Dim], axis: int, i: tuple[Expr, ...]) -> Expr:
     """Return the element of the concatenation, by bisection (1,000 parts nest 10 deep)."""
     if len(parts) == 1:
         return parts[0][(*i[:axis], i[axis] - starts[0], *i[axis + 1 :])]
     half = len(parts) // 2
-    low = _join(parts[:half], starts[:half], axis, i)
-    high = _join(parts[half:], starts[half:], axis, i)
+    low = _concat_element(parts[:half], starts[:half], axis, i)
+    high = _concat_element(parts[half:], starts[half:], axis, i)
     return select(i[axis] < starts[half], low, high)
 
 
-@op("Concat", example="f32[2,3] f32[2,5] axis=1", laws="data", since=4, canonical=axis_from())
+@op("Concat", example="f32[2,3] f32[2,5] axis=1", laws="data", since=4, canonical=canonical_axis())
 def concat(*xs: Tensor, axis: int) -> Tensor:
     first = xs[0].shape
     starts: list[Dim] = []
     total: Dim = 0
     for x in xs:
         rest = (*x.shape[:axis], *x.shape[axis + 1 :])
-        if x.rank != len(first) or not alike(rest, (*first[:axis], *first[axis + 1 :])):
-            raise InferError(f"Concat on axis {axis} of {shown(first)} and {shown(x.shape)}")
+        if x.rank != len(first) or not are_shapes_equal(rest, (*first[:axis], *first[axis + 1 :])):
+            raise InferError(f"Concat on axis {axis} of {format_shape(first)} and {format_shape(x.shape)}")
         if x.dtype != xs[0].dtype:
             raise InferError(f"Concat of {xs[0].type} and {x.type}: dtypes differ")
         starts.append(total)
-        total = ix.dim(total + x.shape[axis])
+        total = index.dim(total + x.shape[axis])
     shape = (*first[:axis], total, *first[axis + 1 :])
-    return compute(shape, lambda *i: _join(list(xs), starts, axis, i))
+    return compute(shape, lambda *i: _concat_element(list(xs), starts, axis, i))
 
 
-def _split_sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
-    axis = positive(attrs["axis"], len(shape))
+def _split_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
+    axis = normalize_axis(attrs["axis"], len(shape))
     split, parts = attrs["split"], attrs["num_outputs"]
     extent = shape[axis]
     if split is not None:
-        return {"axis": axis, "split": sizes(split, "split"), "num_outputs": None}
+        return {"axis": axis, "split": size_tuple(split, "split"), "num_outputs": None}
     if not isinstance(parts, int) or parts < 1:
         raise InferError(f"Split of {t} needs the sizes or the number of its parts")
     if isinstance(extent, int):
         each = -(-extent // parts)
         size: Dim = each
         last: Dim = extent - each * (parts - 1)
-        if not at_most(0, last):
+        if not is_at_most(0, last):
             raise InferError(
                 f"Split of {t} on axis {axis} into {parts} parts: {extent} are too few"
             )
     else:
         size = last = floor_div(extent, parts)
-        if judged():
+        if has_size_oracle():
             raise InferError(f"Split of {t} on axis {axis}: a symbolic size in {parts} parts")
-        if not same(ix.dim(size * parts), extent):
+        if not are_sizes_equal(index.dim(size * parts), extent):
             raise InferError(f"Split of {t} on axis {axis}: is {extent} a multiple of {parts}?")
     return {"axis": axis, "split": (*(size,) * (parts - 1), last), "num_outputs": None}
 
 
-@op("Split", example="f32[2,5] axis=1 split=(2,3)", laws="data", since=2, canonical=_split_sizes)
+@op("Split", example="f32[2,5] axis=1 split=(2,3)", laws="data", since=2, canonical=_split_attrs)
 def split(
     x: Tensor,
     *,
@@ -110,7 +110,7 @@ def split(
     out: list[Tensor] = []
     for size in split:
         if isinstance(size, int) and size < 0:
-            raise InferError(f"Split of {x.type} on axis {axis} into {shown(split)}: {size} < 0")
+            raise InferError(f"Split of {x.type} on axis {axis} into {format_shape(split)}: {size} < 0")
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         start = total
 
@@ -118,15 +118,15 @@ def split(
             return x[(*i[:axis], i[axis] + start, *i[axis + 1 :])]
 
         out.append(compute(shape, part))
-        total = ix.dim(total + size)
-    if not same(total, x.shape[axis]):
+        total = index.dim(total + size)
+    if not are_sizes_equal(total, x.shape[axis]):
         raise InferError(
-            f"Split of {x.type} on axis {axis} into {shown(split)}: {total} != {x.shape[axis]}"
+            f"Split of {x.type} on axis {axis} into {format_shape(split)}: {total} != {x.shape[axis]}"
         )
     return tuple(out)
 
 
-def _perm(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _transpose_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     rank = rank_of(types)
     perm = attrs["perm"]
     if perm is None:
@@ -134,13 +134,13 @@ def _perm(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if not isinstance(perm, tuple):
         what = "is one number" if isinstance(perm, int) else "is no list"
         raise InferError(f"perm {perm} {what}: it names all of {rank} axes")
-    axes = tuple(positive(p, rank, "perm") for p in perm)
+    axes = tuple(normalize_axis(p, rank, "perm") for p in perm)
     if sorted(axes) != list(range(rank)):
         raise InferError(f"perm {perm} is no permutation of rank {rank}")
     return {"perm": axes}
 
 
-@op("Transpose", example="f32[2,3,4] perm=(1,2,0)", laws="data", canonical=_perm)
+@op("Transpose", example="f32[2,3,4] perm=(1,2,0)", laws="data", canonical=_transpose_attrs)
 def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
     assert perm is not None
     return compute(
@@ -149,37 +149,37 @@ def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
     )
 
 
-def reshaped(x: Tensor, shape: tuple[Dim, ...]) -> Tensor:
+def reshape_row_major(x: Tensor, shape: tuple[Dim, ...]) -> Tensor:
     """Reshape in row-major order."""
     return compute(shape, lambda *i: x[unravel(ravel(i, shape), x.shape)])
 
 
-def _target(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _reshape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: 0 and -1 are replaced by the sizes they denote; `allowzero`: whether a
     size is 0."""
-    t, source = known(types)
-    shape = sizes(attrs["shape"], "shape")
+    t, source = known_type(types)
+    shape = size_tuple(attrs["shape"], "shape")
     dims: list[Dim] = []
     for n, d in enumerate(shape):
         if d == 0 and not attrs["allowzero"]:
             if n >= len(source):
-                raise InferError(f"Reshape of {t} to {shown(shape)}: no axis {n} to keep")
+                raise InferError(f"Reshape of {t} to {format_shape(shape)}: no axis {n} to keep")
             dims.append(source[n])
         elif isinstance(d, int) and d < -1:
-            raise InferError(f"Reshape of {t} to {shown(shape)}: {d} is no size")
+            raise InferError(f"Reshape of {t} to {format_shape(shape)}: {d} is no size")
         else:
             dims.append(d)
     if dims.count(-1) > 1:
-        raise InferError(f"Reshape of {t} to {shown(shape)}: more than one -1")
+        raise InferError(f"Reshape of {t} to {format_shape(shape)}: more than one -1")
     if -1 in dims:
         rest = product(d for d in dims if d != -1)
         if rest == 0:
-            raise InferError(f"Reshape of {t} to {shown(shape)}: -1 beside a 0")
+            raise InferError(f"Reshape of {t} to {format_shape(shape)}: -1 beside a 0")
         dims[dims.index(-1)] = floor_div(product(source), rest)
     return {"shape": tuple(dims), "allowzero": int(0 in dims)}
 
 
-def _fits(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
+def _has_same_count(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
     """True if both shapes have the same number of elements, or would if the size given as -1
     divides."""
     total = product(source)
@@ -190,36 +190,36 @@ def _fits(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
             rest = product(target[:n] + target[n + 1 :])
             if rest != 0 and d == floor_div(total, rest):
                 return True
-    return same(product(target), total)
+    return are_sizes_equal(product(target), total)
 
 
-@op("Reshape", example="f32[2,6] shape=(3,4)", laws="data", canonical=_target)
+@op("Reshape", example="f32[2,6] shape=(3,4)", laws="data", canonical=_reshape_attrs)
 def reshape(x: Tensor, *, shape: tuple[Dim, ...], allowzero: int = 0) -> Tensor:
     """The same elements in row-major order; in `shape`, 0 keeps a size and -1 is what remains."""
-    if not _fits(x.shape, shape):
+    if not _has_same_count(x.shape, shape):
         raise InferError(
-            f"Reshape of {shown(x.shape)} to {shown(shape)}: {product(x.shape)} elements !="
+            f"Reshape of {format_shape(x.shape)} to {format_shape(shape)}: {product(x.shape)} elements !="
             f" {product(shape)}"
         )
-    return reshaped(x, shape)
+    return reshape_row_major(x, shape)
 
 
-def _squeezed(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
+def _squeeze_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
     if attrs["axes"] is None:
         if any(isinstance(d, Expr) for d in shape):
             raise InferError(f"Squeeze of {t} without axes: is a symbolic size 1?")
         return {"axes": tuple(n for n, d in enumerate(shape) if d == 1)}
-    axes = sorted(positive(a, len(shape), "axes") for a in integers(attrs["axes"], "axes"))
+    axes = sorted(normalize_axis(a, len(shape), "axes") for a in integer_tuple(attrs["axes"], "axes"))
     return {"axes": tuple(dict.fromkeys(axes))}
 
 
-@op("Squeeze", example="f32[2,1,3] axes=(1,)", laws="data", canonical=_squeezed)
+@op("Squeeze", example="f32[2,1,3] axes=(1,)", laws="data", canonical=_squeeze_attrs)
 def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
     """Without the `axes`, which are 1; by default without all that are."""
     assert axes is not None
     for a in axes:
-        if not same(x.shape[a], 1):
+        if not are_sizes_equal(x.shape[a], 1):
             raise InferError(f"Squeeze of {x.type} on axis {a}: {x.shape[a]} != 1")
     shape = tuple(d for n, d in enumerate(x.shape) if n not in axes)
 
@@ -230,16 +230,16 @@ def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
     return compute(shape, element)
 
 
-def _unsqueezed(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    given = integers(attrs["axes"], "axes")
+def _unsqueeze_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    given = integer_tuple(attrs["axes"], "axes")
     rank = rank_of(types) + len(given)
-    axes = sorted(positive(a, rank, "axes") for a in given)
+    axes = sorted(normalize_axis(a, rank, "axes") for a in given)
     if len(set(axes)) != len(axes):
         raise InferError(f"Unsqueeze to rank {rank}: axes {given} name an axis twice")
     return {"axes": tuple(axes)}
 
 
-@op("Unsqueeze", example="f32[2,3] axes=(0,2)", laws="data", canonical=_unsqueezed)
+@op("Unsqueeze", example="f32[2,3] axes=(0,2)", laws="data", canonical=_unsqueeze_attrs)
 def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     """With an axis of size 1 at each of `axes`, which count in the result."""
     rest = iter(x.shape)
@@ -247,29 +247,29 @@ def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     return compute(shape, lambda *i: x[tuple(e for n, e in enumerate(i) if n not in axes)])
 
 
-def _flat_axis(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _flatten_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     rank, axis = rank_of(types), attrs["axis"]
     if not isinstance(axis, int) or not -rank <= axis <= rank:
         raise InferError(f"axis {axis} is not in [-{rank}, {rank}]")
     return {"axis": axis + rank if axis < 0 else axis}
 
 
-@op("Flatten", example="f32[2,3,4] axis=2", laws="data", canonical=_flat_axis)
+@op("Flatten", example="f32[2,3,4] axis=2", laws="data", canonical=_flatten_attrs)
 def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     """The matrix of the axes before `axis` and those from it on."""
-    return reshaped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return reshape_row_major(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-def _expanded(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
-    wanted = sizes(attrs["shape"], "shape")
+def _expand_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
+    wanted = size_tuple(attrs["shape"], "shape")
     try:
         return {"shape": broadcast(shape, wanted)}
     except InferError as e:
-        raise InferError(f"Expand of {t} to {shown(wanted)}: {e}") from e
+        raise InferError(f"Expand of {t} to {format_shape(wanted)}: {e}") from e
 
 
-@op("Expand", example="f32[3,1] shape=(2,1,4)", laws="data", since=8, canonical=_expanded)
+@op("Expand", example="f32[3,1] shape=(2,1,4)", laws="data", since=8, canonical=_expand_attrs)
 def expand(x: Tensor, *, shape: tuple[Dim, ...]) -> Tensor:
     """Broadcast with `shape`; in the canonical form `shape` is the result's."""
     lead = len(shape) - x.rank
@@ -279,18 +279,18 @@ def expand(x: Tensor, *, shape: tuple[Dim, ...]) -> Tensor:
     )
 
 
-def _repeated(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
-    repeats = sizes(attrs["repeats"], "repeats")
+def _tile_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
+    repeats = size_tuple(attrs["repeats"], "repeats")
     if len(repeats) != len(shape):
-        raise InferError(f"Tile of {t} by {shown(repeats)}: {len(repeats)} repeats")
+        raise InferError(f"Tile of {t} by {format_shape(repeats)}: {len(repeats)} repeats")
     return {"repeats": repeats}
 
 
-@op("Tile", example="f32[2,3] repeats=(2,3)", laws="data", since=6, canonical=_repeated)
+@op("Tile", example="f32[2,3] repeats=(2,3)", laws="data", since=6, canonical=_tile_attrs)
 def tile(x: Tensor, *, repeats: tuple[Dim, ...]) -> Tensor:
     """`x` repeated along each axis."""
-    shape = tuple(ix.dim(ix.as_index(d) * r) for d, r in zip(x.shape, repeats, strict=True))
+    shape = tuple(index.dim(index.as_index(d) * r) for d, r in zip(x.shape, repeats, strict=True))
     wrapped = [r != 1 for r in repeats]
     return compute(
         shape,

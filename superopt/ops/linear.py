@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import at, broadcast
-from superopt.ops.precision import narrowed, wider
-from superopt.ops.scalar import flags, number, singles
-from superopt.te.assume import alike, same
+from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.precision import narrow_tensor, widen_tensor
+from superopt.ops.scalar import canonical_flags, attribute_constant, canonical_floats
+from superopt.te.assume import are_shapes_equal, are_sizes_equal
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Expr
 
@@ -14,10 +14,10 @@ from superopt.te.node import Expr
 @op("MatMul", example="f32[2,3,4] f32[4,5]", laws="linear")
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """numpy's matmul: (..., n, k) x (..., k, m), vectors on either side."""
-    return narrowed(contracted("MatMul", wider(a), wider(b)), a.dtype)
+    return narrow_tensor(matrix_product("MatMul", widen_tensor(a), widen_tensor(b)), a.dtype)
 
 
-def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
+def matrix_product(name: str, a: Tensor, b: Tensor) -> Tensor:
     """Return the matrix product of `a` and `b` for the operator `name`."""
     if not a.rank or not b.rank:
         raise InferError(f"{name} of {a.type} and {b.type}: a scalar")
@@ -25,7 +25,7 @@ def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
         raise InferError(f"{name} of {a.type} and {b.type}: {a.dtype} != {b.dtype}")
     k = a.shape[-1]
     other = b.shape[-2] if b.rank > 1 else b.shape[0]
-    if not same(k, other):
+    if not are_sizes_equal(k, other):
         raise InferError(
             f"{name} contracts axis {a.rank - 1} of {tuple(a.shape)} with axis {max(b.rank - 2, 0)}"
             f" of {tuple(b.shape)}: {k} != {other}"
@@ -49,7 +49,7 @@ def contracted(name: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _gemm_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    attrs = singles("alpha", "beta")(types, flags("transA", "transB")(types, attrs))
+    attrs = canonical_floats("alpha", "beta")(types, canonical_flags("transA", "transB")(types, attrs))
     # beta says nothing without c
     return attrs if len(types) > 2 and types[2] is not None else attrs | {"beta": 1.0}
 
@@ -79,14 +79,14 @@ def gemm(
         raise InferError(f"{what}: dtypes differ")
     k, n = a.shape if transA else a.shape[::-1]
     m, other = b.shape if transB else b.shape[::-1]
-    if not same(k, other):
+    if not are_sizes_equal(k, other):
         raise InferError(
             f"{what}, transA={transA} transB={transB}, contracts {k} elements with {other}"
         )
-    if c is not None and not alike(broadcast(c.shape, (n, m)), (n, m)):
+    if c is not None and not are_shapes_equal(broadcast(c.shape, (n, m)), (n, m)):
         raise InferError(f"{what}: {c.type} does not broadcast to {(n, m)}")
-    left, right, bias = wider(a), wider(b), None if c is None else wider(c)
-    scale, weight = number(alpha, left.dtype), number(beta, left.dtype)
+    left, right, bias = widen_tensor(a), widen_tensor(b), None if c is None else widen_tensor(c)
+    scale, weight = attribute_constant(alpha, left.dtype), attribute_constant(beta, left.dtype)
 
     def element(i: Expr, j: Expr) -> Expr:
         out = reduce_sum(
@@ -98,6 +98,6 @@ def gemm(
         out = out if alpha == 1 else out * scale
         if bias is None or beta == 0:
             return out
-        return out + (at(bias, (i, j)) if beta == 1 else at(bias, (i, j)) * weight)
+        return out + (broadcast_element(bias, (i, j)) if beta == 1 else broadcast_element(bias, (i, j)) * weight)
 
-    return narrowed(compute((n, m), element), a.dtype)
+    return narrow_tensor(compute((n, m), element), a.dtype)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from superopt.ir.op import InferError, op
 from superopt.ops.norm import log_softmax
-from superopt.ops.scalar import expect, wide
-from superopt.te import index as ix
+from superopt.ops.scalar import expect_kinds, accumulation_dtype
+from superopt.te import index
 from superopt.te.expr import (
     Tensor,
     cast,
@@ -24,14 +24,14 @@ def _negative_log_likelihood(
     what: str, x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, ignore: int | None
 ) -> Tensor:
     """-weight[t] * x[n, t, ...] for t = target[n, ...], 0 where t is `ignore`; reduced."""
-    expect(what, "f", x, weight)
-    expect(what, "ui", target)
+    expect_kinds(what, "f", x, weight)
+    expect_kinds(what, "ui", target)
     classes = x.shape[1] if x.rank > 1 else 0
     if x.rank < 2 or target.shape != (x.shape[0], *x.shape[2:]):
         raise InferError(f"{what} of {x.type} for the classes {target.type}")
     if weight is not None and weight.shape != (classes,):
         raise InferError(f"{what} of {classes} classes with weights {weight.type}")
-    kind = wide(x.dtype)
+    kind = accumulation_dtype(x.dtype)
 
     def weight_of(i: tuple[Expr, ...]) -> Expr:
         t = target[i]
@@ -57,7 +57,7 @@ def _negative_log_likelihood(
         case _:
             raise InferError(f"{what} has no reduction {reduction!r}: none, sum or mean")
     if reduction == "mean" and weight is None and ignore is None:
-        total = total / cast(ix.as_index(product(target.shape)), kind)
+        total = total / cast(index.as_index(product(target.shape)), kind)
     elif reduction == "mean":
         total = total / reduce_sum(target.shape, lambda *k: weight_of(k))
     return compute((), lambda: cast(total, x.dtype))

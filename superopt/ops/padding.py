@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import positive
-from superopt.ops.layout import known, shown, zero
-from superopt.ops.sizes import at_most, ceil_div, floor_div, integers, larger, minus, sizes
-from superopt.te import index as ix
+from superopt.ops.common import normalize_axis
+from superopt.ops.layout import known_type, format_shape, zero_of
+from superopt.ops.sizes import is_at_most, ceil_div, floor_div, integer_tuple, max_size, subtract_sizes, size_tuple
+from superopt.te import index
 from superopt.te.dtype import INDEX
-from superopt.te.expr import Dim, Tensor, both, compute, const, inside, select
+from superopt.te.expr import Dim, Tensor, conjunction, compute, const, in_range, select
 from superopt.te.node import Expr
 
 
-def padded(x: Tensor, begins: list[Dim], ends: list[Dim], fill: Expr, what: str) -> Tensor:
+def pad_constant(x: Tensor, begins: list[Dim], ends: list[Dim], fill: Expr, context: str) -> Tensor:
     """`x` with elements `fill` around it; a negative pad cuts."""
     shape: list[Dim] = []
     for axis, (n, b, e) in enumerate(zip(x.shape, begins, ends, strict=True)):
-        size = ix.dim(ix.as_index(n) + b + e)
+        size = index.dim(index.as_index(n) + b + e)
         if isinstance(size, int) and size < 0:
-            raise InferError(f"{what} of {x.type} on axis {axis} by {b} and {e}: {size} < 0")
+            raise InferError(f"{context} of {x.type} on axis {axis} by {b} and {e}: {size} < 0")
         shape.append(size)
     moved = [not (b == 0 and e == 0) for b, e in zip(begins, ends, strict=True)]
 
     def element(*i: Expr) -> Expr:
-        where = tuple(ix.as_index(k - b) for k, b in zip(i, begins, strict=True))
-        guards = [inside(w, n) for w, n, m in zip(where, x.shape, moved, strict=True) if m]
-        return select(both(*guards), x[where], fill)
+        where = tuple(index.as_index(k - b) for k, b in zip(i, begins, strict=True))
+        guards = [in_range(w, n) for w, n, m in zip(where, x.shape, moved, strict=True) if m]
+        return select(conjunction(*guards), x[where], fill)
 
     return compute(tuple(shape), element)
 
 
-def _pads(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _pad_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Pads of every axis; `axes` is then None."""
-    t, shape = known(types)
-    rank, pads = len(shape), sizes(attrs["pads"], "pads")
-    given = range(rank) if attrs["axes"] is None else integers(attrs["axes"], "axes")
-    axes = [positive(a, rank, "axes") for a in given]
+    t, shape = known_type(types)
+    rank, pads = len(shape), size_tuple(attrs["pads"], "pads")
+    given = range(rank) if attrs["axes"] is None else integer_tuple(attrs["axes"], "axes")
+    axes = [normalize_axis(a, rank, "axes") for a in given]
     if len(pads) != 2 * len(axes):
         raise InferError(f"Pad of {t}: {len(pads)} pads for {len(axes)} axes")
     begins: list[Dim] = [0] * rank
@@ -47,19 +47,19 @@ def _pads(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return {"pads": (*begins, *ends), "axes": None, "mode": attrs["mode"]}
 
 
-def _source(i: Expr, n: Dim, mode: str) -> Expr:
+def _source_index(i: Expr, n: Dim, mode: str) -> Expr:
     """Return the element of 0..n that is at position `i`, which may be outside."""
     if n == 1:
         return const(0, INDEX)
-    last = ix.as_index(ix.as_index(n) - 1)
+    last = index.as_index(index.as_index(n) - 1)
     if mode == "wrap":
-        return ix.mod(i, ix.as_index(n))
+        return index.mod(i, index.as_index(n))
     if mode == "edge":
-        return ix.apply("min", (ix.apply("max", (i, const(0, INDEX)), INDEX), last), INDEX)
-    period = ix.as_index(larger(ix.dim(last * 2), 1))  # reflect: there and back, the ends once
-    there = ix.mod(i, period)
-    return ix.apply(
-        "min", (there, ix.as_index(ix.as_index(larger(ix.dim(last * 2), 0)) - there)), INDEX
+        return index.apply("min", (index.apply("max", (i, const(0, INDEX)), INDEX), last), INDEX)
+    period = index.as_index(max_size(index.dim(last * 2), 1))  # reflect: there and back, the ends once
+    there = index.mod(i, period)
+    return index.apply(
+        "min", (there, index.as_index(index.as_index(max_size(index.dim(last * 2), 0)) - there)), INDEX
     )
 
 
@@ -67,7 +67,7 @@ def _source(i: Expr, n: Dim, mode: str) -> Expr:
     "Pad",
     example=("f32[2,3] f32[] pads=(1,-1,0,2)", 'f32[2,3] pads=(0,2,0,4) mode="reflect"'),
     since=11,
-    canonical=_pads,
+    canonical=_pad_attrs,
 )
 def pad(
     x: Tensor,
@@ -81,22 +81,22 @@ def pad(
     begins, ends = list(pads[: x.rank]), list(pads[x.rank :])
     if mode == "constant":
         if constant_value is None:
-            return padded(x, begins, ends, zero(x, "Pad"), "Pad")
+            return pad_constant(x, begins, ends, zero_of(x, "Pad"), "Pad")
         if constant_value.dtype != x.dtype or constant_value.shape not in ((), (1,)):
             raise InferError(f"Pad of {x.type} with {constant_value.type}: not one {x.dtype}")
-        return padded(x, begins, ends, constant_value[(0,) * constant_value.rank], "Pad")
+        return pad_constant(x, begins, ends, constant_value[(0,) * constant_value.rank], "Pad")
     for b, e in zip(begins, ends, strict=True):
-        mixed = not (at_most(0, b) and at_most(0, e)) and not (at_most(b, 0) and at_most(e, 0))
+        mixed = not (is_at_most(0, b) and is_at_most(0, e)) and not (is_at_most(b, 0) and is_at_most(e, 0))
         if mixed and mode != "edge":
             raise InferError(f"Pad of {x.type} by {mode}: {b} before and {e} after cut and repeat")
     if any(n == 0 for n in x.shape):
         raise InferError(f"Pad of {x.type} by {mode}: there is nothing to repeat")
-    shape = padded(x, begins, ends, x[(0,) * x.rank], "Pad").shape
+    shape = pad_constant(x, begins, ends, x[(0,) * x.rank], "Pad").shape
 
     def element(*i: Expr) -> Expr:
         return x[
             tuple(
-                k if b == 0 and e == 0 else _source(ix.as_index(k - b), n, mode)
+                k if b == 0 and e == 0 else _source_index(index.as_index(k - b), n, mode)
                 for k, n, b, e in zip(i, x.shape, begins, ends, strict=True)
             )
         ]
@@ -104,20 +104,20 @@ def pad(
     return compute(shape, element)
 
 
-def _centre(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _center_crop_pad_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """The shape of the whole result; `axes` is then None."""
-    t, source = known(types)
-    wanted = sizes(attrs["shape"], "shape")
-    axes = range(len(source)) if attrs["axes"] is None else integers(attrs["axes"], "axes")
+    t, source = known_type(types)
+    wanted = size_tuple(attrs["shape"], "shape")
+    axes = range(len(source)) if attrs["axes"] is None else integer_tuple(attrs["axes"], "axes")
     if len(wanted) != len(axes):
-        raise InferError(f"CenterCropPad of {t} to {shown(wanted)}: {len(axes)} axes")
+        raise InferError(f"CenterCropPad of {t} to {format_shape(wanted)}: {len(axes)} axes")
     shape = list(source)
     for a, size in zip(axes, wanted, strict=True):
-        shape[positive(a, len(source), "axes")] = size
+        shape[normalize_axis(a, len(source), "axes")] = size
     return {"shape": tuple(shape), "axes": None}
 
 
-@op("CenterCropPad", example="f32[5,4] shape=(2,7)", since=18, canonical=_centre)
+@op("CenterCropPad", example="f32[5,4] shape=(2,7)", since=18, canonical=_center_crop_pad_attrs)
 def center_crop_pad(
     x: Tensor, *, shape: tuple[Dim, ...], axes: tuple[int, ...] | None = None
 ) -> Tensor:
@@ -125,14 +125,14 @@ def center_crop_pad(
     begins: list[Dim] = []
     ends: list[Dim] = []
     for n, size in zip(x.shape, shape, strict=True):
-        if at_most(size, n):  # cut
-            cut = minus(n, size)
-            begins.append(minus(0, floor_div(cut, 2)))
-            ends.append(minus(0, ceil_div(cut, 2)))
-        elif at_most(n, size):
-            more = minus(size, n)
+        if is_at_most(size, n):  # cut
+            cut = subtract_sizes(n, size)
+            begins.append(subtract_sizes(0, floor_div(cut, 2)))
+            ends.append(subtract_sizes(0, ceil_div(cut, 2)))
+        elif is_at_most(n, size):
+            more = subtract_sizes(size, n)
             begins.append(floor_div(more, 2))
             ends.append(ceil_div(more, 2))
         else:
-            raise InferError(f"CenterCropPad of {x.type} to {shown(shape)}: is {n} < {size}?")
-    return padded(x, begins, ends, zero(x, "CenterCropPad"), "CenterCropPad")
+            raise InferError(f"CenterCropPad of {x.type} to {format_shape(shape)}: is {n} < {size}?")
+    return pad_constant(x, begins, ends, zero_of(x, "CenterCropPad"), "CenterCropPad")

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
-from superopt.ops.layout import known
-from superopt.ops.precision import wider
-from superopt.ops.scalar import expect, wide, widened
-from superopt.ops.sizes import at_most, integers, sizes
-from superopt.ops.window import Window, canonical_windows, place, places, seen, windows
-from superopt.te import index as ix
+from superopt.ops.layout import known_type
+from superopt.ops.precision import widen_tensor
+from superopt.ops.scalar import expect_kinds, accumulation_dtype, widen
+from superopt.ops.sizes import is_at_most, integer_tuple, size_tuple
+from superopt.ops.window import Window, canonical_windows, element_index, element_indices, is_inside, windows
+from superopt.te import index
 from superopt.te.dtype import DType
 from superopt.te.expr import (
     Dim,
@@ -20,7 +20,7 @@ from superopt.te.expr import (
     cast,
     compute,
     const,
-    inside,
+    in_range,
     product,
     reduce_max,
     reduce_sum,
@@ -30,7 +30,7 @@ from superopt.te.expr import (
 from superopt.te.node import Expr
 
 
-def _what(name: str, types: Types) -> str:
+def _context(name: str, types: Types) -> str:
     return f"{name} of x {types[0]}"
 
 
@@ -59,26 +59,26 @@ def _pool_windows(
     )
 
 
-def _canonical(name: str) -> Canonical:
+def _pool_attrs(name: str) -> Canonical:
     """Canonical attributes: explicit windows; modes without effect are 0."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-        t, shape = known(types)
-        what = _what(name, types)
+        t, shape = known_type(types)
+        what = _context(name, types)
         if len(shape) < 3:
             raise InferError(f"{what}: no spatial axes")
-        kernel = sizes(attrs["kernel_shape"], "kernel_shape")
-        if not all(at_most(1, k) for k in kernel):
+        kernel = size_tuple(attrs["kernel_shape"], "kernel_shape")
+        if not all(is_at_most(1, k) for k in kernel):
             raise InferError(f"{what}: kernel_shape {kernel}")
         full = canonical_windows(f"{what} by {kernel}", t, attrs, kernel) | {"kernel_shape": kernel}
         full["ceil_mode"] = int(
             bool(attrs["ceil_mode"]) and attrs["auto_pad"] in ("NOTSET", "VALID")
         )
-        if full["ceil_mode"] and _same_counts(what, shape, full):
+        if full["ceil_mode"] and _has_same_counts(what, shape, full):
             full["ceil_mode"] = 0
         if attrs["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
-            steps = zip(kernel, integers(full["strides"], ""), strict=True)
-            if set(integers(full["dilations"], "")) != {1} or any(k < s for k, s in steps):
+            steps = zip(kernel, integer_tuple(full["strides"], ""), strict=True)
+            if set(integer_tuple(full["dilations"], "")) != {1} or any(k < s for k, s in steps):
                 raise InferError(
                     f"{what} by {kernel}: strides {full['strides']}, dilations {full['dilations']},"
                     f" where runtimes differ on {attrs['auto_pad']}"
@@ -93,10 +93,10 @@ def _canonical(name: str) -> Canonical:
     return canonical
 
 
-def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> bool:
+def _has_same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> bool:
     """True if `ceil_mode` does not change the number of windows."""
-    kernel, strides = sizes(attrs["kernel_shape"], ""), sizes(attrs["strides"], "")
-    dilations, pads = sizes(attrs["dilations"], ""), sizes(attrs["pads"], "")
+    kernel, strides = size_tuple(attrs["kernel_shape"], ""), size_tuple(attrs["strides"], "")
+    dilations, pads = size_tuple(attrs["dilations"], ""), size_tuple(attrs["pads"], "")
     down, up = (
         windows(
             what,
@@ -113,7 +113,7 @@ def _same_counts(what: str, shape: tuple[Dim, ...], attrs: dict[str, Attr]) -> b
     return [w.count for w in down] == [w.count for w in up]
 
 
-def _pooled(
+def _reduce_windows(
     x: Tensor, ws: list[Window], fn: str, term: Callable[[Expr], Expr], fill: Expr
 ) -> Tensor:
     """Reduce `term` of the elements of each window by `fn`; padding is `fill`."""
@@ -122,30 +122,30 @@ def _pooled(
         return reduction(
             fn,
             [w.size for w in ws],
-            lambda *k: term(select(seen(ws, o, k), x[(n, c, *places(ws, o, k))], fill)),
+            lambda *k: term(select(is_inside(ws, o, k), x[(n, c, *element_indices(ws, o, k))], fill)),
         )
 
     return compute((*x.shape[:2], *(w.count for w in ws)), element, name=fn)
 
 
-def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
+def _averaged_counts(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
     """Return how many elements each window of an axis averages; None if it is always the full
     window."""
     if include_pad:
-        past = ix.dim((ix.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end)
-        past = ix.dim(ix.as_index(past) - w.begin - w.extent)
-        if not w.hangs or (isinstance(past, int) and past <= 0):
+        past = index.dim((index.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end)
+        past = index.dim(index.as_index(past) - w.begin - w.extent)
+        if not w.overhangs or (isinstance(past, int) and past <= 0):
             return None
-    elif w.begin == 0 and not w.hangs:
+    elif w.begin == 0 and not w.overhangs:
         return None
-    extent = ix.as_index(w.extent) + w.begin + w.end if include_pad else w.extent
+    extent = index.as_index(w.extent) + w.begin + w.end if include_pad else w.extent
     shift = w.begin if include_pad else 0
 
     def count(o: Expr) -> Expr:
         found = reduce_sum(
             w.size,
             lambda k: select(
-                inside(ix.as_index(place(w, o, k) + shift), ix.dim(extent)),
+                in_range(index.as_index(element_index(w, o, k) + shift), index.dim(extent)),
                 const(1, dtype),
                 const(0, dtype),
             ),
@@ -163,7 +163,7 @@ def _elements(w: Window, include_pad: bool, dtype: DType) -> Tensor | None:
         "f32[1,2,7] kernel_shape=(3,) strides=(3,) ceil_mode=1",
     ),
     laws="linear",
-    canonical=_canonical("AveragePool"),
+    canonical=_pool_attrs("AveragePool"),
 )
 def average_pool(
     x: Tensor,
@@ -177,17 +177,17 @@ def average_pool(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """The mean of each window; padding counts if `count_include_pad`, what hangs past it never."""
-    expect("AveragePool", "f", x)
+    expect_kinds("AveragePool", "f", x)
     ws = _pool_windows(
         "AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode
     )
-    kind = wide(x.dtype)
-    total = _pooled(wider(x), ws, "sum", lambda e: e, const(0, kind))
-    counts = [_elements(w, bool(count_include_pad), kind) for w in ws]
+    kind = accumulation_dtype(x.dtype)
+    total = _reduce_windows(widen_tensor(x), ws, "sum", lambda e: e, const(0, kind))
+    counts = [_averaged_counts(w, bool(count_include_pad), kind) for w in ws]
 
     def element(n: Expr, c: Expr, *o: Expr) -> Expr:
         whole = product(k for k, v in zip(kernel_shape, counts, strict=True) if v is None)
-        divisor: Expr = cast(ix.as_index(whole), kind)
+        divisor: Expr = cast(index.as_index(whole), kind)
         for v, e in zip(counts, o, strict=True):
             if v is not None:
                 divisor = v[e] if divisor == const(1, kind) else divisor * v[e]
@@ -196,7 +196,7 @@ def average_pool(
     return compute(total.shape, element)
 
 
-def lowest(dtype: DType) -> Expr:
+def lowest_value(dtype: DType) -> Expr:
     """Return the least element of a number type."""
     if dtype.is_float:
         return const(-math.inf, dtype)
@@ -209,7 +209,7 @@ def lowest(dtype: DType) -> Expr:
         "f32[1,2,5,6] kernel_shape=(3,2) pads=(1,0,1,1) strides=(2,1)",
         "f32[1,2,9] kernel_shape=(3,) strides=(3,) dilations=(2,) ceil_mode=1",
     ),
-    canonical=_canonical("MaxPool"),
+    canonical=_pool_attrs("MaxPool"),
 )
 def max_pool(
     x: Tensor,
@@ -223,12 +223,12 @@ def max_pool(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """The greatest element of each window; padding is less than all. Indices are not expressed."""
-    expect("MaxPool", "uif", x)
+    expect_kinds("MaxPool", "uif", x)
     ws = _pool_windows("MaxPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    return _pooled(x, ws, "max", lambda e: e, lowest(x.dtype))
+    return _reduce_windows(x, ws, "max", lambda e: e, lowest_value(x.dtype))
 
 
-def _power(e: Expr, p: int) -> Expr:
+def _absolute_power(e: Expr, p: int) -> Expr:
     """|e| ** p."""
     if p == 1:
         return apply("abs", e)
@@ -241,15 +241,15 @@ def _root(e: Expr, p: int) -> Expr:
     return apply("sqrt", e) if p == 2 else apply("pow", e, const(1 / p, e.dtype))
 
 
-def _order(attrs: dict[str, Attr], what: str) -> dict[str, Attr]:
+def _check_norm_order(attrs: dict[str, Attr], what: str) -> dict[str, Attr]:
     p = attrs["p"]
     if isinstance(p, bool) or not isinstance(p, (int, float)) or p != int(p) or p < 1:
         raise InferError(f"{what}: p = {p} is no whole number of at least 1")
     return attrs | {"p": int(p)}
 
 
-def _lp_canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    return _canonical("LpPool")(types, _order(attrs, _what("LpPool", types)))
+def _lp_pool_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _pool_attrs("LpPool")(types, _check_norm_order(attrs, _context("LpPool", types)))
 
 
 @op(
@@ -259,7 +259,7 @@ def _lp_canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         "f32[1,2,6] kernel_shape=(3,) pads=(1,1) p=3",
     ),
     since=2,
-    canonical=_lp_canonical,
+    canonical=_lp_pool_attrs,
 )
 def lp_pool(
     x: Tensor,
@@ -273,18 +273,18 @@ def lp_pool(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """The p-norm of each window."""
-    expect("LpPool", "f", x)
+    expect_kinds("LpPool", "f", x)
     ws = _pool_windows("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    kind = wide(x.dtype)
-    total = _pooled(wider(x), ws, "sum", lambda e: _power(e, p), const(0, kind))
+    kind = accumulation_dtype(x.dtype)
+    total = _reduce_windows(widen_tensor(x), ws, "sum", lambda e: _absolute_power(e, p), const(0, kind))
     return compute(total.shape, lambda *i: cast(_root(total[i], p), x.dtype))
 
 
-def _global(name: str, x: Tensor, body: Callable[[list[Dim], Callable[..., Expr]], Expr]) -> Tensor:
+def _global_pool(name: str, x: Tensor, body: Callable[[list[Dim], Callable[..., Expr]], Expr]) -> Tensor:
     """`body(spatial extents, element at)` for each channel; the spatial axes stay as 1."""
     if x.rank < 3:
         raise InferError(f"{name} of {x.type}: no spatial axes")
-    expect(name, "f", x)
+    expect_kinds(name, "f", x)
     return compute(
         (*x.shape[:2], *(1,) * (x.rank - 2)),
         lambda n, c, *_: body(list(x.shape[2:]), lambda *k: x[(n, c, *k)]),
@@ -296,27 +296,27 @@ def global_average_pool(x: Tensor) -> Tensor:
     """The mean of each channel."""
 
     def mean(extents: list[Dim], at: Callable[..., Expr]) -> Expr:
-        total = reduce_sum(extents, lambda *k: widened(at(*k)))
-        return cast(total / cast(ix.as_index(product(extents)), total.dtype), x.dtype)
+        total = reduce_sum(extents, lambda *k: widen(at(*k)))
+        return cast(total / cast(index.as_index(product(extents)), total.dtype), x.dtype)
 
-    return _global("GlobalAveragePool", x, mean)
+    return _global_pool("GlobalAveragePool", x, mean)
 
 
 @op("GlobalMaxPool", example="f32[2,3,4,5]")
 def global_max_pool(x: Tensor) -> Tensor:
     """The greatest element of each channel."""
-    return _global("GlobalMaxPool", x, reduce_max)
+    return _global_pool("GlobalMaxPool", x, reduce_max)
 
 
-def _global_order(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    return _order(attrs, _what("GlobalLpPool", types))
+def _global_lp_pool_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    return _check_norm_order(attrs, _context("GlobalLpPool", types))
 
 
-@op("GlobalLpPool", example="f32[2,3,4,5] p=3", since=2, canonical=_global_order)
+@op("GlobalLpPool", example="f32[2,3,4,5] p=3", since=2, canonical=_global_lp_pool_attrs)
 def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
     """The p-norm of each channel."""
 
     def norm(extents: list[Dim], at: Callable[..., Expr]) -> Expr:
-        return cast(_root(reduce_sum(extents, lambda *k: _power(widened(at(*k)), p)), p), x.dtype)
+        return cast(_root(reduce_sum(extents, lambda *k: _absolute_power(widen(at(*k)), p)), p), x.dtype)
 
-    return _global("GlobalLpPool", x, norm)
+    return _global_pool("GlobalLpPool", x, norm)

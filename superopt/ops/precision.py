@@ -7,22 +7,22 @@ has the same form as any other.
 
 from __future__ import annotations
 
-from superopt.ops.scalar import wide
+from superopt.ops.scalar import accumulation_dtype
 from superopt.te.dtype import F64, DType
 from superopt.te.expr import Tensor, cast, compute
 
 
-def wider(x: Tensor) -> Tensor:
+def widen_tensor(x: Tensor) -> Tensor:
     """Convert `x` to accumulation precision."""
-    kind = wide(x.dtype)
+    kind = accumulation_dtype(x.dtype)
     return x if kind == x.dtype else compute(x.shape, lambda *i: cast(x[i], kind), name="wide")
 
 
-def precise(x: Tensor) -> Tensor:
+def to_float64(x: Tensor) -> Tensor:
     """Convert `x` to float64."""
     return x if x.dtype == F64 else compute(x.shape, lambda *i: cast(x[i], F64), name="precise")
 
 
-def narrowed(x: Tensor, dtype: DType) -> Tensor:
+def narrow_tensor(x: Tensor, dtype: DType) -> Tensor:
     """Convert `x` back to `dtype`."""
     return x if x.dtype == dtype else compute(x.shape, lambda *i: cast(x[i], dtype), name="narrow")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from superopt.ir.op import InferError, op
-from superopt.ops.conv import check_bias, checked_operands, conv_canonical, convolved
-from superopt.ops.linear import contracted
+from superopt.ops.conv import check_bias, check_conv_operands, canonical_conv, convolution
+from superopt.ops.linear import matrix_product
 from superopt.ops.window import windows
 from superopt.te.dtype import F32, I8, I32, U8, DType
 from superopt.te.expr import Tensor, apply, cast, compute
 from superopt.te.node import Expr
 
-_RANGE = {I8: (-128, 127), U8: (0, 255)}
+_INT8_RANGES = {I8: (-128, 127), U8: (0, 255)}
 
 
-def _per(name: str, value: Tensor, x: Tensor, axis: int, i: tuple[Expr, ...]) -> Expr:
+def _parameter_at(name: str, value: Tensor, x: Tensor, axis: int, i: tuple[Expr, ...]) -> Expr:
     """Return the scale or zero point for element `i` of `x`: per tensor or per index along
     `axis`."""
     if value.rank == 0:
@@ -30,9 +30,9 @@ def _per(name: str, value: Tensor, x: Tensor, axis: int, i: tuple[Expr, ...]) ->
     raise InferError(f"{name}: {value.type} is neither one value for {x.type} nor one along {axis}")
 
 
-def _shifted(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
+def _subtract_zero_point(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
     """x - zero_point, as i32; `axis` is the one along which zero points may differ."""
-    if x.dtype not in _RANGE:
+    if x.dtype not in _INT8_RANGES:
         raise InferError(f"{name} of {x.type}: {x.dtype} is not i8 or u8")
     if zero_point is None:
         return compute(x.shape, lambda *i: cast(x[i], I32), name="x32")
@@ -40,20 +40,20 @@ def _shifted(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tens
         raise InferError(f"{name}: {x.type} with zero point {zero_point.type}")
     z = zero_point
     return compute(
-        x.shape, lambda *i: cast(x[i], I32) - cast(_per(name, z, x, axis, i), I32), name="x32"
+        x.shape, lambda *i: cast(x[i], I32) - cast(_parameter_at(name, z, x, axis, i), I32), name="x32"
     )
 
 
-def _single(name: str, value: Tensor) -> Expr:
+def _single_value(name: str, value: Tensor) -> Expr:
     """Return the element of a tensor of one element."""
     if value.shape not in ((), (1,)):
         raise InferError(f"{name}: {value.type} is not one value")
     return value[(0,) * value.rank]
 
 
-def _requantized(e: Expr, scale: Expr, zero_point: Expr) -> Expr:
+def _requantize(e: Expr, scale: Expr, zero_point: Expr) -> Expr:
     """round(e * scale) + zero_point in the range of the zero point's type; e is i32."""
-    low, high = _RANGE[zero_point.dtype]
+    low, high = _INT8_RANGES[zero_point.dtype]
     value = apply("round", cast(e, scale.dtype) * scale) + cast(zero_point, scale.dtype)
     return cast(apply("min", apply("max", value, low), high), zero_point.dtype)
 
@@ -63,9 +63,9 @@ def matmul_integer(
     a: Tensor, b: Tensor, a_zero_point: Tensor | None = None, b_zero_point: Tensor | None = None
 ) -> Tensor:
     """(a - a_zero_point) (b - b_zero_point) in i32; zero points of rows of a, columns of b."""
-    left = _shifted("MatMulInteger", a, a_zero_point, -2 if a.rank > 1 else -1)
-    right = _shifted("MatMulInteger", b, b_zero_point, -1)
-    return contracted("MatMulInteger", left, right)
+    left = _subtract_zero_point("MatMulInteger", a, a_zero_point, -2 if a.rank > 1 else -1)
+    right = _subtract_zero_point("MatMulInteger", b, b_zero_point, -1)
+    return matrix_product("MatMulInteger", left, right)
 
 
 @op(
@@ -87,21 +87,21 @@ def qlinear_matmul(
     name = "QLinearMatMul"
     if a.rank < 2 or b.rank < 2:
         raise InferError(f"{name} of {a.type} and {b.type}: it takes matrices")
-    total = contracted(
-        name, _shifted(name, a, a_zero_point, -2), _shifted(name, b, b_zero_point, -1)
+    total = matrix_product(
+        name, _subtract_zero_point(name, a, a_zero_point, -2), _subtract_zero_point(name, b, b_zero_point, -1)
     )
-    _same_scales(name, a_scale, b_scale, y_scale)
-    if y_zero_point.dtype not in _RANGE:
+    _check_scales(name, a_scale, b_scale, y_scale)
+    if y_zero_point.dtype not in _INT8_RANGES:
         raise InferError(f"{name} to {y_zero_point.dtype}: not i8 or u8")
 
     def element(*i: Expr) -> Expr:
-        scale = _per(name, a_scale, total, -2, i) * _per(name, b_scale, total, -1, i)
-        return _requantized(total[i], scale / _single(name, y_scale), _single(name, y_zero_point))
+        scale = _parameter_at(name, a_scale, total, -2, i) * _parameter_at(name, b_scale, total, -1, i)
+        return _requantize(total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point))
 
     return compute(total.shape, element)
 
 
-def _same_scales(name: str, *scales: Tensor) -> DType:
+def _check_scales(name: str, *scales: Tensor) -> DType:
     for s in scales:
         if s.dtype != scales[0].dtype or not s.dtype.is_float:
             raise InferError(f"{name}: scales are {', '.join(str(t.type) for t in scales)}")
@@ -112,7 +112,7 @@ def _same_scales(name: str, *scales: Tensor) -> DType:
     "ConvInteger",
     example="u8[1,2,4,5] i8[3,2,2,3] u8[] pads=(1,0,0,1)",
     since=10,
-    canonical=conv_canonical("ConvInteger"),
+    canonical=canonical_conv("ConvInteger"),
 )
 def conv_integer(
     x: Tensor,
@@ -128,7 +128,7 @@ def conv_integer(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """The convolution of x - x_zero_point and w - w_zero_point, in i32."""
-    return _convolved(
+    return _integer_convolution(
         "ConvInteger",
         x,
         w,
@@ -143,7 +143,7 @@ def conv_integer(
     )
 
 
-def _convolved(
+def _integer_convolution(
     name: str,
     x: Tensor,
     w: Tensor,
@@ -157,10 +157,10 @@ def _convolved(
     strides: tuple[int, ...] | None,
 ) -> Tensor:
     what = f"{name} of x {x.type} with w {w.type}"
-    groups = checked_operands(name, x.type, w.type, group)
+    groups = check_conv_operands(name, x.type, w.type, group)
     check_bias(what, w.shape[0], b)
     if x_zero_point is not None:
-        _single(name, x_zero_point)
+        _single_value(name, x_zero_point)
     if b is not None and b.dtype != I32:
         raise InferError(f"{what}: the bias is {b.dtype}, not i32")
     assert strides is not None
@@ -174,15 +174,15 @@ def _convolved(
         pads=pads,
         auto_pad=auto_pad,
     )
-    values, weights = _shifted(name, x, x_zero_point, 1), _shifted(name, w, w_zero_point, 0)
-    return convolved(values, weights, b, groups, ws)
+    values, weights = _subtract_zero_point(name, x, x_zero_point, 1), _subtract_zero_point(name, w, w_zero_point, 0)
+    return convolution(values, weights, b, groups, ws)
 
 
 @op(
     "QLinearConv",
     example="u8[1,2,4,5] f32[] u8[] i8[3,2,2,3] f32[3] i8[3] f32[] u8[] i32[3] strides=(1,2)",
     since=10,
-    canonical=conv_canonical("QLinearConv", 3),
+    canonical=canonical_conv("QLinearConv", 3),
 )
 def qlinear_conv(
     x: Tensor,
@@ -204,18 +204,18 @@ def qlinear_conv(
 ) -> Tensor:
     """The convolution of quantized tensors, quantized; the scale of w may differ for each m."""
     name = "QLinearConv"
-    total = _convolved(
+    total = _integer_convolution(
         name, x, w, x_zero_point, w_zero_point, b, auto_pad, dilations, group, pads, strides
     )
-    if _same_scales(name, x_scale, w_scale, y_scale) != F32:
+    if _check_scales(name, x_scale, w_scale, y_scale) != F32:
         raise InferError(f"{name}: scales are {x_scale.dtype}, not f32")
-    if y_zero_point.dtype not in _RANGE:
+    if y_zero_point.dtype not in _INT8_RANGES:
         raise InferError(f"{name} to {y_zero_point.dtype}: not i8 or u8")
     if w_scale.shape not in ((), (1,), (w.shape[0],)):
         raise InferError(f"{name}: {w_scale.type} for {w.shape[0]} output channels")
 
     def element(*i: Expr) -> Expr:
-        scale = _single(name, x_scale) * _per(name, w_scale, total, 1, i)
-        return _requantized(total[i], scale / _single(name, y_scale), _single(name, y_zero_point))
+        scale = _single_value(name, x_scale) * _parameter_at(name, w_scale, total, 1, i)
+        return _requantize(total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point))
 
     return compute(total.shape, element)

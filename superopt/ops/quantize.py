@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.cast import OVERFLOW, converted
-from superopt.ops.common import positive, rank_of
-from superopt.ops.reduce import over
-from superopt.ops.scalar import expect
-from superopt.te import index as ix
+from superopt.ops.cast import OVERFLOW, convert
+from superopt.ops.common import normalize_axis, rank_of
+from superopt.ops.reduce import reduce_over
+from superopt.ops.scalar import expect_kinds
+from superopt.te import index
 from superopt.te.dtype import F32, F64, I32, I64, U8, DType
 from superopt.te.expr import Tensor, apply, cast, compare, compute, const, select
 from superopt.te.node import Expr
 
 
-def _saturated(e: Expr, to: DType) -> Expr:
+def _saturate(e: Expr, to: DType) -> Expr:
     """A whole number in float32 or float64, limited to the range of the integer type `to`.
 
     NaN becomes the least element of the range, as in ONNX Runtime and ONNX's reference.
@@ -23,36 +23,36 @@ def _saturated(e: Expr, to: DType) -> Expr:
     return cast(select(compare("lt", low, e), apply("min", e, high), low), to)
 
 
-def _granular(x: Tensor, given: Tensor, axis: int, block: int, i: tuple[Expr, ...]) -> Expr:
+def _parameter_at(x: Tensor, parameter: Tensor, axis: int, block: int, i: tuple[Expr, ...]) -> Expr:
     """Return the scale or zero point of the element at `i`: per tensor, per index on `axis`, or per
     block."""
-    if all(n == 1 for n in given.shape) and given.rank <= 1:
-        return given[(0,) * given.rank]
+    if all(n == 1 for n in parameter.shape) and parameter.rank <= 1:
+        return parameter[(0,) * parameter.rank]
     if not block:
-        if given.shape != (x.shape[axis],):
+        if parameter.shape != (x.shape[axis],):
             raise InferError(
-                f"{given.type} is not one number for each index of axis {axis} of {x.type}"
+                f"{parameter.type} is not one number for each index of axis {axis} of {x.type}"
             )
-        return given[i[axis]]
-    blocks = ix.dim(ix.as_index(x.shape[axis] + (block - 1)) // block)
-    if given.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
+        return parameter[i[axis]]
+    blocks = index.dim(index.as_index(x.shape[axis] + (block - 1)) // block)
+    if parameter.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
         raise InferError(
-            f"{given.type} is not one number for each {block} on axis {axis} of {x.type}"
+            f"{parameter.type} is not one number for each {block} on axis {axis} of {x.type}"
         )
-    return given[(*i[:axis], i[axis] // block, *i[axis + 1 :])]
+    return parameter[(*i[:axis], i[axis] // block, *i[axis + 1 :])]
 
 
-def _granularity(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _granularity_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: the axis from 0 where it matters, else ONNX's default."""
     scale = types[1]
     assert scale is not None
     assert scale.shape is not None
     if len(scale.shape) == 0 or scale.shape == (1,):
         return attrs | {"axis": 1, "block_size": 0}
-    return attrs | {"axis": positive(attrs["axis"], rank_of(types))}
+    return attrs | {"axis": normalize_axis(attrs["axis"], rank_of(types))}
 
 
-def _quantized(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _quantize_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: the output type is given only if no zero point determines it."""
     zero = types[2] if len(types) > 2 else None
     to = attrs["output_dtype"] or None
@@ -67,14 +67,14 @@ def _quantized(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     precision = None if precision == scale.dtype else precision
     written = None if zero is not None or to == U8 else to
     settled = attrs | {"output_dtype": written, "saturate": saturate, "precision": precision}
-    return _granularity(types, settled)
+    return _granularity_attrs(types, settled)
 
 
 @op(
     "QuantizeLinear",
     example=("f32[2,3] f32[] u8[]", "f32[2,3,4] f32[3] i8[3]", "f32[2,6] f32[2,2] block_size=3"),
     since=10,
-    canonical=_quantized,
+    canonical=_quantize_attrs,
 )
 def quantize_linear(
     x: Tensor,
@@ -93,35 +93,35 @@ def quantize_linear(
     """
     to = output_dtype or (U8 if y_zero_point is None else y_zero_point.dtype)
     kind = precision or y_scale.dtype
-    expect("QuantizeLinear", "if", x)
+    expect_kinds("QuantizeLinear", "if", x)
     if not kind.is_float or kind.bits < 16:
         raise InferError(f"QuantizeLinear divides {x.type} in floats, not in {kind}")
 
     def element(*i: Expr) -> Expr:
-        scale = cast(_granular(x, y_scale, axis, block_size, i), kind)
+        scale = cast(_parameter_at(x, y_scale, axis, block_size, i), kind)
         e = cast(x[i], kind) / scale
-        zero = None if y_zero_point is None else _granular(x, y_zero_point, axis, block_size, i)
+        zero = None if y_zero_point is None else _parameter_at(x, y_zero_point, axis, block_size, i)
         if to.is_float:
-            return converted(e if zero is None else e + cast(zero, kind), to, bool(saturate))
+            return convert(e if zero is None else e + cast(zero, kind), to, bool(saturate))
         # float32 holds every sum that does not saturate
         whole = cast(apply("round", e), kind if kind == F64 else F32)
-        return _saturated(whole if zero is None else whole + cast(zero, whole.dtype), to)
+        return _saturate(whole if zero is None else whole + cast(zero, whole.dtype), to)
 
     return compute(x.shape, element)
 
 
-def _dequantized(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _dequantize_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     scale = types[1]
     assert scale is not None
     to = attrs["output_dtype"] or None
-    return _granularity(types, attrs | {"output_dtype": None if to == scale.dtype else to})
+    return _granularity_attrs(types, attrs | {"output_dtype": None if to == scale.dtype else to})
 
 
 @op(
     "DequantizeLinear",
     example=("u8[2,3] f32[] u8[]", "i8[2,3,4] f32[3]", "i8[2,6] f32[2,2] block_size=3"),
     since=10,
-    canonical=_dequantized,
+    canonical=_dequantize_attrs,
 )
 def dequantize_linear(
     x: Tensor,
@@ -143,10 +143,10 @@ def dequantize_linear(
     def element(*i: Expr) -> Expr:
         e: Expr = x[i]
         if x_zero_point is not None:
-            zero = _granular(x, x_zero_point, axis, block_size, i)
+            zero = _parameter_at(x, x_zero_point, axis, block_size, i)
             exact = (I64 if x.dtype.bits >= 32 else I32) if x.dtype.is_int else kind
             e = cast(e, exact) - cast(zero, exact)
-        scale = _granular(x, x_scale, axis, block_size, i)
+        scale = _parameter_at(x, x_scale, axis, block_size, i)
         return cast(cast(e, kind) * cast(scale, kind), to)
 
     return compute(x.shape, element)
@@ -160,10 +160,10 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     The scale of an empty range is 1, as in ONNX Runtime: ONNX's formula gives 0, and 0 / 0 cannot
     be quantized.
     """
-    expect("DynamicQuantizeLinear", "f", x)
+    expect_kinds("DynamicQuantizeLinear", "f", x)
     axes = tuple(range(x.rank))
-    top = compute((), lambda: apply("max", over("max", x, axes, (), lambda *k: x[k]), 0))
-    bottom = compute((), lambda: apply("min", over("min", x, axes, (), lambda *k: x[k]), 0))
+    top = compute((), lambda: apply("max", reduce_over("max", x, axes, (), lambda *k: x[k]), 0))
+    bottom = compute((), lambda: apply("min", reduce_over("min", x, axes, (), lambda *k: x[k]), 0))
 
     def of_range() -> Expr:
         width = top[()] - bottom[()]
@@ -178,6 +178,6 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     zero = compute((), zero_point)
     y = compute(
         x.shape,
-        lambda *i: _saturated(apply("round", x[i] / scale[()]) + zero[()], U8),
+        lambda *i: _saturate(apply("round", x[i] / scale[()]) + zero[()], U8),
     )
     return y, scale, compute((), lambda: cast(zero[()], U8))

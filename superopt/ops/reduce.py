@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, Op, Types, op
-from superopt.ops.common import axes_from, rank_of
-from superopt.ops.scalar import expect, widened
-from superopt.te import index as ix
+from superopt.ops.common import canonical_axes, rank_of
+from superopt.ops.scalar import expect_kinds, widen
+from superopt.te import index as te_index
 from superopt.te.dtype import F64, DType
 from superopt.te.expr import (
     Dim,
@@ -23,7 +23,7 @@ from superopt.te.expr import (
 from superopt.te.node import Const, Expr
 
 Body = Callable[[Tensor, tuple[int, ...], tuple[Expr, ...]], Expr]
-_sorted = axes_from()
+_sorted_axes = canonical_axes()
 
 
 def reduced_shape(x: Tensor, axes: Sequence[int], keepdims: bool = True) -> tuple[Dim, ...]:
@@ -33,7 +33,7 @@ def reduced_shape(x: Tensor, axes: Sequence[int], keepdims: bool = True) -> tupl
     return tuple(n for a, n in enumerate(x.shape) if a not in axes)
 
 
-def over(
+def reduce_over(
     fn: str, x: Tensor, axes: Sequence[int], i: Sequence[Expr], element: Callable[..., Expr]
 ) -> Expr:
     """`fn` of `element(index into x)` over `axes`, the other axes at `i`.
@@ -51,41 +51,41 @@ def over(
     return reduction(fn, [x.shape[a] for a in axes], body)
 
 
-def count(x: Tensor, axes: Sequence[int], dtype: DType) -> Expr:
+def element_count(x: Tensor, axes: Sequence[int], dtype: DType) -> Expr:
     """Return the number of elements that a reduction over `axes` takes, as a number of `dtype`."""
-    return cast(ix.as_index(product(x.shape[a] for a in axes)), dtype)
+    return cast(te_index.as_index(product(x.shape[a] for a in axes)), dtype)
 
 
 def mean_of(
     x: Tensor, axes: Sequence[int], i: Sequence[Expr], element: Callable[..., Expr]
 ) -> Expr:
     """The mean of `element(index into x)` over `axes`."""
-    total = over("sum", x, axes, i, element)
-    n = count(x, axes, total.dtype)
+    total = reduce_over("sum", x, axes, i, element)
+    n = element_count(x, axes, total.dtype)
     return total if n == Const(1, n.dtype) else total / n
 
 
-def _canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _reduction_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """The axes spelled out; the flag is set only where no axis is reduced."""
     rank = rank_of(types)
     axes, noop = attrs["axes"], attrs["noop_with_empty_axes"]
     if axes is None or axes == ():
         axes = () if noop else None
-    full = _sorted(types, attrs | {"axes": axes})
+    full = _sorted_axes(types, attrs | {"axes": axes})
     return full | {
         "keepdims": int(bool(attrs["keepdims"])),
         "noop_with_empty_axes": int(not full["axes"] and rank > 0),
     }
 
 
-def _reduction(name: str, body: Body, kinds: str, laws: str = "") -> Op:
+def _reduction_op(name: str, body: Body, kinds: str, laws: str = "") -> Op:
     """A reduction whose element at `i`, an index into the kept axes, is `body(x, axes, i)`."""
 
     @op(
         name,
         example=("f32[2,3,4] axes=(1,)", "f32[2,3,4] axes=(0,2) keepdims=0"),
         laws=laws,
-        canonical=_canonical,
+        canonical=_reduction_attrs,
     )
     def reduced(
         x: Tensor,
@@ -94,7 +94,7 @@ def _reduction(name: str, body: Body, kinds: str, laws: str = "") -> Op:
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
-        expect(name, kinds, x)
+        expect_kinds(name, kinds, x)
         assert axes is not None
 
         def element(*i: Expr) -> Expr:
@@ -106,54 +106,54 @@ def _reduction(name: str, body: Body, kinds: str, laws: str = "") -> Op:
     return reduced
 
 
-def _plain(fn: str, boolean: str = "") -> Body:
+def _plain_body(fn: str, boolean: str = "") -> Body:
     def body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
         chosen = boolean if x.dtype.kind == "b" else fn
-        return over(chosen, x, axes, i, lambda *k: x[k])
+        return reduce_over(chosen, x, axes, i, lambda *k: x[k])
 
     return body
 
 
-def _sum(each: Callable[[Expr], Expr], last: Callable[[Expr], Expr] = lambda e: e) -> Body:
+def _sum_body(each: Callable[[Expr], Expr], last: Callable[[Expr], Expr] = lambda e: e) -> Body:
     """`last` of the sum of `each` element, in the precision of sums."""
 
     def body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
-        return last(over("sum", x, axes, i, lambda *k: each(widened(x[k]))))
+        return last(reduce_over("sum", x, axes, i, lambda *k: each(widen(x[k]))))
 
     return body
 
 
-def _root(e: Expr) -> Expr:
+def _float_sqrt(e: Expr) -> Expr:
     return apply("sqrt", e if e.dtype.is_float else cast(e, F64))
 
 
-def _log_sum_exp(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+def _log_sum_exp_body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
     """log(sum(exp(x))), shifted by the greatest element so that nothing overflows."""
     top = compute(
         reduced_shape(x, axes, keepdims=False),
-        lambda *j: over("max", x, axes, j, lambda *k: widened(x[k])),
+        lambda *j: reduce_over("max", x, axes, j, lambda *k: widen(x[k])),
     )
     # an infinite maximum must not be subtracted from itself
     shift = select(compare("eq", top[i] - top[i], 0), top[i], 0)
-    total = over("sum", x, axes, i, lambda *k: apply("exp", widened(x[k]) - shift))
+    total = reduce_over("sum", x, axes, i, lambda *k: apply("exp", widen(x[k]) - shift))
     return apply("log", total) + shift
 
 
-def _mean(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
-    return mean_of(x, axes, i, lambda *k: widened(x[k]))
+def _mean_body(x: Tensor, axes: tuple[int, ...], i: tuple[Expr, ...]) -> Expr:
+    return mean_of(x, axes, i, lambda *k: widen(x[k]))
 
 
 def _square(e: Expr) -> Expr:
     return e * e
 
 
-reduce_sum = _reduction("ReduceSum", _sum(lambda e: e), "uif", "linear")
-reduce_mean = _reduction("ReduceMean", _mean, "uif", "linear")
-reduce_prod = _reduction("ReduceProd", _plain("prod"), "uif")
-reduce_max = _reduction("ReduceMax", _plain("max", "any"), "uifb")
-reduce_min = _reduction("ReduceMin", _plain("min", "all"), "uifb")
-reduce_l1 = _reduction("ReduceL1", _sum(lambda e: apply("abs", e)), "uif")
-reduce_l2 = _reduction("ReduceL2", _sum(_square, _root), "uif")
-reduce_log_sum = _reduction("ReduceLogSum", _sum(lambda e: e, lambda e: apply("log", e)), "f")
-reduce_log_sum_exp = _reduction("ReduceLogSumExp", _log_sum_exp, "f")
-reduce_sum_square = _reduction("ReduceSumSquare", _sum(_square), "uif")
+reduce_sum = _reduction_op("ReduceSum", _sum_body(lambda e: e), "uif", "linear")
+reduce_mean = _reduction_op("ReduceMean", _mean_body, "uif", "linear")
+reduce_prod = _reduction_op("ReduceProd", _plain_body("prod"), "uif")
+reduce_max = _reduction_op("ReduceMax", _plain_body("max", "any"), "uifb")
+reduce_min = _reduction_op("ReduceMin", _plain_body("min", "all"), "uifb")
+reduce_l1 = _reduction_op("ReduceL1", _sum_body(lambda e: apply("abs", e)), "uif")
+reduce_l2 = _reduction_op("ReduceL2", _sum_body(_square, _float_sqrt), "uif")
+reduce_log_sum = _reduction_op("ReduceLogSum", _sum_body(lambda e: e, lambda e: apply("log", e)), "f")
+reduce_log_sum_exp = _reduction_op("ReduceLogSumExp", _log_sum_exp_body, "f")
+reduce_sum_square = _reduction_op("ReduceSumSquare", _sum_body(_square), "uif")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.layout import known
-from superopt.ops.scalar import expect, flags
+from superopt.ops.layout import known_type
+from superopt.ops.scalar import expect_kinds, canonical_flags
 from superopt.ops.sizes import floor_div
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import I64, INDEX
 from superopt.te.expr import Tensor, compare, compute, const, gather, select
 from superopt.te.node import Dim, Expr
 
 
-def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _rotary_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: `num_heads` for rank 3 only; a rotary dimension equal to the head size
     is 0."""
-    t, shape = known(types)
-    attrs = flags("interleaved")(types, attrs)
+    t, shape = known_type(types)
+    attrs = canonical_flags("interleaved")(types, attrs)
     heads, dim = attrs["num_heads"], attrs["rotary_embedding_dim"]
     size = shape[-1]
     if len(shape) == 3:
@@ -36,7 +36,7 @@ def _attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         "f32[1,3,16] f32[1,3,2] f32[1,3,2] num_heads=2 rotary_embedding_dim=4 interleaved=1",
     ),
     since=23,
-    canonical=_attrs,
+    canonical=_rotary_attrs,
 )
 def rotary_embedding(
     x: Tensor,
@@ -54,16 +54,16 @@ def rotary_embedding(
     rotary dimension stays. Angles come by position, or for each batch and place in the sequence.
     """
     what = f"RotaryEmbedding of {x.type} with {cos_cache.type}"
-    expect("RotaryEmbedding", "f", x, cos_cache, sin_cache)
+    expect_kinds("RotaryEmbedding", "f", x, cos_cache, sin_cache)
     if x.rank not in (3, 4) or not x.dtype == cos_cache.dtype == sin_cache.dtype:
         raise InferError(f"{what}: it takes three or four axes and one dtype")
     heads = x.shape[1] if x.rank == 4 else num_heads
     size = x.shape[3] if x.rank == 4 else floor_div(x.shape[2], heads or 1)
-    if x.rank == 3 and ix.dim(ix.as_index(size) * (heads or 1)) != x.shape[2]:
+    if x.rank == 3 and index.dim(index.as_index(size) * (heads or 1)) != x.shape[2]:
         raise InferError(f"{what}: {x.shape[2]} is no multiple of {heads} heads")
     turned = rotary_embedding_dim or size
     half = floor_div(turned, 2)
-    odd = ix.dim(ix.as_index(half) * 2) != turned
+    odd = index.dim(index.as_index(half) * 2) != turned
     if odd or (isinstance(turned, int) and isinstance(size, int) and turned > size):
         raise InferError(f"{what}: a rotary dimension of {turned} of {size}")
     batch, length = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
@@ -85,23 +85,23 @@ def rotary_embedding(
 
     def element(*i: Expr) -> Expr:
         b, s = i[0], i[2] if x.rank == 4 else i[1]
-        d = i[-1] if x.rank == 4 else ix.as_index(i[-1] % size)
+        d = i[-1] if x.rank == 4 else index.as_index(i[-1] % size)
 
         def at(shift: Dim) -> Expr:
             return x[(*i[:-1], i[-1] + shift)]
 
         if interleaved:
-            j = ix.as_index(d // 2)
-            first = compare("eq", ix.mod(d, const(2, INDEX)), const(0, INDEX))
+            j = index.as_index(d // 2)
+            first = compare("eq", index.mod(d, const(2, INDEX)), const(0, INDEX))
             partner: Dim = 1
             angle_of = (j, j)
         else:
             first = d < half
-            partner, angle_of = half, (d, ix.as_index(d - half))
+            partner, angle_of = half, (d, index.as_index(d - half))
         ahead = angle(cos_cache, b, s, angle_of[0]) * at(0) - angle(
             sin_cache, b, s, angle_of[0]
         ) * at(partner)
-        behind = angle(sin_cache, b, s, angle_of[1]) * at(ix.dim(-ix.as_index(partner))) + angle(
+        behind = angle(sin_cache, b, s, angle_of[1]) * at(index.dim(-index.as_index(partner))) + angle(
             cos_cache, b, s, angle_of[1]
         ) * at(0)
         out = select(first, ahead, behind)

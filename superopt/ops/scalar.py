@@ -10,16 +10,16 @@ import numpy as np
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
 from superopt.te.dtype import BF16, F16, F32, DType
-from superopt.te.expr import Tensor, both, cast, compare, const, select
+from superopt.te.expr import Tensor, conjunction, cast, compare, const, select
 from superopt.te.node import Const, Expr
 
 
-def single(value: float) -> float:
+def round_to_float32(value: float) -> float:
     """Round `value` to float32, as an ONNX float attribute stores it."""
     return float(np.float32(value))
 
 
-def singles(*keys: str) -> Canonical:
+def canonical_floats(*keys: str) -> Canonical:
     """Canonical form: the attributes `keys` are floats that a float32 can hold."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -28,13 +28,13 @@ def singles(*keys: str) -> Canonical:
             value = attrs[key]
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise InferError(f"attribute {key} must be a number, not {value!r}")
-            found[key] = single(value)
+            found[key] = round_to_float32(value)
         return attrs | found
 
     return canonical
 
 
-def flags(*keys: str) -> Canonical:
+def canonical_flags(*keys: str) -> Canonical:
     """Canonical form: the attributes `keys` are 0 or 1."""
 
     def canonical(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
@@ -43,7 +43,7 @@ def flags(*keys: str) -> Canonical:
     return canonical
 
 
-def number(value: float, dtype: DType) -> Const:
+def attribute_constant(value: float, dtype: DType) -> Const:
     """Return a float attribute as a constant of `dtype`. Raises InferError for a fraction in an
     integer type."""
     if not dtype.is_float and value != int(value):
@@ -51,7 +51,7 @@ def number(value: float, dtype: DType) -> Const:
     return const(value if dtype.is_float else int(value), dtype)
 
 
-def wide(dtype: DType) -> DType:
+def accumulation_dtype(dtype: DType) -> DType:
     """Return the accumulation type of `dtype`: float32 for 16-bit floats.
 
     A float16 sum overflows at 65504 where the mean does not; all runtimes accumulate in float32.
@@ -59,9 +59,9 @@ def wide(dtype: DType) -> DType:
     return F32 if dtype in (F16, BF16) else dtype
 
 
-def widened(e: Expr) -> Expr:
+def widen(e: Expr) -> Expr:
     """Convert `e` to accumulation precision."""
-    return cast(e, wide(e.dtype))
+    return cast(e, accumulation_dtype(e.dtype))
 
 
 def interpolate(values: Sequence[Expr], weights: Sequence[Expr]) -> Expr:
@@ -72,11 +72,11 @@ def interpolate(values: Sequence[Expr], weights: Sequence[Expr]) -> Expr:
     """
     total = reduce(add, (v * w for v, w in zip(values, weights, strict=True)))
     first, *others = values
-    return select(both(*(compare("eq", first, v) for v in others)), first, total)
+    return select(conjunction(*(compare("eq", first, v) for v in others)), first, total)
 
 
-def expect(what: str, kinds: str, *xs: Tensor | None) -> None:
+def expect_kinds(context: str, kinds: str, *xs: Tensor | None) -> None:
     """Raise InferError unless the element type of each operand is of one of `kinds`."""
     for x in xs:
         if x is not None and x.dtype.kind not in kinds:
-            raise InferError(f"{what} of {x.type}: its elements cannot be {x.dtype}")
+            raise InferError(f"{context} of {x.type}: its elements cannot be {x.dtype}")

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 
 from superopt.ir.op import InferError
-from superopt.ops.precision import narrowed, wider
-from superopt.ops.scalar import wide
-from superopt.te import index as ix
-from superopt.te.assume import stretches
+from superopt.ops.precision import narrow_tensor, widen_tensor
+from superopt.ops.scalar import accumulation_dtype
+from superopt.te import index
+from superopt.te.assume import are_sizes_broadcast_equal
 from superopt.te.dtype import BOOL, I64, DType
 from superopt.te.expr import (
     Dim,
@@ -22,7 +22,7 @@ from superopt.te.expr import (
     compare,
     compute,
     const,
-    inside,
+    in_range,
     reduce_max,
     reduce_sum,
     select,
@@ -30,33 +30,33 @@ from superopt.te.expr import (
 from superopt.te.node import Expr
 
 
-def repeated(what: str, x: Tensor, heads: Dim) -> Tensor:
+def repeat_heads(context: str, x: Tensor, heads: Dim) -> Tensor:
     """Repeat the heads of `x` to `heads` heads (grouped-query attention)."""
     own = x.shape[1]
     if own == heads:
         return x
     if not isinstance(own, int) or not isinstance(heads, int) or heads % own:
-        raise InferError(f"{what}: {heads} heads of q are no multiple of {own} of k and v")
+        raise InferError(f"{context}: {heads} heads of q are no multiple of {own} of k and v")
     times = heads // own
     shape = (x.shape[0], heads, *x.shape[2:])
     return compute(shape, lambda b, h, t, d: x[b, h // times, t, d])
 
 
-def scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
+def attention_scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
     """Return scale * q k^T, (batch, heads, queries, keys); each operand is scaled by
     sqrt(scale)."""
     root = cast(apply("sqrt", scale), q.dtype)
-    left = wider(compute(q.shape, lambda *i: q[i] * root, name="q"))
-    right = wider(compute(k.shape, lambda *i: k[i] * root, name="k"))
+    left = widen_tensor(compute(q.shape, lambda *i: q[i] * root, name="q"))
+    right = widen_tensor(compute(k.shape, lambda *i: k[i] * root, name="k"))
     out = compute(
         (*q.shape[:3], k.shape[2]),
         lambda b, h, s, t: reduce_sum(q.shape[3], lambda d: left[b, h, s, d] * right[b, h, t, d]),
         name="scores",
     )
-    return narrowed(out, q.dtype)
+    return narrow_tensor(out, q.dtype)
 
 
-def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
+def attention_weights(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
     """Softmax along the last axis in `precision`; zero where `bias` masks all keys."""
     wide = compute(x.shape, lambda *i: cast(x[i], precision), name="wide")
     keys = x.shape[-1]
@@ -74,7 +74,7 @@ def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
     allowed = compute(
         bias.shape[:-1],
         lambda *i: compare(
-            "ne", reduce_max(bias.shape[-1], lambda t: bias[(*i, t)]), _never(bias.dtype)
+            "ne", reduce_max(bias.shape[-1], lambda t: bias[(*i, t)]), _negative_infinity(bias.dtype)
         ),
         name="allowed",
     )
@@ -86,9 +86,9 @@ def probabilities(x: Tensor, bias: Tensor | None, precision: DType) -> Tensor:
     return compute(x.shape, guarded, name="weights")
 
 
-def attended(weights: Tensor, v: Tensor) -> Tensor:
+def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
     """Return the weighted sum of the values."""
-    shares, values = wider(weights), wider(v)
+    shares, values = widen_tensor(weights), widen_tensor(v)
     out = compute(
         (*weights.shape[:3], v.shape[3]),
         lambda b, h, s, d: reduce_sum(
@@ -96,20 +96,20 @@ def attended(weights: Tensor, v: Tensor) -> Tensor:
         ),
         name="attended",
     )
-    return narrowed(out, v.dtype)
+    return narrow_tensor(out, v.dtype)
 
 
-def _never(dtype: DType) -> Expr:
+def _negative_infinity(dtype: DType) -> Expr:
     return const(-math.inf, dtype)
 
 
 def mask_bias(
-    what: str,
+    context: str,
     dtype: DType,
     shape: Sequence[Dim],
     mask: Tensor | None,
-    valid: Tensor | None,
-    before: Dim,
+    valid_keys: Tensor | None,
+    past_keys: Dim,
     causal: bool,
     left: int,
     right: int,
@@ -121,17 +121,17 @@ def mask_bias(
     unlimited.
     """
     banded = causal or left >= 0 or right >= 0
-    if mask is None and valid is None and not banded:
+    if mask is None and valid_keys is None and not banded:
         return None
     batch, _, queries, keys = shape
     own = (1,) * (4 - mask.rank) + mask.shape if mask is not None else (1, 1, 1, keys)
     if len(own) != 4:
-        raise InferError(f"{what}: the mask is {mask.type if mask else None}")
+        raise InferError(f"{context}: the mask is {mask.type if mask else None}")
     for n, wanted in zip(own[:3], shape[:3], strict=True):
-        if n not in (1, wanted) and (wanted == 1 or not stretches(n, wanted)):
-            raise InferError(f"{what}: mask {mask.type if mask else None}, {n} != {wanted}")
+        if n not in (1, wanted) and (wanted == 1 or not are_sizes_broadcast_equal(n, wanted)):
+            raise InferError(f"{context}: mask {mask.type if mask else None}, {n} != {wanted}")
     dims = (
-        batch if valid is not None else own[0],
+        batch if valid_keys is not None else own[0],
         own[1],
         queries if banded else own[2],
         keys,
@@ -143,16 +143,16 @@ def mask_bias(
         place = [0 if n == 1 else e for n, e in zip(own, (b, h, s), strict=False)]
         value: Expr = mask[(*place[4 - mask.rank :], t)]
         if mask.dtype == BOOL:
-            value = select(value, const(0, dtype), _never(dtype))
-        return value if own[3] == keys else select(inside(t, own[3]), value, _never(dtype))
+            value = select(value, const(0, dtype), _negative_infinity(dtype))
+        return value if own[3] == keys else select(in_range(t, own[3]), value, _negative_infinity(dtype))
 
     def element(b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
         out = masked(b, h, s, t)
         guards: list[Expr] = []
-        here, there = ix.as_index(s + before), t
-        if valid is not None:
-            count = cast(valid[b], I64)
-            here = cast(s, I64) + count - cast(ix.as_index(queries), I64)
+        here, there = index.as_index(s + past_keys), t
+        if valid_keys is not None:
+            count = cast(valid_keys[b], I64)
+            here = cast(s, I64) + count - cast(index.as_index(queries), I64)
             there = cast(t, I64)
             guards.append(there < count)
         if causal:
@@ -162,7 +162,7 @@ def mask_bias(
         if right >= 0:
             guards.append(there <= here + right)
         for g in guards:
-            part = select(g, const(0, dtype), _never(dtype))
+            part = select(g, const(0, dtype), _negative_infinity(dtype))
             out = part if out is None else out + part
         assert out is not None
         return out
@@ -170,17 +170,17 @@ def mask_bias(
     return compute(dims, element, name="bias")
 
 
-def default_scale(what: str, scale: float | None, q: Tensor) -> Expr:
+def default_scale(context: str, scale: float | None, q: Tensor) -> Expr:
     """The scale of the scores: by default one over the root of the head size."""
-    kind = wide(q.dtype)
+    kind = accumulation_dtype(q.dtype)
     if scale is None:
-        return const(1, kind) / apply("sqrt", cast(ix.as_index(q.shape[3]), kind))
+        return const(1, kind) / apply("sqrt", cast(index.as_index(q.shape[3]), kind))
     if scale < 0:
-        raise InferError(f"{what}: the scale {scale} has no square root")
+        raise InferError(f"{context}: the scale {scale} has no square root")
     return const(scale, kind)
 
 
-def capped(x: Tensor, softcap: float) -> Tensor:
+def apply_softcap(x: Tensor, softcap: float) -> Tensor:
     """c tanh(x / c)."""
     if softcap <= 0:
         return x
@@ -188,7 +188,7 @@ def capped(x: Tensor, softcap: float) -> Tensor:
     return compute(x.shape, lambda *i: apply("tanh", x[i] / cap) * cap, name="capped")
 
 
-def added(x: Tensor, bias: Tensor) -> Tensor:
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     return compute(
         x.shape,
         lambda *i: (

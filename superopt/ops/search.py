@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Op, Types, op
-from superopt.ops.common import axis_from, chain, positive, rank_of
-from superopt.ops.reduce import over, reduced_shape
-from superopt.ops.scalar import expect, flags
-from superopt.ops.sizes import at_most, scalar
-from superopt.te import index as ix
+from superopt.ops.common import canonical_axis, chain_canonical, normalize_axis, rank_of
+from superopt.ops.reduce import reduce_over, reduced_shape
+from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.sizes import is_at_most, single_size
+from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, I32, I64
 from superopt.te.expr import (
     Dim,
     Tensor,
     apply,
-    both,
+    conjunction,
     cast,
     compare,
     compute,
@@ -27,11 +27,11 @@ from superopt.te.node import Expr
 
 def _extreme_position(fn: str, x: Tensor, axis: int, last: bool, shape: tuple[Dim, ...]) -> Tensor:
     """Where along `axis` the `fn` (max or min) of `x` is; NaN is the extreme, as in numpy."""
-    expect("ArgMax" if fn == "max" else "ArgMin", "uif", x)
+    expect_kinds("ArgMax" if fn == "max" else "ArgMin", "uif", x)
     axes = (axis,)
     best = compute(
         reduced_shape(x, axes, keepdims=False),
-        lambda *i: over(fn, x, axes, i, lambda *k: x[k]),
+        lambda *i: reduce_over(fn, x, axes, i, lambda *k: x[k]),
     )
 
     def element(*i: Expr) -> Expr:
@@ -41,19 +41,19 @@ def _extreme_position(fn: str, x: Tensor, axis: int, last: bool, shape: tuple[Di
             hit = compare("eq", x[k], best[kept])
             if x.dtype.is_float:
                 hit = apply("or", hit, apply("isnan", x[k], dtype=BOOL))
-            other = const(-1, I64) if last else cast(ix.as_index(x.shape[axis]), I64)
+            other = const(-1, I64) if last else cast(te_index.as_index(x.shape[axis]), I64)
             return select(hit, cast(k[axis], I64), other)
 
-        return over("max" if last else "min", x, axes, i, position)
+        return reduce_over("max" if last else "min", x, axes, i, position)
 
     return compute(shape, element)
 
 
-def _arg(name: str, fn: str) -> Op:
+def _arg_op(name: str, fn: str) -> Op:
     @op(
         name,
         example=("f32[2,3,4] axis=1", "f32[2,3,4] axis=2 keepdims=0 select_last_index=1"),
-        canonical=chain(axis_from(), flags("keepdims", "select_last_index")),
+        canonical=chain_canonical(canonical_axis(), canonical_flags("keepdims", "select_last_index")),
     )
     def position(
         x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
@@ -64,14 +64,14 @@ def _arg(name: str, fn: str) -> Op:
     return position
 
 
-arg_max = _arg("ArgMax", "max")
-arg_min = _arg("ArgMin", "min")
+arg_max = _arg_op("ArgMax", "max")
+arg_min = _arg_op("ArgMin", "min")
 
 
-@op("Hardmax", example="f32[2,3,4] axis=1", since=13, canonical=axis_from())
+@op("Hardmax", example="f32[2,3,4] axis=1", since=13, canonical=canonical_axis())
 def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """1 at the first maximum along `axis`, 0 elsewhere."""
-    expect("Hardmax", "f", x)
+    expect_kinds("Hardmax", "f", x)
     first = _extreme_position("max", x, axis, False, reduced_shape(x, (axis,), keepdims=False))
 
     def element(*i: Expr) -> Expr:
@@ -81,13 +81,13 @@ def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
     return compute(x.shape, element)
 
 
-def _top(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _top_k_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if attrs["sorted"] == 0:
         raise InferError("TopK in an order that each runtime chooses")
-    return attrs | {"k": (scalar(attrs["k"], "k"),)}  # as ONNX has it
+    return attrs | {"k": (single_size(attrs["k"], "k"),)}  # as ONNX has it
 
 
-def _exceeds(a: Expr, b: Expr) -> Expr:
+def _is_greater(a: Expr, b: Expr) -> Expr:
     """a > b in the order in which NaN is greater than all numbers and equal to itself."""
     if not a.dtype.is_float:
         return compare("lt", b, a)
@@ -99,7 +99,7 @@ def _exceeds(a: Expr, b: Expr) -> Expr:
     "TopK",
     example=("f32[2,5,4] k=(3,) axis=1", "i32[2,6] k=(2,) largest=0"),
     since=11,
-    canonical=chain(_top, axis_from(), flags("largest", "sorted")),
+    canonical=chain_canonical(_top_k_attrs, canonical_axis(), canonical_flags("largest", "sorted")),
 )
 def top_k(
     x: Tensor, *, k: tuple[Dim], axis: int = -1, largest: int = 1, sorted: int = 1
@@ -111,9 +111,9 @@ def top_k(
 
     Raises InferError where `axis` has less than k elements.
     """
-    expect("TopK", "uif", x)
+    expect_kinds("TopK", "uif", x)
     n, (count,) = x.shape[axis], k
-    if not at_most(count, n):
+    if not is_at_most(count, n):
         raise InferError(f"TopK: {count} of {x.type} along axis {axis}")
 
     def at(i: tuple[Expr, ...], there: Expr) -> tuple[Expr, ...]:
@@ -123,8 +123,8 @@ def top_k(
         def before(j: Expr) -> Expr:
             own, other = x[i], x[at(i, j)]
             high, low = (other, own) if largest else (own, other)
-            tie = apply("not", _exceeds(low, high))
-            first = apply("or", _exceeds(high, low), both(tie, j < i[axis]), dtype=BOOL)
+            tie = apply("not", _is_greater(low, high))
+            first = apply("or", _is_greater(high, low), conjunction(tie, j < i[axis]), dtype=BOOL)
             return select(first, const(1, I32), 0)
 
         return reduction("sum", n, before)
@@ -143,30 +143,30 @@ def top_k(
     return compute(shape, lambda *i: x[at(i, gather(indices[i], n))]), indices
 
 
-def _one_hot(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _one_hot_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     depth = attrs["depth"]
     if isinstance(depth, tuple) and len(depth) == 1:
         (depth,) = depth
     if isinstance(depth, float):
         depth = int(depth)
-    return {"axis": positive(attrs["axis"], rank_of(types) + 1), "depth": depth}
+    return {"axis": normalize_axis(attrs["axis"], rank_of(types) + 1), "depth": depth}
 
 
 @op(
     "OneHot",
     example=("i64[2,3] f32[2] depth=4", "i64[2,3] f32[2] depth=4 axis=0"),
     since=11,
-    canonical=_one_hot,
+    canonical=_one_hot_attrs,
 )
 def one_hot(indices: Tensor, values: Tensor, *, depth: Dim, axis: int = -1) -> Tensor:
     """values[1] where the new axis is at the index, values[0] elsewhere.
 
     An index outside of [-depth, depth) is nowhere.
     """
-    expect("OneHot", "uif", indices)
+    expect_kinds("OneHot", "uif", indices)
     if values.shape != (2,):
         raise InferError(f"OneHot takes two values, off and on, not {values.type}")
-    size = cast(ix.as_index(depth), I64)
+    size = cast(te_index.as_index(depth), I64)
 
     def element(*i: Expr) -> Expr:
         given = cast(indices[(*i[:axis], *i[axis + 1 :])], I64)
@@ -176,24 +176,24 @@ def one_hot(indices: Tensor, values: Tensor, *, depth: Dim, axis: int = -1) -> T
     return compute((*indices.shape[:axis], depth, *indices.shape[axis:]), element)
 
 
-def _axis(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _cumulative_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     axis = attrs["axis"]
     if isinstance(axis, tuple) and len(axis) == 1:
         (axis,) = axis
-    return attrs | {"axis": positive(axis, rank_of(types))}
+    return attrs | {"axis": normalize_axis(axis, rank_of(types))}
 
 
-def _running(name: str, fn: str, since: int, neutral: int) -> Op:
+def _cumulative_op(name: str, fn: str, since: int, neutral: int) -> Op:
     @op(
         name,
         example=("f32[2,3,4] axis=1", "f32[2,3,4] axis=2 exclusive=1 reverse=1"),
         laws="linear" if fn == "sum" else "",
         since=since,
-        canonical=chain(_axis, flags("exclusive", "reverse")),
+        canonical=chain_canonical(_cumulative_attrs, canonical_flags("exclusive", "reverse")),
     )
     def running(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Tensor:
         """`fn` of the elements up to each along `axis`, or from each on."""
-        expect(name, "uif", x)
+        expect_kinds(name, "uif", x)
 
         def element(*i: Expr) -> Expr:
             def term(k: Expr) -> Expr:
@@ -208,5 +208,5 @@ def _running(name: str, fn: str, since: int, neutral: int) -> Op:
     return running
 
 
-cum_sum = _running("CumSum", "sum", 11, 0)
-cum_prod = _running("CumProd", "prod", 26, 1)
+cum_sum = _cumulative_op("CumSum", "sum", 11, 0)
+cum_prod = _cumulative_op("CumProd", "prod", 26, 1)

@@ -6,13 +6,13 @@ import math
 from fractions import Fraction
 
 from superopt.ir.op import Attr, InferError, Op, Types, op
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F32, DType
 from superopt.te.expr import Dim, Tensor, apply, cast, compute, const
 from superopt.te.node import Expr
 
 
-def _sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _window_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     size = attrs["size"]
     if isinstance(size, tuple) and len(size) == 1:
         (size,) = size
@@ -21,14 +21,14 @@ def _sizes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     return attrs | {"size": size, "periodic": int(bool(attrs["periodic"]))}
 
 
-def _window(name: str, terms: tuple[Fraction, ...]) -> Op:
-    @op(name, example=("size=8", "size=5 periodic=0"), since=17, canonical=_sizes)
+def _window_op(name: str, terms: tuple[Fraction, ...]) -> Op:
+    @op(name, example=("size=8", "size=5 periodic=0"), since=17, canonical=_window_attrs)
     def window(*, size: Dim, periodic: int = 1, output_datatype: DType | None = F32) -> Tensor:
         """The alternating sum of terms[k] * cos(2 pi k i / n), n the size or one less."""
         kind = output_datatype or F32
         if not kind.is_number:
             raise InferError(f"{name} of {kind}, which is no number")
-        period = cast(ix.as_index(size if periodic else size - 1), F32)
+        period = cast(index.as_index(size if periodic else size - 1), F32)
 
         def element(i: Expr) -> Expr:
             angle = cast(i, F32) * Fraction(2 * math.pi) / period
@@ -43,6 +43,6 @@ def _window(name: str, terms: tuple[Fraction, ...]) -> Op:
     return window
 
 
-hann = _window("HannWindow", (Fraction(1, 2), Fraction(1, 2)))
-hamming = _window("HammingWindow", (Fraction(25, 46), Fraction(21, 46)))
-blackman = _window("BlackmanWindow", (Fraction("0.42"), Fraction("0.5"), Fraction("0.08")))
+hann = _window_op("HannWindow", (Fraction(1, 2), Fraction(1, 2)))
+hamming = _window_op("HammingWindow", (Fraction(25, 46), Fraction(21, 46)))
+blackman = _window_op("BlackmanWindow", (Fraction("0.42"), Fraction("0.5"), Fraction("0.08")))

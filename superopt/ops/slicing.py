@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import positive
-from superopt.ops.layout import known, zero
-from superopt.ops.sizes import at_most, ceil_div, integers, larger, minus, scalar, sizes, smaller
-from superopt.te import index as ix
+from superopt.ops.common import normalize_axis
+from superopt.ops.layout import known_type, zero_of
+from superopt.ops.sizes import is_at_most, ceil_div, integer_tuple, max_size, subtract_sizes, single_size, size_tuple, min_size
+from superopt.te import index
 from superopt.te.expr import Dim, Tensor, cast, compute, gather, select
 from superopt.te.node import Apply, Expr
 
-FAR = 2**31 - 1  # exporters write this, or more, for "to the end"
+TO_END_THRESHOLD = 2**31 - 1  # exporters write this, or more, for "to the end"
 TO_END = 2**63 - 1
 PAST_START = -(2**63) + 1
 
 
-def _clamped(value: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
+def _clamp_bound(value: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
     """`value` counted from the start (a negative one counts from the end), in low..high."""
-    if isinstance(value, int) and abs(value) >= FAR:
+    if isinstance(value, int) and abs(value) >= TO_END_THRESHOLD:
         return high if value > 0 else low
-    if at_most(0, value):
-        return smaller(larger(value, low), high)
-    if at_most(value, -1):
-        return smaller(larger(ix.dim(ix.as_index(value) + extent), low), high)
+    if is_at_most(0, value):
+        return min_size(max_size(value, low), high)
+    if is_at_most(value, -1):
+        return min_size(max_size(index.dim(index.as_index(value) + extent), low), high)
     raise InferError(f"is the bound {value} negative?")
 
 
-def _range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]:
+def _slice_range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]:
     """(start, end, step) in range, as numpy's slice does it; an end before the first element is -1.
 
     One difference is ONNX's: a start before the first element is the first, for negative steps too.
@@ -35,16 +35,16 @@ def _range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]
     if extent == 0:
         return 0, 0, 1
     if step > 0:
-        low, high = _clamped(start, extent, 0, extent), _clamped(end, extent, 0, extent)
+        low, high = _clamp_bound(start, extent, 0, extent), _clamp_bound(end, extent, 0, extent)
     else:
-        last = ix.dim(ix.as_index(extent) - 1)
-        if isinstance(end, int) and end >= FAR:
+        last = index.dim(index.as_index(extent) - 1)
+        if isinstance(end, int) and end >= TO_END_THRESHOLD:
             raise InferError("backwards to the end, where runtimes differ")
-        low, high = _clamped(start, extent, 0, last), _clamped(end, extent, -1, last)
+        low, high = _clamp_bound(start, extent, 0, last), _clamp_bound(end, extent, -1, last)
         for bound in (low, high):
-            if isinstance(bound, Expr) and not at_most(0, bound):
+            if isinstance(bound, Expr) and not is_at_most(0, bound):
                 raise InferError(f"is the bound {bound} negative?")
-    count = _count(low, high, step)
+    count = _slice_length(low, high, step)
     if not (isinstance(low, int) and isinstance(high, int)):
         return low, high, step
     assert isinstance(count, int)
@@ -55,22 +55,22 @@ def _range(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim, int]
     return low, low + (count - 1) * step + (1 if step > 0 else -1), step
 
 
-def _count(start: Dim, end: Dim, step: int) -> Dim:
+def _slice_length(start: Dim, end: Dim, step: int) -> Dim:
     if step > 0:
-        return ceil_div(larger(minus(end, start), 0), step)
-    return ceil_div(larger(minus(start, end), 0), -step)
+        return ceil_div(max_size(subtract_sizes(end, start), 0), step)
+    return ceil_div(max_size(subtract_sizes(start, end), 0), -step)
 
 
-def _slices(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _slice_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Canonical attributes: one entry for each sliced axis, sorted; bounds in range, counted from
     0.
 
     With a negative step an end before the first element is PAST_START, as ONNX requires.
     """
-    t, shape = known(types)
-    starts, ends = sizes(attrs["starts"], "starts"), sizes(attrs["ends"], "ends")
-    axes = integers(attrs["axes"], "axes") if attrs["axes"] is not None else range(len(starts))
-    steps = integers(attrs["steps"], "steps") if attrs["steps"] is not None else (1,) * len(starts)
+    t, shape = known_type(types)
+    starts, ends = size_tuple(attrs["starts"], "starts"), size_tuple(attrs["ends"], "ends")
+    axes = integer_tuple(attrs["axes"], "axes") if attrs["axes"] is not None else range(len(starts))
+    steps = integer_tuple(attrs["steps"], "steps") if attrs["steps"] is not None else (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise InferError(
             f"Slice of {t}: {len(starts)} starts, {len(ends)} ends, {len(axes)} axes,"
@@ -78,13 +78,13 @@ def _slices(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         )
     found: dict[int, tuple[Dim, Dim, int]] = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        a = positive(axis, len(shape), "axes")
+        a = normalize_axis(axis, len(shape), "axes")
         if a in found:
             raise InferError(f"Slice of {t}: axes {tuple(axes)} name axis {a} twice")
         if step == 0:
             raise InferError(f"Slice of {t} on axis {a}: the step is 0")
         try:
-            found[a] = _range(start, end, step, shape[a])
+            found[a] = _slice_range(start, end, step, shape[a])
         except InferError as e:
             raise InferError(f"Slice of {t} on axis {a} from {start} to {end}: {e}") from e
     kept = sorted((a, s) for a, s in found.items() if s != (0, shape[a], 1))
@@ -101,15 +101,15 @@ def onnx_bound(value: Dim, extent: Dim) -> Dim:
     if isinstance(value, int):
         return value
     match value:  # ONNX clamps to the extent anyway
-        case Apply("min", (a, b), _) if ix.as_index(extent) in (a, b):
-            return ix.dim(b if a == ix.as_index(extent) else a)
+        case Apply("min", (a, b), _) if index.as_index(extent) in (a, b):
+            return index.dim(b if a == index.as_index(extent) else a)
         case _:
             pass
-    short = minus(extent, value)
+    short = subtract_sizes(extent, value)
     if isinstance(short, int) and short >= 0:
         return -short if short else TO_END
     for c in range(1, 5):  # max(n - c, 0)
-        if value == larger(minus(extent, c), 0):
+        if value == max_size(subtract_sizes(extent, c), 0):
             return -c
     return value
 
@@ -118,7 +118,7 @@ def onnx_bound(value: Dim, extent: Dim) -> Dim:
     "Slice",
     example="f32[5,6] axes=(0,1) starts=(4,1) ends=(0,5) steps=(-2,3)",
     laws="data",
-    canonical=_slices,
+    canonical=_slice_attrs,
 )
 def slice_(
     x: Tensor,
@@ -134,46 +134,46 @@ def slice_(
     shape = list(x.shape)
     cut: dict[int, tuple[Dim, int]] = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        shape[axis] = _count(start, -1 if end == PAST_START else end, step)
+        shape[axis] = _slice_length(start, -1 if end == PAST_START else end, step)
         cut[axis] = (start, step)
 
     def element(*i: Expr) -> Expr:
         where = list(i)
         for axis, (start, step) in cut.items():
-            where[axis] = ix.as_index(i[axis] * step + start)
+            where[axis] = index.as_index(i[axis] * step + start)
         return x[tuple(where)]
 
     return compute(tuple(shape), element)
 
 
-def _diagonal(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, shape = known(types)
+def _trilu_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, shape = known_type(types)
     if len(shape) < 2:
         raise InferError(f"Trilu of {t}: it takes a matrix")
-    return {"k": scalar(attrs["k"], "k"), "upper": int(bool(attrs["upper"]))}
+    return {"k": single_size(attrs["k"], "k"), "upper": int(bool(attrs["upper"]))}
 
 
-@op("Trilu", example="f32[3,4] k=1 upper=0", since=14, canonical=_diagonal)
+@op("Trilu", example="f32[3,4] k=1 upper=0", since=14, canonical=_trilu_attrs)
 def trilu(x: Tensor, *, k: Dim = 0, upper: int = 1) -> Tensor:
     """The part of each matrix from diagonal `k` up, or from it down; the rest is zero."""
-    none = zero(x, "Trilu")
+    none = zero_of(x, "Trilu")
 
     def element(*i: Expr) -> Expr:
-        row, column = ix.as_index(i[-2] + k), i[-1]
+        row, column = index.as_index(i[-2] + k), i[-1]
         return select(row <= column if upper else column <= row, x[i], none)
 
     return compute(x.shape, element)
 
 
-def _time_axes(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    t, _ = known(types)
+def _reverse_sequence_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
+    t, _ = known_type(types)
     time, batch = attrs["time_axis"], attrs["batch_axis"]
     if sorted((time, batch), key=str) != [0, 1]:
         raise InferError(f"ReverseSequence of {t}: axes {time} and {batch} are not 0 and 1")
     return attrs
 
 
-@op("ReverseSequence", example="f32[4,3,2] i64[3] batch_axis=1 time_axis=0", canonical=_time_axes)
+@op("ReverseSequence", example="f32[4,3,2] i64[3] batch_axis=1 time_axis=0", canonical=_reverse_sequence_attrs)
 def reverse_sequence(
     x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:

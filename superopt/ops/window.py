@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.op import Attr, InferError
-from superopt.ops.sizes import at_most, ceil_div, floor_div, larger, minus, sizes, smaller
-from superopt.te import index as ix
-from superopt.te.expr import Dim, TensorType, both, inside
+from superopt.ops.sizes import is_at_most, ceil_div, floor_div, max_size, subtract_sizes, size_tuple, min_size
+from superopt.te import index
+from superopt.te.expr import Dim, TensorType, conjunction, in_range
 from superopt.te.node import Expr
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -30,77 +30,77 @@ class Window:
     dilation: Dim
     begin: Dim
     end: Dim
-    hangs: bool
+    overhangs: bool
 
 
-def span(size: Dim, dilation: Dim) -> Dim:
+def window_span(size: Dim, dilation: Dim) -> Dim:
     """Return the distance from the first to the last element of a window, plus one."""
-    return ix.dim((ix.as_index(size) - 1) * dilation + 1)
+    return index.dim((index.as_index(size) - 1) * dilation + 1)
 
 
-def place(w: Window, position: Expr, k: Expr) -> Expr:
+def element_index(w: Window, position: Expr, k: Expr) -> Expr:
     """Return the index of the `k`-th element of window `position`; outside the axis it is
     padding."""
-    return ix.as_index(position * w.stride + k * w.dilation - w.begin)
+    return index.as_index(position * w.stride + k * w.dilation - w.begin)
 
 
-def padded(w: Window) -> bool:
+def is_padded(w: Window) -> bool:
     """True if a window may cover an element outside the axis."""
-    return w.begin != 0 or w.hangs
+    return w.begin != 0 or w.overhangs
 
 
-def seen(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> Expr | bool:
+def is_inside(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> Expr | bool:
     """Return the guard that the elements at `ks` of the windows are inside."""
-    return both(
+    return conjunction(
         *(
-            inside(place(w, o, k), w.extent)
+            in_range(element_index(w, o, k), w.extent)
             for w, o, k in zip(ws, positions, ks, strict=True)
-            if padded(w)
+            if is_padded(w)
         )
     )
 
 
-def places(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> list[Expr]:
+def element_indices(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> list[Expr]:
     """Return `element_index` along each axis."""
-    return [place(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
+    return [element_index(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
 
 
-def _per_axis(what: str, value: Attr, rank: int, key: str, least: int) -> tuple[Dim, ...]:
-    values = (1,) * rank if value is None else sizes(value, key)
-    if len(values) != rank or not all(at_most(least, v) for v in values):
-        raise InferError(f"{what}: {key} {values} on {rank} spatial axes")
+def _axis_values(context: str, value: Attr, rank: int, key: str, minimum: int) -> tuple[Dim, ...]:
+    values = (1,) * rank if value is None else size_tuple(value, key)
+    if len(values) != rank or not all(is_at_most(minimum, v) for v in values):
+        raise InferError(f"{context}: {key} {values} on {rank} spatial axes")
     return values
 
 
-def _same(extent: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
+def _same_padding(extent: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
     """Return the total padding of SAME modes, with which there is a window for each stride."""
-    last = ix.dim((ix.as_index(ceil_div(extent, stride)) - 1) * stride)
-    return larger(minus(ix.dim(ix.as_index(last) + span(size, dilation)), extent), 0)
+    last = index.dim((index.as_index(ceil_div(extent, stride)) - 1) * stride)
+    return max_size(subtract_sizes(index.dim(index.as_index(last) + window_span(size, dilation)), extent), 0)
 
 
 def explicit_pads(
-    what: str, attrs: dict[str, Attr], extents: Sequence[Dim], kernel: Sequence[Dim]
+    context: str, attrs: dict[str, Attr], extents: Sequence[Dim], kernel: Sequence[Dim]
 ) -> tuple[Dim, ...]:
     """The pads of each axis, begins then ends; `auto_pad` worked out, so they may be symbolic."""
     rank, mode = len(extents), attrs["auto_pad"]
-    pads = (0,) * (2 * rank) if attrs["pads"] is None else sizes(attrs["pads"], "pads")
+    pads = (0,) * (2 * rank) if attrs["pads"] is None else size_tuple(attrs["pads"], "pads")
     if mode not in AUTO_PADS:
-        raise InferError(f"{what}: auto_pad {mode} is not one of {', '.join(AUTO_PADS)}")
+        raise InferError(f"{context}: auto_pad {mode} is not one of {', '.join(AUTO_PADS)}")
     if len(pads) != 2 * rank:
-        raise InferError(f"{what}: {len(pads)} pads on {rank} spatial axes")
+        raise InferError(f"{context}: {len(pads)} pads on {rank} spatial axes")
     if mode == "NOTSET":
         return pads
     if mode == "VALID":
         return (0,) * (2 * rank)
-    strides = _per_axis(what, attrs["strides"], rank, "strides", 1)
-    dilations = _per_axis(what, attrs["dilations"], rank, "dilations", 1)
-    total = [_same(*axis) for axis in zip(extents, kernel, strides, dilations, strict=True)]
+    strides = _axis_values(context, attrs["strides"], rank, "strides", 1)
+    dilations = _axis_values(context, attrs["dilations"], rank, "dilations", 1)
+    total = [_same_padding(*axis) for axis in zip(extents, kernel, strides, dilations, strict=True)]
     less, more = [floor_div(t, 2) for t in total], [ceil_div(t, 2) for t in total]
     return (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
 
 
 def canonical_windows(
-    what: str, t: TensorType, attrs: dict[str, Attr], kernel: Sequence[Dim]
+    context: str, t: TensorType, attrs: dict[str, Attr], kernel: Sequence[Dim]
 ) -> dict[str, Attr]:
     """strides, dilations and pads in full, and NOTSET.
 
@@ -111,11 +111,11 @@ def canonical_windows(
     extents = t.shape[2:]
     rank = len(extents)
     if rank < 1 or len(kernel) != rank:
-        raise InferError(f"{what}: a kernel of {len(kernel)} axes on {rank} spatial axes")
-    pads = explicit_pads(what, attrs, extents, kernel)
+        raise InferError(f"{context}: a kernel of {len(kernel)} axes on {rank} spatial axes")
+    pads = explicit_pads(context, attrs, extents, kernel)
     found: dict[str, Attr] = {
-        "strides": _per_axis(what, attrs["strides"], rank, "strides", 1),
-        "dilations": _per_axis(what, attrs["dilations"], rank, "dilations", 1),
+        "strides": _axis_values(context, attrs["strides"], rank, "strides", 1),
+        "dilations": _axis_values(context, attrs["dilations"], rank, "dilations", 1),
     }
     if attrs["auto_pad"] == "NOTSET" or all(isinstance(p, int) for p in pads):
         return attrs | found | {"pads": pads, "auto_pad": "NOTSET"}
@@ -123,7 +123,7 @@ def canonical_windows(
 
 
 def windows(
-    what: str,
+    context: str,
     extents: Sequence[Dim],
     kernel: Sequence[Dim],
     *,
@@ -140,33 +140,33 @@ def windows(
         "strides": tuple(strides),
         "dilations": tuple(dilations),
     }
-    full = explicit_pads(what, attrs, extents, kernel)
+    full = explicit_pads(context, attrs, extents, kernel)
     out: list[Window] = []
     for a, (n, k, s, d) in enumerate(zip(extents, kernel, strides, dilations, strict=True)):
         begin, end = full[a], full[a + len(extents)]
-        room = ix.dim(ix.as_index(n) + begin + end - span(k, d))
+        room = index.dim(index.as_index(n) + begin + end - window_span(k, d))
         if isinstance(room, int) and room < 0:
             raise InferError(
-                f"{what}: a window of {span(k, d)} does not fit in {n} elements padded by {begin}"
+                f"{context}: a window of {window_span(k, d)} does not fit in {n} elements padded by {begin}"
                 f" and {end}"
             )
         count: Dim
         if auto_pad.startswith("SAME"):
             count = ceil_div(n, s)
         elif ceil:  # but none that sees only padding
-            inner = ceil_div(ix.dim(ix.as_index(n) + begin), s)
-            count = smaller(ix.dim(ix.as_index(ceil_div(room, s)) + 1), inner)
+            inner = ceil_div(index.dim(index.as_index(n) + begin), s)
+            count = min_size(index.dim(index.as_index(ceil_div(room, s)) + 1), inner)
         else:
-            count = ix.dim(ix.as_index(floor_div(room, s)) + 1)
-        past = ix.dim((ix.as_index(count) - 1) * s + span(k, d) - begin - n)
+            count = index.dim(index.as_index(floor_div(room, s)) + 1)
+        past = index.dim((index.as_index(count) - 1) * s + window_span(k, d) - begin - n)
         hangs = past > 0 if isinstance(past, int) else end != 0 or (ceil and s != 1)
         out.append(Window(n, count, k, s, d, begin, end, hangs))
     return out
 
 
-def kernel_checked(what: str, attrs: dict[str, Attr], kernel: Sequence[Dim]) -> dict[str, Attr]:
+def check_kernel_shape(context: str, attrs: dict[str, Attr], kernel: Sequence[Dim]) -> dict[str, Attr]:
     """Check `kernel_shape` against the weights' shape, and drop it."""
     given = attrs["kernel_shape"]
-    if given is not None and tuple(sizes(given, "kernel_shape")) != tuple(kernel):
-        raise InferError(f"{what}: kernel_shape {given} != {tuple(kernel)} of w")
+    if given is not None and tuple(size_tuple(given, "kernel_shape")) != tuple(kernel):
+        raise InferError(f"{context}: kernel_shape {given} != {tuple(kernel)} of w")
     return attrs | {"kernel_shape": None}

@@ -17,34 +17,34 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.aimed import Aimed, aimed
-from superopt.partial.doubles import MOST, Doubles, compared, exact, plain, steps
-from superopt.partial.extremes import OTHER, alone, by_terms, decided, extreme, kinds, numbers_of
-from superopt.partial.fewer import columns, renamed, shortened, thinned
-from superopt.partial.free import Free
-from superopt.partial.named import named
-from superopt.partial.points import DRAW, DRAWS, Points, ring, terms
-from superopt.partial.shared import shared
-from superopt.partial.stacked import stacked
+from superopt.partial.aimed import TargetedPoints, target_conditions
+from superopt.partial.doubles import MAX_VISIBLE_NUMBER, FloatPoints, compare_floats, is_exact, is_piecewise_rational, is_discontinuous
+from superopt.partial.extremes import OPPOSITE, lone_cap_kind, depends_on_terms_only, sets_decide, extremum_kind, extremum_kinds, float_constants
+from superopt.partial.fewer import interchangeable_columns, canonical_places, shorten_sums, thin_windows
+from superopt.partial.free import UninterpretedPoints
+from superopt.partial.named import with_unique_axes
+from superopt.partial.points import DRAW_AXIS, MAX_DRAWS, Points, is_ring_expression, term_count
+from superopt.partial.shared import share_nested_sums
+from superopt.partial.stacked import stack_branches
 from superopt.te.dtype import INDEX
-from superopt.te.fn import function
+from superopt.te.fn import scalar_function
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 
-INPUTS = 2  # that are tried
-ORDERED = 64  # where maxima are taken, which may be equal though their terms are not, at least
-PEAKS = 8  # for each term of the longest maximum, so that each is the largest in some
-MOST_ORDERED = DRAWS
-FEW_PEAKS = 16  # terms, of which numbers alone say that they make no difference
-MUCH = 1 << 15  # terms of sums, of which first few are computed
-TRIED = 1 << 16  # elements of which more inputs are tried, where these are few
-AIMED = 1 << 8  # elements, about, for which inputs are aimed at conditions
-FIRST = 4  # inputs, of which one mostly tells that places differ
-ABOVE = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
+FIELD_INPUTS = 2  # that are tried
+MIN_ORDERED_DRAWS = 64  # where maxima are taken, which may be equal though their terms are not, at least
+DRAWS_PER_TERM = 8  # for each term of the longest maximum, so that each is the largest in some
+MAX_ORDERED_DRAWS = MAX_DRAWS
+MAX_SAMPLED_TERMS = 16  # terms, of which numbers alone say that they make no difference
+MAX_FIRST_TERMS = 1 << 15  # terms of sums, of which first few are computed
+MAX_TRIED_ELEMENTS = 1 << 16  # elements of which more inputs are tried, where these are few
+MAX_TARGETED_PLACES = 1 << 8  # elements, about, for which inputs are aimed at conditions
+FIRST_DRAWS = 4  # inputs, of which one mostly tells that places differ
+POSITIVE_SIXTEENTHS = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class Comparison:
     """Two programs in several forms: as given, with shortened sums (`shortened_sums.py`), and with
     nested sums as tensors (`nested_sums.py`).
 
@@ -57,219 +57,219 @@ class Alike:
 
     axes: Sequence[Axis]
     bodies: list[Expr]
-    own: list[Expr]
-    whole: Sequence[Expr]
-    bounded: bool
-    sets: bool
-    free: bool
-    orders: bool
-    known: bool
-    plain: bool
-    fragile: bool
-    peaks: int
-    kinds: Sequence[tuple[list[int], int]]
+    shared_bodies: list[Expr]
+    full_bodies: Sequence[Expr]
+    is_rational: bool
+    by_term_sets: bool
+    by_uninterpreted: bool
+    depends_on_order: bool
+    is_rational_or_extremum: bool
+    is_piecewise_rational: bool
+    is_discontinuous: bool
+    max_terms: int
+    column_groups: Sequence[tuple[list[int], int]]
 
     @staticmethod
-    def of(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Alike:
-        bodies = named(stacked(bodies))
-        short = shortened(bodies, axes)
-        some = [e for b in bodies for e in parts(b) if e.dtype != INDEX]
-        known = all(_rational(e) or extreme(e) for e in some)
+    def from_bodies(axes: Sequence[Axis], bodies: Sequence[Expr]) -> Comparison:
+        bodies = with_unique_axes(stack_branches(bodies))
+        short = shorten_sums(bodies, axes)
+        some = [e for b in bodies for e in subexpressions(b) if e.dtype != INDEX]
+        known = all(_is_rational(e) or extremum_kind(e) for e in some)
         counted = any(map(_counts_infinities, some))
         known &= not counted
-        free = not counted and not any(isinstance(e, Index) for b in bodies for e in parts(b))
-        order, chance = any(map(_ordered, some)), any(map(_tossed, some))
-        return Alike(
-            axes, short, shared(short), bodies,
-            bounded=known and not order and not chance,
-            sets=order and not chance and by_terms(bodies),
-            free=free,
-            orders=order or chance,
-            known=known,
-            plain=all(map(plain, some)),
-            fragile=any(map(steps, some)) and not all(map(exact, some)),
-            peaks=max(map(_peaks, bodies)),
-            kinds=columns(bodies, axes),
+        free = not counted and not any(isinstance(e, Index) for b in bodies for e in subexpressions(b))
+        order, chance = any(map(_depends_on_order, some)), any(map(_depends_on_chance, some))
+        return Comparison(
+            axes, short, share_nested_sums(short), bodies,
+            is_rational=known and not order and not chance,
+            by_term_sets=order and not chance and depends_on_terms_only(bodies),
+            by_uninterpreted=free,
+            depends_on_order=order or chance,
+            is_rational_or_extremum=known,
+            is_piecewise_rational=all(map(is_piecewise_rational, some)),
+            is_discontinuous=any(map(is_discontinuous, some)) and not all(map(is_exact, some)),
+            max_terms=max(map(_max_terms, bodies)),
+            column_groups=interchangeable_columns(bodies, axes),
         )  # fmt: skip
 
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return at which places the programs are equal, and at which of the others this is
         unknown."""
-        if not self.kinds:
-            return self._at(places)
-        some, which = np.unique(renamed(places, self.kinds), axis=0, return_inverse=True)
-        same, doubtful = self._at(some)
+        if not self.column_groups:
+            return self._compare(places)
+        some, which = np.unique(canonical_places(places, self.column_groups), axis=0, return_inverse=True)
+        same, doubtful = self._compare(some)
         return same[which], doubtful[which]
 
-    def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _compare(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         same = np.zeros(len(places), bool)
         doubtful = np.zeros_like(same)
         if not len(places):
             return same, doubtful
-        if self.bounded:
-            return self.over_field(places), doubtful
-        if self.sets:
-            same = self.of_same_terms(places)
-            if decided(self.bodies) and self.known:
+        if self.is_rational:
+            return self.equal_over_field(places), doubtful
+        if self.by_term_sets:
+            same = self.equal_term_sets(places)
+            if sets_decide(self.bodies) and self.is_rational_or_extremum:
                 return same, doubtful
         left = np.flatnonzero(~same)
-        near, apart, written = self.over_reals(places[left])
+        near, apart, written = self.compare_over_reals(places[left])
         same[left[written]] = True
         left, near = left[~(apart | written)], near[~(apart | written)]
-        if self.plain:
-            sure = near & (not self.sets or len(kinds(self.bodies)) > 1 or self.peaks <= FEW_PEAKS)
+        if self.is_piecewise_rational:
+            sure = near & (not self.by_term_sets or len(extremum_kinds(self.bodies)) > 1 or self.max_terms <= MAX_SAMPLED_TERMS)
         else:
             sure = near.copy()
-            sure[near] = self.of_any(places[left[near]])
+            sure[near] = self.equal_for_any_functions(places[left[near]])
             some = np.flatnonzero(near & ~sure)
-            sure[some] = self.over_keyed(places[left[some]])
+            sure[some] = self.equal_over_keyed_field(places[left[some]])
         same[left[sure]] = True
         doubtful[left[~sure]] = True
         return same, doubtful
 
     @property
-    def over_numbers(self) -> list[Expr]:
+    def real_bodies(self) -> list[Expr]:
         """The programs with shortened sums, as far as that is valid over the reals."""
-        return shortened(self.whole, self.axes, zeros=True)
+        return shorten_sums(self.full_bodies, self.axes, over_reals=True)
 
     @property
-    def alike(self) -> np.ndarray:
+    def interchangeable_axes(self) -> np.ndarray:
         """Return which axes have interchangeable places for any places of the other axes."""
-        alone = {some[0] for some, _ in self.kinds if len(some) == 1}
+        alone = {some[0] for some, _ in self.column_groups if len(some) == 1}
         return np.array([n in alone for n in range(len(self.axes))], bool)
 
     @property
     def draws(self) -> int:
-        return min(max(ORDERED, PEAKS * self.peaks), MOST_ORDERED)
+        return min(max(MIN_ORDERED_DRAWS, DRAWS_PER_TERM * self.max_terms), MAX_ORDERED_DRAWS)
 
-    def of_same_terms(self, places: np.ndarray) -> np.ndarray:
+    def equal_term_sets(self, places: np.ndarray) -> np.ndarray:
         """Return the places with the same term sets, for any order of numbers."""
-        numbers, caps = numbers_of(self.bodies), alone(self.bodies)
-        if self.known:  # a second input is for chance, of which there is little
-            count = INPUTS if len(places) * self.peaks <= MUCH else 1
-            points = Points(0, numbers=numbers, alone=caps, draws=count)
-            a, b = self.drawn(self.own, places, range(count), points)
+        numbers, caps = float_constants(self.bodies), lone_cap_kind(self.bodies)
+        if self.is_rational_or_extremum:  # a second input is for chance, of which there is little
+            count = FIELD_INPUTS if len(places) * self.max_terms <= MAX_FIRST_TERMS else 1
+            points = Points(0, numbers=numbers, lone_cap_kind=caps, draws=count)
+            a, b = self.sample(self.shared_bodies, places, range(count), points)
             return np.asarray((a == b).all(1))
-        return of_same_terms(self.axes, self.own, places, numbers, caps)
+        return equal_term_sets(self.axes, self.shared_bodies, places, numbers, caps)
 
-    def of_same_functions(self, places: np.ndarray) -> np.ndarray:
+    def equal_uninterpreted(self, places: np.ndarray) -> np.ndarray:
         """Return the places with the same sums and products of the same uninterpreted functions."""
-        a, b = self.drawn(self.own, places, range(INPUTS), Free(0, draws=INPUTS))
+        a, b = self.sample(self.shared_bodies, places, range(FIELD_INPUTS), UninterpretedPoints(0, draws=FIELD_INPUTS))
         return np.asarray((a == b).all(1))
 
-    def over_field(self, places: np.ndarray) -> np.ndarray:
+    def equal_over_field(self, places: np.ndarray) -> np.ndarray:
         """Return the places at which no input over the field shows a difference. If much has to be
         computed, sums over window ends are compared first: most places that differ differ there."""
         left = np.arange(len(places))  # where it is not known yet
-        components = 1 if all(map(ring, self.bodies)) else 2
-        ends = thinned(self.bodies) if len(places) * terms(self.bodies[0]) > MUCH else []
-        if ends and 2 * sum(map(terms, ends)) <= sum(map(terms, self.bodies)):
+        components = 1 if all(map(is_ring_expression, self.bodies)) else 2
+        ends = thin_windows(self.bodies) if len(places) * term_count(self.bodies[0]) > MAX_FIRST_TERMS else []
+        if ends and 2 * sum(map(term_count, ends)) <= sum(map(term_count, self.bodies)):
             points = Points(0, components=components)
-            left = np.flatnonzero(_equal(self.axes, shared(ends), places, points))
-        a, b = self.drawn(
-            self.own, places[left], range(INPUTS), Points(1, components=components, draws=INPUTS)
+            left = np.flatnonzero(_equal(self.axes, share_nested_sums(ends), places, points))
+        a, b = self.sample(
+            self.shared_bodies, places[left], range(FIELD_INPUTS), Points(1, components=components, draws=FIELD_INPUTS)
         )
         same = np.zeros(len(places), bool)
         same[left] = (a == b).all(1)
         return same
 
-    def drawn(
+    def sample(
         self, bodies: Sequence[Expr], places: np.ndarray, draws: Sequence[int], points: Points
     ) -> list[np.ndarray]:
         """Evaluate the bodies at places for several inputs: (places, draws) each."""
         drawn = np.tile(draws, len(places))
         at = np.column_stack((places.repeat(len(draws), 0), drawn))
-        some = (points.values(e, (*self.axes, DRAW), at) for e in bodies)
+        some = (points.values(e, (*self.axes, DRAW_AXIS), at) for e in bodies)
         return [x.reshape(len(places), len(draws)) for x in some]
 
-    def over_keyed(self, places: np.ndarray) -> np.ndarray:
+    def equal_over_keyed_field(self, places: np.ndarray) -> np.ndarray:
         """Return the places at which no input over a field with uninterpreted functions shows a
         difference. If maxima occur, numbers of any order are tried, and all negative, all positive
         and nearly all negative ones, which reveal the effect of zero padding."""
         left = np.arange(len(places))
-        for seed, above in enumerate(ABOVE if self.orders else ABOVE[:1]):
-            points = Points(seed, above=above, draws=INPUTS)
-            a, b = self.drawn(self.own, places[left], range(INPUTS), points)
+        for seed, above in enumerate(POSITIVE_SIXTEENTHS if self.depends_on_order else POSITIVE_SIXTEENTHS[:1]):
+            points = Points(seed, above=above, draws=FIELD_INPUTS)
+            a, b = self.sample(self.shared_bodies, places[left], range(FIELD_INPUTS), points)
             left = left[(a == b).all(1)]
         same = np.zeros(len(places), bool)
         same[left] = True
         return same
 
-    def of_any(self, places: np.ndarray) -> np.ndarray:
+    def equal_for_any_functions(self, places: np.ndarray) -> np.ndarray:
         """Return the places equal over floats for any functions: all laws of order hold there, but
         none of functions."""
-        points = Doubles(0, centres=self.centres, wide=True, free=True)
-        real = shared(self.over_numbers)
+        points = FloatPoints(0, centres=self.centres, wide=True, uninterpreted=True)
+        real = share_nested_sums(self.real_bodies)
         with np.errstate(all="ignore"):
-            a, b = self.drawn(real, places, range(self.draws), points)
-        return np.asarray(compared(a, b, True)[0].all(1))
+            a, b = self.sample(real, places, range(self.draws), points)
+        return np.asarray(compare_floats(a, b, True)[0].all(1))
 
     @property
     def centres(self) -> tuple[float, ...]:
         """Numbers near which a program may change its behaviour."""
-        numbers = [float(n) for n in numbers_of(self.bodies)]
-        return tuple(s * n for n in numbers if abs(n) < DRAWS for s in (1, -1))
+        numbers = [float(n) for n in float_constants(self.bodies)]
+        return tuple(s * n for n in numbers if abs(n) < MAX_DRAWS for s in (1, -1))
 
-    def over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def compare_over_reals(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return three masks: places that are equal for all inputs, places that differ for some
         input, and places with the same uninterpreted functions, for which few inputs are tried."""
-        points = Doubles(0, centres=self.centres, wide=self.plain)
-        real = shared(self.over_numbers)
+        points = FloatPoints(0, centres=self.centres, wide=self.is_piecewise_rational)
+        real = share_nested_sums(self.real_bodies)
         near = np.ones(len(places), bool)
         apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
-        for way in (*((1,) if not self.fragile else ()), FIRST, ORDERED, DRAWS):
-            end = max(self.draws, min(way, TRIED // max(1, len(left)))) if way > ORDERED else way
+        for way in (*((1,) if not self.is_discontinuous else ()), FIRST_DRAWS, MIN_ORDERED_DRAWS, MAX_DRAWS):
+            end = max(self.draws, min(way, MAX_TRIED_ELEMENTS // max(1, len(left)))) if way > MIN_ORDERED_DRAWS else way
             if not len(left) or end <= begin:
                 break
             with np.errstate(all="ignore"):
-                a, b = self.drawn(real, places[left], range(begin, end), points)
-            same, other = compared(a, b, self.plain)
+                a, b = self.sample(real, places[left], range(begin, end), points)
+            same, other = compare_floats(a, b, self.is_piecewise_rational)
             near[left] &= same.all(1)
-            least = 1 + self.fragile * (end - begin) // 4
+            least = 1 + self.is_discontinuous * (end - begin) // 4
             apart[left] = np.count_nonzero(other, axis=1) >= least
             left = left[~apart[left]]
-            if self.free and not begin:
-                written[left] = self.of_same_functions(places[left])
+            if self.by_uninterpreted and not begin:
+                written[left] = self.equal_uninterpreted(places[left])
                 left = left[~written[left]]
             begin = end
-        self.aim(places, np.flatnonzero(near & ~apart & ~written), near, apart)
+        self.compare_targeted(places, np.flatnonzero(near & ~apart & ~written), near, apart)
         return near, apart, written
 
-    def aim(
+    def compare_targeted(
         self, places: np.ndarray, left: np.ndarray, near: np.ndarray, apart: np.ndarray
     ) -> None:
         """Compare on targeted inputs at a sample of the undecided places. If numbers are rounded,
         one program may meet a condition that the other does not."""
-        left = left[:: 1 + len(left) // AIMED]
+        left = left[:: 1 + len(left) // MAX_TARGETED_PLACES]
         if not len(left):
             return
-        bodies = self.over_numbers
-        far = max(abs(n) for n in map(float, numbers_of(self.bodies)) if abs(n) <= MOST)
-        anyhow = Doubles(0, centres=self.centres, wide=self.plain)
-        points = Aimed(1, centres=self.centres, wide=self.plain, far=far)
+        bodies = self.real_bodies
+        far = max(abs(n) for n in map(float, float_constants(self.bodies)) if abs(n) <= MAX_VISIBLE_NUMBER)
+        anyhow = FloatPoints(0, centres=self.centres, wide=self.is_piecewise_rational)
+        points = TargetedPoints(1, centres=self.centres, wide=self.is_piecewise_rational, largest_number=far)
         with np.errstate(all="ignore"):
-            draws = aimed(points, anyhow, self.axes, bodies, places[left])
+            draws = target_conditions(points, anyhow, self.axes, bodies, places[left])
             if not draws:
                 return
-            a, b = self.drawn(shared(bodies), places[left], draws, points)
-        same, other = compared(a, b, self.plain)
+            a, b = self.sample(share_nested_sums(bodies), places[left], draws, points)
+        same, other = compare_floats(a, b, self.is_piecewise_rational)
         near[left] = same.all(1)
-        apart[left] = other.any(1) & (not self.fragile)
+        apart[left] = other.any(1) & (not self.is_discontinuous)
 
 
-def of_same_terms(
+def equal_term_sets(
     axes: Sequence[Axis],
     bodies: Sequence[Expr],
     places: np.ndarray,
     numbers: tuple[Number, ...],
-    caps: str = "max",
+    lone_cap_kind: str = "max",
 ) -> np.ndarray:
     """Return the places with the same term sets. caps: see `lone_cap_kind`."""
     same = np.ones(len(places), bool)
-    for seed in range(INPUTS):
+    for seed in range(FIELD_INPUTS):
         there = np.flatnonzero(same)
-        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, alone=caps))
+        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, lone_cap_kind=lone_cap_kind))
     return same
 
 
@@ -280,14 +280,14 @@ def _equal(
     return np.asarray(a == b)
 
 
-def _ordered(e: Expr) -> bool:
+def _depends_on_order(e: Expr) -> bool:
     """True for a comparison or a maximum."""
     if isinstance(e, Reduce):
-        return e.fn in OTHER
-    return isinstance(e, Apply) and e.args[0].dtype.is_float and function(e.fn).field == "order"
+        return e.fn in OPPOSITE
+    return isinstance(e, Apply) and e.args[0].dtype.is_float and scalar_function(e.fn).field_semantics == "order"
 
 
-def _tossed(e: Expr) -> bool:
+def _depends_on_chance(e: Expr) -> bool:
     """True if a bool or an integer is read, of which two may be equal by chance, or for an equality
     test of floats, which holds only by chance."""
     match e:
@@ -300,7 +300,7 @@ def _tossed(e: Expr) -> bool:
     return False
 
 
-def _rational(e: Expr) -> bool:
+def _is_rational(e: Expr) -> bool:
     """True if the field satisfies all laws of this expression."""
     match e:
         case Const(value, dtype) if dtype.is_float:
@@ -312,7 +312,7 @@ def _rational(e: Expr) -> bool:
         case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
             if fn == "cast":
                 return e.dtype.is_float and (args[0].dtype == INDEX or args[0].dtype.is_float)
-            return fn == "select" or function(fn).field in ("ring", "quotient")
+            return fn == "select" or scalar_function(fn).field_semantics in ("ring", "quotient")
     return True
 
 
@@ -320,30 +320,30 @@ def _counts_infinities(e: Expr) -> bool:
     """True if an infinity is an operand of arithmetic, which has laws of its own."""
     match e:
         case Reduce(fn, _, body):
-            return fn not in OTHER and _infinite(body)
-        case Apply(fn, args) if e.dtype.is_float and fn not in ("select", *OTHER):
-            return any(map(_infinite, args))
+            return fn not in OPPOSITE and _may_be_infinite(body)
+        case Apply(fn, args) if e.dtype.is_float and fn not in ("select", *OPPOSITE):
+            return any(map(_may_be_infinite, args))
     return False
 
 
-def _infinite(e: Expr) -> bool:
+def _may_be_infinite(e: Expr) -> bool:
     match e:
         case Const(value, dtype):
             return dtype.is_float and abs(float(value)) == float("inf")
         case Apply("select", (_, yes, no)):
-            return _infinite(yes) or _infinite(no)
+            return _may_be_infinite(yes) or _may_be_infinite(no)
     return False
 
 
-def _peaks(e: Expr) -> int:
+def _max_terms(e: Expr) -> int:
     """Return the number of terms of the longest maximum."""
     match e:
         case Reduce(fn, axes, body):
-            return prod(a.size for a in axes if fn in ("max", "min")) * _peaks(body)
+            return prod(a.size for a in axes if fn in ("max", "min")) * _max_terms(body)
         case Apply("max" | "min", args):
-            return sum(map(_peaks, args))
+            return sum(map(_max_terms, args))
         case Apply(_, args):
-            return max(map(_peaks, args))
+            return max(map(_max_terms, args))
         case Load(_, index):
-            return max(map(_peaks, index), default=1)
+            return max(map(_max_terms, index), default=1)
     return 1

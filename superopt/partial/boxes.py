@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 PERIODS = (2, 3, 4, 5, 6, 7, 8)  # steps that are looked for
-OFTEN = 3  # elements that make a step
+MIN_PERIODIC_COUNT = 3  # elements that make a step
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,7 +45,7 @@ class Span:
 Box = tuple[Span, ...]
 
 
-def whole(shape: Sequence[int]) -> Box:
+def full_box(shape: Sequence[int]) -> Box:
     return tuple(Span(0, n) for n in shape)
 
 
@@ -54,11 +54,11 @@ def volume(box: Box) -> int:
     return prod(s.count for s in box)
 
 
-def parted(box: Box, there: np.ndarray) -> tuple[list[Box], list[Box]]:
+def split_box(box: Box, inside: np.ndarray) -> tuple[list[Box], list[Box]]:
     """Split a box into the boxes inside and outside a mask, along its last axis. inside: one flag
     for each element, in row-major order."""
     *before, last = box or (Span(0, 1),)
-    rows = there.reshape(-1, last.count)
+    rows = inside.reshape(-1, last.count)
     begin = np.ones_like(rows)
     begin[:, 1:] = rows[:, 1:] != rows[:, :-1]
     row, at = np.nonzero(begin)
@@ -75,11 +75,11 @@ def parted(box: Box, there: np.ndarray) -> tuple[list[Box], list[Box]]:
     return told
 
 
-def show(box: Box) -> str:
+def format_box(box: Box) -> str:
     return "[" + ", ".join(map(str, box)) + "]"
 
 
-def where(box: Box) -> tuple[slice, ...]:
+def slices(box: Box) -> tuple[slice, ...]:
     """Return the box as numpy slices."""
     return tuple(slice(s.begin, s.end, s.step) for s in box)
 
@@ -88,11 +88,11 @@ def mask(boxes: Iterable[Box], shape: Sequence[int]) -> np.ndarray:
     """Return which elements are in one of the boxes."""
     out = np.zeros(tuple(shape), bool)
     for b in boxes:
-        out[where(b)] = True
+        out[slices(b)] = True
     return out
 
 
-def joined(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
+def merge_boxes(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
     """Merge disjoint boxes into fewer ones. Boxes that differ in one axis only are merged, axis by
     axis, from the last one."""
     some = list(boxes)
@@ -100,44 +100,44 @@ def joined(boxes: Iterable[Box], shape: Sequence[int]) -> tuple[Box, ...]:
     while len(some) != before:
         before = len(some)
         for axis in reversed(range(len(shape))):
-            some = _joined_along(axis, some, shape[axis])
+            some = _merge_along(axis, some, shape[axis])
     return tuple(sorted(some))
 
 
-def _joined_along(axis: int, boxes: Iterable[Box], size: int) -> list[Box]:
+def _merge_along(axis: int, boxes: Iterable[Box], size: int) -> list[Box]:
     alike: dict[tuple[Box, Box], list[Span]] = {}
     for b in boxes:
         alike.setdefault((b[:axis], b[axis + 1 :]), []).append(b[axis])
     return [
         (*before, s, *behind)
         for (before, behind), spans in alike.items()
-        for s in spans_of(spans, size)
+        for s in merge_spans(spans, size)
     ]
 
 
-def spans_of(spans: Sequence[Span], size: int) -> list[Span]:
+def merge_spans(spans: Sequence[Span], size: int) -> list[Span]:
     """Return the same indices, all below `size`, as few spans: contiguous or strided runs."""
     if len(spans) == 1:
         return list(spans)
     there = np.zeros(size, bool)
     for s in spans:
         there[s.begin : s.end : s.step] = True
-    least = _runs(there, 1, size + 1)
+    least = _strided_runs(there, 1, size + 1)
     for step in PERIODS:
         if len(least) > 1 and step < size:
-            other = _runs(there, step, len(least))
-            if other and all(s.count not in range(2, OFTEN) for s in other):  # two are no period
+            other = _strided_runs(there, step, len(least))
+            if other and all(s.count not in range(2, MIN_PERIODIC_COUNT) for s in other):  # two are no period
                 least = other
     return least
 
 
-def _runs(there: np.ndarray, step: int, most: int) -> list[Span]:
+def _strided_runs(there: np.ndarray, step: int, limit: int) -> list[Span]:
     """Return the strided runs of a mask, or an empty list if there are `limit` or more."""
     size = len(there)
     wide = np.zeros(size + 2 * step, bool)
     wide[step : size + step] = there
     begins = np.flatnonzero(there & ~wide[:size])
-    if len(begins) >= most:
+    if len(begins) >= limit:
         return []
     ends = np.flatnonzero(there & ~wide[2 * step :])
     if step > 1:  # the ends of a run have the same rest

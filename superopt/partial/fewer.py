@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from superopt.partial.degrees import sums_degree
-from superopt.partial.points import ring
-from superopt.te import index as ix
-from superopt.te.affine import Done, replaced
+from superopt.partial.degrees import sum_degree
+from superopt.partial.points import is_ring_expression
+from superopt.te import index
+from superopt.te.affine import SubstitutionMemo, substitute_unsimplified
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, operands, parts, rebuilt, reductions
+from superopt.te.walk import index_axes, operands, subexpressions, with_operands, reductions
 
-FEW = 2
-ENDS = 2
-_OF_SETS = frozenset(("sum", "prod", "max", "min"))  # in any order
+MIN_PLACES = 2
+WINDOW_ENDS = 2
+_COMMUTATIVE_REDUCTIONS = frozenset(("sum", "prod", "max", "min"))  # in any order
 
 
-def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False) -> list[Expr]:
+def shorten_sums(bodies: Sequence[Expr], axes: Sequence[Axis], over_reals: bool = False) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
     such an axis is only read by, as an index of its own, and where it is read by nothing else is,
     but by axes of the same kind, of which some may be among `axes`, those of the result. Then no
@@ -34,21 +34,21 @@ def shortened(bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool = False)
     its places, and would be less of fewer. zeros: only where what differs of few does of all, over
     numbers, too: functions of 0 must be 0, and have no bound, since a sum of two signs is never
     below -2, as one of three is."""
-    some = ((a, n) for kind, n in _short(bodies, axes, zeros) for a in kind.difference(axes))
-    return _with(bodies, {a: (n, 1) for a, n in some if a.size > n})
+    some = ((a, n) for kind, n in _shortened_kinds(bodies, axes, over_reals) for a in kind.difference(axes))
+    return _replace_sums(bodies, {a: (n, 1) for a, n in some if a.size > n})
 
 
-def columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
+def interchangeable_columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
     """Return groups of positions in `axes` whose places are interchangeable, and how many places
     represent all of them after `shorten_sums`. Axes of a group, and axes of sums and maxima, index
     the same dims and nothing else."""
-    found = _kinds(bodies, lambda r, a: r.fn in _OF_SETS and _only_read(r.body, a), axes)
-    short = {a: n for kind, n in _short(bodies, axes, False) for a in kind}
+    found = _axis_kinds(bodies, lambda r, a: r.fn in _COMMUTATIVE_REDUCTIONS and _is_only_index(r.body, a), axes)
+    short = {a: n for kind, n in _shortened_kinds(bodies, axes, False) for a in kind}
     kinds = ([n for n, a in enumerate(axes) if a in kind] for kind in found)
     return [(k, short.get(axes[k[0]], len(k))) for k in kinds if k]
 
 
-def renamed(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.ndarray:
+def canonical_places(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.ndarray:
     """Map places (count, axes) to representatives: axes of a group at equal places stay equal,
     others stay distinct."""
     out = places.copy()
@@ -65,43 +65,43 @@ def renamed(places: np.ndarray, kinds: Sequence[tuple[list[int], int]]) -> np.nd
     return out
 
 
-def _short(
+def _shortened_kinds(
     bodies: Sequence[Expr], axes: Sequence[Axis], zeros: bool
 ) -> list[tuple[frozenset[Axis], int]]:
     """Return the groups of axes that contain summed axes, and how many places represent each."""
 
     def fine(r: Reduce, a: Axis) -> bool:
-        return r.fn == "sum" and _only_read(r.body, a) and _nothing_but(r.body, a, zeros)
+        return r.fn == "sum" and _is_only_index(r.body, a) and _vanishes_with(r.body, a, zeros)
 
     out = []
-    for kind in _kinds(bodies, fine, axes):
+    for kind in _axis_kinds(bodies, fine, axes):
         if over := kind.difference(axes):
-            n = max(FEW, sums_degree(bodies, over)) + len(kind) - len(over)
+            n = max(MIN_PLACES, sum_degree(bodies, over)) + len(kind) - len(over)
             out.append((kind, n))
     return out
 
 
-def thinned(bodies: Sequence[Expr]) -> list[Expr]:
+def thin_windows(bodies: Sequence[Expr]) -> list[Expr]:
     """Shorten sums over windows to their ends. A difference there is a difference of the whole,
     since a kernel may be 0 elsewhere; equality there decides nothing. Only for sums and products.
     """
-    if not all(map(ring, bodies)):
+    if not all(map(is_ring_expression, bodies)):
         return list(bodies)
-    found = _kinds(bodies, lambda r, a: r.fn == "sum" and _nothing_but(r.body, a))
+    found = _axis_kinds(bodies, lambda r, a: r.fn == "sum" and _vanishes_with(r.body, a))
     some = ((a, a.size) for kind in found for a in kind)
-    return _with(bodies, {a: (ENDS, n - 1) for a, n in some if n > ENDS})
+    return _replace_sums(bodies, {a: (WINDOW_ENDS, n - 1) for a, n in some if n > WINDOW_ENDS})
 
 
-def _kinds(
-    bodies: Sequence[Expr], fine: Callable[[Reduce, Axis], bool], outer: Sequence[Axis] = ()
+def _axis_kinds(
+    bodies: Sequence[Expr], accepts: Callable[[Reduce, Axis], bool], outer: Sequence[Axis] = ()
 ) -> list[frozenset[Axis]]:
     """Return groups of accepted axes: all axes that index the same dim of the same tensor, each of
     which must be accepted, or be one of `outer` used only as an index, with the same extent."""
-    told = {a: all(_only_read(b, a) for b in bodies) for a in outer}
+    told = {a: all(_is_only_index(b, a) for b in bodies) for a in outer}
     for r in (r for body in bodies for r in reductions(body)):
-        told |= {a: told.get(a, True) and fine(r, a) for a in r.axes}
+        told |= {a: told.get(a, True) and accepts(r, a) for a in r.axes}
     read: dict[tuple[Tensor, int], set[Axis | None]] = {}
-    for e in (e for body in bodies for e in parts(body) if isinstance(e, Load)):
+    for e in (e for body in bodies for e in subexpressions(body) if isinstance(e, Load)):
         for d, i in enumerate(e.index):
             at = i if isinstance(i, Axis) and i in told else None
             read.setdefault((e.tensor, d), set()).add(at)
@@ -116,23 +116,23 @@ def _kinds(
     return [k for k in dict.fromkeys(kinds.values()) if k.isdisjoint(bad)]
 
 
-def _only_read(e: Expr, a: Axis) -> bool:
+def _is_only_index(e: Expr, a: Axis) -> bool:
     """True if `a` occurs only as an index of a load."""
     match e:
         case Axis():
             return e != a
         case Load(_, index):
-            return all(i == a or a not in axes_of(i) for i in index)
+            return all(i == a or a not in index_axes(i) for i in index)
         case Apply(_, args):
-            return all(_only_read(x, a) for x in args)
+            return all(_is_only_index(x, a) for x in args)
         case Reduce(_, _, body):
-            return _only_read(body, a)
+            return _is_only_index(body, a)
         case Index(element, bound):
-            return _only_read(element, a) and _only_read(bound, a)
+            return _is_only_index(element, a) and _is_only_index(bound, a)
     return True
 
 
-def _nothing_but(e: Expr, a: Axis, zeros: bool = False) -> bool:
+def _vanishes_with(e: Expr, a: Axis, zeros: bool = False) -> bool:
     """True if `e` is 0 where all loads at a place of `a` are 0. The value of a function counts as a
     load, unless `zeros`."""
     match e:
@@ -141,41 +141,41 @@ def _nothing_but(e: Expr, a: Axis, zeros: bool = False) -> bool:
         case Load(_, index):
             return a in index
         case Reduce(_, _, body):
-            return _nothing_but(body, a, zeros)
+            return _vanishes_with(body, a, zeros)
         case Apply("add" | "sub" | "neg", args):
-            return all(_nothing_but(x, a, zeros) for x in args)
+            return all(_vanishes_with(x, a, zeros) for x in args)
         case Apply("select", (_, *args)):
-            return all(_nothing_but(x, a, zeros) for x in args)
+            return all(_vanishes_with(x, a, zeros) for x in args)
         case Apply("div", (above, _)):
-            return _nothing_but(above, a, zeros)
+            return _vanishes_with(above, a, zeros)
         case Apply("mul", args):
-            return any(_nothing_but(x, a, zeros) for x in args)
+            return any(_vanishes_with(x, a, zeros) for x in args)
         case Apply(fn, args) if zeros:
-            return fn in _UNBOUNDED and all(_nothing_but(x, a, zeros) for x in args)
+            return fn in _UNBOUNDED and all(_vanishes_with(x, a, zeros) for x in args)
         case Apply(_, args):
-            return any(a in axes_of(x) for x in args)
+            return any(a in index_axes(x) for x in args)
     return False
 
 
 _UNBOUNDED = frozenset(("max", "min", "abs", "tan"))  # 0 of 0; of others few are never much
 
 
-def _with(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:
+def _replace_sums(bodies: Sequence[Expr], change: Mapping[Axis, tuple[int, int]]) -> list[Expr]:
     """Replace each of these sums by one over `count` places, every step-th."""
     if not change:
         return list(bodies)
     over = {a: Axis(a.name, count) for a, (count, _) in change.items()}
-    at: dict[Expr, Expr] = {a: ix.as_index(x * change[a][1]) for a, x in over.items()}
-    done: Done = {}
-    return [_over(over, replaced(b, at, done), {}) for b in bodies]
+    at: dict[Expr, Expr] = {a: index.as_index(x * change[a][1]) for a, x in over.items()}
+    done: SubstitutionMemo = {}
+    return [_rename_reduction_axes(over, substitute_unsimplified(b, at, done), {}) for b in bodies]
 
 
-def _over(axes: Mapping[Axis, Axis], e: Expr, done: Done) -> Expr:
+def _rename_reduction_axes(axes: Mapping[Axis, Axis], e: Expr, done: SubstitutionMemo) -> Expr:
     """Replace the axes of reductions."""
     if e.dtype == INDEX and not isinstance(e, Index):
         return e
     if id(e) not in done:
-        made = rebuilt(e, [_over(axes, x, done) for x in operands(e)])
+        made = with_operands(e, [_rename_reduction_axes(axes, x, done) for x in operands(e)])
         if isinstance(made, Reduce):
             over = tuple(axes.get(a, a) for a in made.axes)
             made = Reduce(made.fn, over, made.body, made.dtype)

@@ -7,43 +7,43 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from superopt.ir import graph as g
-from superopt.ir.text import told_attrs
-from superopt.partial.sizes import Sized
-from superopt.partial.symbolic import NoFormula, Sizes, formula
-from superopt.partial.terms import parsed
+from superopt.ir import graph
+from superopt.ir.text import explicit_attrs
+from superopt.partial.sizes import SizedPair
+from superopt.partial.symbolic import NoFormula, Sizes, fit_formula
+from superopt.partial.terms import parse_formula
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import Absent, App, Formula, Lit, Number, Pick, Seq, Term, Var
 
 
-def generalised(values: Sequence[g.Value], sizes: Sequence[Sizes]) -> Term:
+def generalize(values: Sequence[graph.Value], sizes: Sequence[Sizes]) -> Term:
     """Return the term that equals each of the values at its sizes. Raises NoFormula."""
-    return _General(sizes).term(tuple(values))
+    return _Generalizer(sizes).term(tuple(values))
 
 
-Side = tuple[g.Value, ...]
+RuleSide = tuple[graph.Value, ...]
 
 
 @dataclass(slots=True)
-class _General:
+class _Generalizer:
     sizes: Sequence[Sizes]
-    memo: dict[tuple[g.Value, ...], Term] = field(default_factory=dict)
+    memo: dict[tuple[graph.Value, ...], Term] = field(default_factory=dict)
 
-    def term(self, some: tuple[g.Value, ...]) -> Term:
+    def term(self, some: tuple[graph.Value, ...]) -> Term:
         if some not in self.memo:
             self.memo[some] = self._term(some)
         return self.memo[some]
 
-    def _term(self, some: tuple[g.Value, ...]) -> Term:
+    def _term(self, some: tuple[graph.Value, ...]) -> Term:
         first = some[0]
-        if isinstance(first, g.Input):
-            if any(not isinstance(v, g.Input) or v.name != first.name for v in some):
+        if isinstance(first, graph.Input):
+            if any(not isinstance(v, graph.Input) or v.name != first.name for v in some):
                 raise NoFormula(f"{first.name} is something else at other sizes")
             return Var(first.name)
-        if isinstance(first, g.Constant):
-            return Number(_number(some))
-        nodes = [g.producer(v) for v in some]
+        if isinstance(first, graph.Constant):
+            return Number(_common_number(some))
+        nodes = [graph.producer(v) for v in some]
         n = nodes[0]
         if n is None or any(m is None or m.op != n.op for m in nodes):
             raise NoFormula("other operators at other sizes")
@@ -54,7 +54,7 @@ class _General:
         app = App(n.op, operands, self.attrs([m for m in nodes if m is not None]))
         return app if len(n.types) == 1 else Pick(app, getattr(first, "index", 0))
 
-    def operand(self, n: g.Node, some: Sequence[g.Value | None]) -> Term:
+    def operand(self, n: graph.Node, some: Sequence[graph.Value | None]) -> Term:
         there = tuple(v for v in some if v is not None)
         if not there:
             return Absent()
@@ -62,8 +62,8 @@ class _General:
             raise NoFormula(f"{n.op.name} without one of its operands at some sizes")
         return self.term(there)
 
-    def attrs(self, nodes: Sequence[g.Node]) -> tuple[tuple[str, Formula], ...]:
-        names = sorted({k for n in nodes for k, _ in told_attrs(n)})
+    def attrs(self, nodes: Sequence[graph.Node]) -> tuple[tuple[str, Formula], ...]:
+        names = sorted({k for n in nodes for k, _ in explicit_attrs(n)})
         return tuple((k, self.attr([n.attr(k) for n in nodes])) for k in names)
 
     def attr(self, values: Sequence[Any]) -> Formula:
@@ -72,50 +72,50 @@ class _General:
                 raise NoFormula(f"attributes {values}")
             return Seq(tuple(self.attr(column) for column in zip(*values, strict=True)))
         if all(isinstance(v, int) for v in values):
-            return parsed(formula(self.sizes, values))
+            return parse_formula(fit_formula(self.sizes, values))
         if len(set(values)) > 1:
             raise NoFormula(f"attributes {values}")
         return Lit(values[0])
 
 
-def _number(some: Sequence[g.Value]) -> int | float:
+def _common_number(some: Sequence[graph.Value]) -> int | float:
     """Return the number that all of these constants are. Raises NoFormula."""
-    found = {v.load().item() for v in some if isinstance(v, g.Constant) and v.type.shape == ()}
-    if len(found) != 1 or any(not isinstance(v, g.Constant) or v.type.shape for v in some):
+    found = {v.load().item() for v in some if isinstance(v, graph.Constant) and v.type.shape == ()}
+    if len(found) != 1 or any(not isinstance(v, graph.Constant) or v.type.shape for v in some):
         raise NoFormula("a constant that is not one number")
     (x,) = found
     return int(x) if x == x and abs(x) != inf and int(x) == x else float(x)
 
 
-def pair_of(name: str, some: Sequence[Sized], where: tuple[Formula, ...] = ()) -> Rule:
+def pair_from_sizes(name: str, some: Sequence[SizedPair], where: tuple[Formula, ...] = ()) -> Rule:
     """Return the rule `program => mutant` that these pairs instantiate. Raises NoFormula."""
-    sides = [((s.left,), (s.right,)) for s in some]
-    return rule_of(name, [s.sizes for s in some], sides, where)
+    sides = [((s.program,), (s.mutant,)) for s in some]
+    return rule_from_sizes(name, [s.sizes for s in some], sides, where)
 
 
-def rule_of(
+def rule_from_sizes(
     name: str,
     at: Sequence[Sizes],
-    some: Sequence[tuple[Side, Side]],
+    some: Sequence[tuple[RuleSide, RuleSide]],
     where: tuple[Formula, ...] = (),
 ) -> Rule:
     """Return the rule whose sides are these values at these sizes, of one or several results.
     Raises NoFormula."""
     lhs, rhs = (
-        tuple(generalised(column, at) for column in zip(*(s[k] for s in some), strict=True))
+        tuple(generalize(column, at) for column in zip(*(s[k] for s in some), strict=True))
         for k in (0, 1)
     )
-    given = [inputs(*left, *right) for left, right in some]
+    given = [graph_inputs(*left, *right) for left, right in some]
     params = []
     for column in zip(*given, strict=True):
         shapes = zip(*(v.type.shape or () for v in column), strict=True)
-        dims = tuple(parsed(formula(at, [int(d) for d in dim])) for dim in shapes)
+        dims = tuple(parse_formula(fit_formula(at, [int(d) for d in dim])) for dim in shapes)
         params.append(Param(column[0].name, "f", dims))
     return Rule(name, tuple(params), lhs, rhs, where, "E2", "generated")
 
 
-def inputs(*values: g.Value) -> list[g.Input]:
+def graph_inputs(*values: graph.Value) -> list[graph.Input]:
     """Return the inputs that these values depend on, by name."""
-    read = [v for n in g.nodes(values) for v in n.inputs]
-    found = {v.name: v for v in (*values, *read) if isinstance(v, g.Input)}
+    read = [v for n in graph.nodes(values) for v in n.inputs]
+    found = {v.name: v for v in (*values, *read) if isinstance(v, graph.Input)}
     return [found[n] for n in sorted(found)]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.te.affine import Done, replaced
+from superopt.te.affine import SubstitutionMemo, substitute_unsimplified
 from superopt.te.dtype import INDEX
 from superopt.te.node import Axis, Expr, Index, Reduce
-from superopt.te.walk import operands, rebuilt
+from superopt.te.walk import operands, with_operands
 
 
-def named(bodies: Sequence[Expr]) -> list[Expr]:
+def with_unique_axes(bodies: Sequence[Expr]) -> list[Expr]:
     """Return the same expressions with unique axes; shared reductions stay shared. Operators choose
     axis names freely: without this the channels that a product sums over were confused with those
     of a following Softmax."""
-    done: Done = {}
+    done: SubstitutionMemo = {}
     count = 0
 
     def go(e: Expr) -> Expr:
@@ -22,11 +22,11 @@ def named(bodies: Sequence[Expr]) -> list[Expr]:
         if e.dtype == INDEX and not isinstance(e, Index):
             return e
         if id(e) not in done:
-            made = rebuilt(e, [go(x) for x in operands(e)])
+            made = with_operands(e, [go(x) for x in operands(e)])
             if isinstance(made, Reduce):
                 own = tuple(Axis(f"{a.name}.{count}", a.extent) for a in made.axes)
                 count += 1
-                body = replaced(made.body, dict(zip(made.axes, own, strict=True)), {})
+                body = substitute_unsimplified(made.body, dict(zip(made.axes, own, strict=True)), {})
                 made = Reduce(made.fn, own, body, made.dtype)
             done[id(e)] = (e, made)
         return done[id(e)][1]

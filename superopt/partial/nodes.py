@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.partial.moves import Move, there
+from superopt.partial.moves import AxisMove, apply_move
 from superopt.partial.program import Shape
 
 
-def both(x: g.Value, a: Move, b: Move, back: bool = False) -> g.Value:
+def apply_moves(x: graph.Value, a: AxisMove, b: AxisMove, back: bool = False) -> graph.Value:
     """Apply one move after another."""
-    return there(there(x, a, back), b, back)
+    return apply_move(apply_move(x, a, back), b, back)
 
 
-def cut_out(x: g.Value, axis: int, begin: int, count: int) -> g.Value:
+def slice_axis(x: graph.Value, axis: int, begin: int, count: int) -> graph.Value:
     attrs: dict[str, Any] = {"starts": (begin,), "ends": (begin + count,), "axes": (axis,)}
-    return g.node(OPS["Slice"], [x], steps=(1,), **attrs)
+    return graph.node(OPS["Slice"], [x], steps=(1,), **attrs)
 
 
-def padded(v: g.Value, pads: Shape) -> g.Value:
-    return g.node(OPS["Pad"], [v], pads=pads)
+def pad(v: graph.Value, pads: Shape) -> graph.Value:
+    return graph.node(OPS["Pad"], [v], pads=pads)
 
 
-def behind(v: g.Value, axis: int, count: int) -> g.Value:
+def pad_end(v: graph.Value, axis: int, count: int) -> graph.Value:
     """Pad with zeros at the end of an axis."""
     rank = len(v.type.shape or ())
-    return padded(v, tuple(count * (d == rank + axis) for d in range(2 * rank)))
+    return pad(v, tuple(count * (d == rank + axis) for d in range(2 * rank)))
 
 
-def shaped_as(x: g.Value, shape: Shape) -> g.Value:
-    return g.node(OPS["Reshape"], [x], shape=shape)
+def reshape(x: graph.Value, shape: Shape) -> graph.Value:
+    return graph.node(OPS["Reshape"], [x], shape=shape)
 
 
-def joined_along(some: list[g.Value], axis: int) -> g.Value:
-    return g.node(OPS["Concat"], some, axis=axis)
+def concat(some: list[graph.Value], axis: int) -> graph.Value:
+    return graph.node(OPS["Concat"], some, axis=axis)
 
 
-def exchanged(x: g.Value) -> g.Value:
+def transpose_matrix(x: graph.Value) -> graph.Value:
     """Transpose a matrix, or a batch of matrices."""
     *batch, a, b = range(len(x.type.shape or ()))
-    return g.node(OPS["Transpose"], [x], perm=(*batch, b, a))
+    return graph.node(OPS["Transpose"], [x], perm=(*batch, b, a))

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial import claims, correct, sizes
 from superopt.partial.boxes import Box
-from superopt.partial.cells import TooMany
-from superopt.partial.correct import Told
-from superopt.partial.generalise import generalised
+from superopt.partial.cells import TooManyCells
+from superopt.partial.correct import LabelledBox
+from superopt.partial.generalise import generalize
 from superopt.partial.regions import Regions
-from superopt.partial.restrict import sliced
-from superopt.partial.sizes import Sized
-from superopt.partial.split import SPLIT, split
-from superopt.partial.symbolic import NoFormula, Part, Parts, Range, parts
-from superopt.partial.terms import parsed
-from superopt.rules.instances import unfit
+from superopt.partial.restrict import slice_box
+from superopt.partial.sizes import SizedPair
+from superopt.partial.split import SPLIT, split_pairs
+from superopt.partial.symbolic import NoFormula, SymbolicBox, SymbolicRegions, SymbolicRange, symbolic_regions
+from superopt.partial.terms import parse_formula
+from superopt.rules.instances import misfit_reason
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
 from superopt.rules.syntax import AttrParam, Param
 from superopt.rules.term import App, Formula, Term, Var
@@ -30,27 +30,27 @@ from superopt.te.expr import TensorType
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Verdict
 
-FOLDER = LIBRARY / "partial"
-WHOLE = 20_000  # work for a proof in one piece: the same on every machine, unlike seconds
-FEW = 4  # elements of an axis along which a box is taken apart
-HOW = ("recomputed", "widened")
+PAIRS_FOLDER = LIBRARY / "partial"
+MAX_WHOLE_PROOF_WORK = 20_000  # work for a proof in one piece: the same on every machine, unlike seconds
+MAX_SPLIT_ELEMENTS = 4  # elements of an axis along which a box is taken apart
+CORRECTION_KINDS = ("recomputed", "widened")
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
+class Correction:
     """The program as its mutant and a correction: an ordinary rule. how: one of CORRECTION_KINDS;
     "equal" if nothing is wrong; or "split", for sizes that the mutant does not accept. parts:
     lemmas that imply the rule if the prover cannot prove it at once: the concatenated parts of a
     tensor are the tensor, and each part of the program is the rule's part."""
 
-    how: str
+    kind: str
     rule: Rule
     verdict: Verdict
-    parts: tuple[tuple[Rule, Verdict], ...] = ()
+    lemmas: tuple[tuple[Rule, Verdict], ...] = ()
 
     @property
-    def proved(self) -> bool:
-        by_parts = bool(self.parts) and all(isinstance(v, Proved) for _, v in self.parts)
+    def is_proved(self) -> bool:
+        by_parts = bool(self.lemmas) and all(isinstance(v, Proved) for _, v in self.lemmas)
         return by_parts or isinstance(self.verdict, Proved)
 
 
@@ -61,17 +61,17 @@ class PartialRule:
     the pair itself."""
 
     pair: Rule
-    parts: Parts
+    parts: SymbolicRegions
     claims: tuple[tuple[Rule, Verdict], ...]
-    corrected: tuple[Corrected, ...]
+    corrections: tuple[Correction, ...]
 
     @property
-    def proved(self) -> bool:
+    def is_proved(self) -> bool:
         """True if the claims of all equal boxes are proved."""
         return all(isinstance(v, Proved) for _, v in self.claims)
 
     @property
-    def everywhere(self) -> bool:
+    def is_equal_everywhere(self) -> bool:
         return not self.parts.different
 
 
@@ -79,7 +79,7 @@ class PartialRule:
 def load_pairs() -> tuple[Rule, ...]:
     """Return the pairs that superopt ships."""
     out: list[Rule] = []
-    for path in sorted(FOLDER.glob("*.pairs")):
+    for path in sorted(PAIRS_FOLDER.glob("*.pairs")):
         out += parse_rules(path.read_text(encoding="utf-8"), path.name)
     return tuple(out)
 
@@ -90,73 +90,73 @@ def partial_rule(pair: Rule, limits: Limits | None = None, seed: int = 0) -> Par
     of several results, or with sides that do not fit together."""
     if len(pair.lhs) > 1:
         raise ValueError(f"{pair.name} has {len(pair.lhs)} results, and boxes are of one")
-    some = sizes.some(pair, seed)
-    if not some and (why := unfit(pair, seed)):
+    some = sizes.sample_sizes(pair, seed)
+    if not some and (why := misfit_reason(pair, seed)):
         raise ValueError(why)
-    return of_some(pair, some, limits)
+    return partial_rule_at(pair, some, limits)
 
 
-def proved_parts(pair: Rule, limits: Limits | None = None) -> Parts | None:
+def prove_parts(pair: Rule, limits: Limits | None = None) -> SymbolicRegions | None:
     """Return where the pair is equal as proved formulas of the sizes; None if a claim is not proved
     or there are none."""
     try:
-        found, told = _claimed(pair, parts(sizes.some(pair)), limits or Limits())
-    except (NoFormula, TooMany, InferError, ValueError):
+        found, told = _prove_claims(pair, symbolic_regions(sizes.sample_sizes(pair)), limits or Limits())
+    except (NoFormula, TooManyCells, InferError, ValueError):
         return None
     return found if all(isinstance(v, Proved) for _, v in told) else None
 
 
-def of_some(pair: Rule, some: Sequence[Sized], limits: Limits | None = None) -> PartialRule:
+def partial_rule_at(pair: Rule, some: Sequence[SizedPair], limits: Limits | None = None) -> PartialRule:
     """As `partial_rule`, for the pair at these sizes."""
-    found, told = _claimed(pair, parts(some), limits or Limits())
+    found, told = _prove_claims(pair, symbolic_regions(some), limits or Limits())
     verdict = told[0][1] if len(told) == 1 else None
-    made = [*_alone(pair, found, some, limits, verdict), *_splits(pair, limits)]
-    made.sort(key=lambda c: not c.proved)
+    made = [*_corrections(pair, found, some, limits, verdict), *_split_corrections(pair, limits)]
+    made.sort(key=lambda c: not c.is_proved)
     return PartialRule(pair, found, told, tuple(made))
 
 
-def _alone(
+def _corrections(
     pair: Rule,
-    found: Parts,
-    some: Sequence[Sized],
+    found: SymbolicRegions,
+    some: Sequence[SizedPair],
     limits: Limits | None,
     verdict: Verdict | None = None,
-) -> list[Corrected]:
+) -> list[Correction]:
     """Return the corrections at sizes that the mutant accepts. verdict: on a mutant that is equal
     everywhere, if known."""
     if not found.different:
         own = replace(pair, float_class="E2")
-        return [Corrected("equal", own, verdict or prove(own, limits))]
-    return [c for how in HOW for c in _corrected(how, pair, found, some, limits)]
+        return [Correction("equal", own, verdict or prove(own, limits))]
+    return [c for how in CORRECTION_KINDS for c in _correction(how, pair, found, some, limits)]
 
 
-def _splits(pair: Rule, limits: Limits | None) -> list[Corrected]:
+def _split_corrections(pair: Rule, limits: Limits | None) -> list[Correction]:
     """Return the corrections at sizes that the mutant does not accept (`split.py`)."""
     out = []
-    for s in split(pair):
-        some = sizes.some(s)
+    for s in split_pairs(pair):
+        some = sizes.sample_sizes(s)
         try:
-            made = _alone(s, parts(some), some, limits)
-        except (NoFormula, TooMany):
+            made = _corrections(s, symbolic_regions(some), some, limits)
+        except (NoFormula, TooManyCells):
             continue
-        fine = (c for c in made if c.how != "widened")
-        out += [replace(c, how=SPLIT, rule=replace(c.rule, name=s.name)) for c in fine]
+        fine = (c for c in made if c.kind != "widened")
+        out += [replace(c, kind=SPLIT, rule=replace(c.rule, name=s.name)) for c in fine]
     return out
 
 
-def _claimed(
-    pair: Rule, found: Parts, limits: Limits
-) -> tuple[Parts, tuple[tuple[Rule, Verdict], ...]]:
+def _prove_claims(
+    pair: Rule, found: SymbolicRegions, limits: Limits
+) -> tuple[SymbolicRegions, tuple[tuple[Rule, Verdict], ...]]:
     """Prove the claim of each equal box. A box that is not proved soon is split along an axis of
     few elements (a batch of two), if all parts are proved."""
-    soon = replace(limits, work=min(limits.work, WHOLE))
-    equal: list[Part] = []
+    soon = replace(limits, work=min(limits.work, MAX_WHOLE_PROOF_WORK))
+    equal: list[SymbolicBox] = []
     told: list[tuple[Rule, Verdict]] = []
     for part in found.equal:
-        (claim,) = claims.claims(pair, found, [part])
+        (claim,) = claims.equality_claims(pair, found, [part])
         verdict = prove(claim, soon)
-        apart = [] if isinstance(verdict, Proved) else _apart(part)
-        each = [(c, prove(c, limits)) for c in claims.claims(pair, found, apart)]
+        apart = [] if isinstance(verdict, Proved) else _split_part(part)
+        each = [(c, prove(c, limits)) for c in claims.equality_claims(pair, found, apart)]
         if each and all(isinstance(v, Proved) for _, v in each):
             equal += apart
             told += each
@@ -168,93 +168,93 @@ def _claimed(
     return replace(found, equal=tuple(equal)), tuple(told)
 
 
-def _apart(part: Part) -> list[Part]:
+def _split_part(part: SymbolicBox) -> list[SymbolicBox]:
     for d, r in enumerate(part):
-        if r.begin.isdigit() and r.end.isdigit() and 1 < int(r.end) - int(r.begin) <= FEW:
+        if r.begin.isdigit() and r.end.isdigit() and 1 < int(r.end) - int(r.begin) <= MAX_SPLIT_ELEMENTS:
             places = range(int(r.begin), int(r.end), r.step)
-            return [(*part[:d], Range(str(i), str(i + 1)), *part[d + 1 :]) for i in places]
+            return [(*part[:d], SymbolicRange(str(i), str(i + 1)), *part[d + 1 :]) for i in places]
     return []
 
 
-def _corrected(
-    how: str, pair: Rule, found: Parts, some: Sequence[Sized], limits: Limits | None
-) -> list[Corrected]:
+def _correction(
+    kind: str, pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair], limits: Limits | None
+) -> list[Correction]:
     """Return the pair with this kind of correction, if it has one."""
-    rule = corrected(how, pair, found, some)
+    rule = corrected_rule(kind, pair, found, some)
     if rule is None:
         return []
     limit = limits or Limits()
-    verdict = prove(rule, replace(limit, work=min(limit.work, WHOLE)))
-    if isinstance(verdict, Proved) or how != "recomputed":
-        return [Corrected(how, rule, verdict)]
+    verdict = prove(rule, replace(limit, work=min(limit.work, MAX_WHOLE_PROOF_WORK)))
+    if isinstance(verdict, Proved) or kind != "recomputed":
+        return [Correction(kind, rule, verdict)]
     try:
         lemmas = [(r, prove(r, limits)) for r in _lemmas(pair, found, some, rule.where)]
     except NoFormula:
         lemmas = []
-    return [Corrected(how, rule, verdict, tuple(lemmas))]
+    return [Correction(kind, rule, verdict, tuple(lemmas))]
 
 
-def corrected(how: str, pair: Rule, found: Parts, some: Sequence[Sized]) -> Rule | None:
+def corrected_rule(kind: str, pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair]) -> Rule | None:
     """Return the program as its mutant with a correction, as formulas of the sizes; None if there
     is none."""
     try:
-        values = [correction(how, s, r) for s, (_, r) in zip(some, found.seen, strict=True)]
-        term = generalised(values, [s.sizes for s in some])
+        values = [corrected_value(kind, s, r) for s, (_, r) in zip(some, found.sampled_regions, strict=True)]
+        term = generalize(values, [s.sizes for s in some])
     except (correct.NoCorrection, NoFormula):
         return None
-    where = (*pair.where, *claims.conditions(found))
-    return replace(pair, name=f"{pair.name}-{how}", rhs=(term,), where=where, float_class="E2")
+    where = (*pair.where, *claims.box_conditions(found))
+    return replace(pair, name=f"{pair.name}-{kind}", rhs=(term,), where=where, float_class="E2")
 
 
-def correction(how: str, s: Sized, r: Regions) -> g.Value:
+def corrected_value(kind: str, s: SizedPair, r: Regions) -> graph.Value:
     """Return the program at these sizes as its mutant and a correction. Raises NoCorrection."""
-    if how == "recomputed":
-        return correct.recomputed(s.left, s.right, r)
-    return correct.widened(s.left, s.right)
+    if kind == "recomputed":
+        return correct.recompute(s.program, s.mutant, r)
+    return correct.widen(s.program, s.mutant)
 
 
 def _lemmas(
-    pair: Rule, found: Parts, some: Sequence[Sized], where: tuple[Formula, ...]
+    pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair], where: tuple[Formula, ...]
 ) -> list[Rule]:
     """Return the lemmas of a recomputed correction, see `Correction`. Raises NoFormula."""
-    told = [_leaves(r) for _, r in found.seen]
+    told = [_labelled_boxes(r) for _, r in found.sampled_regions]
     if len({tuple(right for _, right in t) for t in told}) > 1:
         raise NoFormula("other parts at other sizes")
     at = [s.sizes for s in some]
     out = []
     for n, boxes in enumerate(zip(*told, strict=True)):
-        lhs = [sliced(s.left, b) for s, (b, _) in zip(some, boxes, strict=True)]
-        rhs = [correct.part(s.left, s.right, *b) for s, b in zip(some, boxes, strict=True)]
+        lhs = [slice_box(s.program, b) for s, (b, _) in zip(some, boxes, strict=True)]
+        rhs = [correct.corrected_part(s.program, s.mutant, *b) for s, b in zip(some, boxes, strict=True)]
         if lhs != rhs:
-            said, has = ((generalised(side, at),) for side in (lhs, rhs))
+            said, has = ((generalize(side, at),) for side in (lhs, rhs))
             out.append(_rule(pair, f"part {n}", pair.params, said, has, where))
     named = [p for p in pair.params if isinstance(p, Param)]
     any_ = "_".join(("any", *(p.name for p in named)))  # none of these
-    whole = [g.Input(any_, s.left.type) for s in some]
+    whole = [graph.Input(any_, s.program.type) for s in some]
     joins = [
-        correct.assembled(r, lambda box, _, t=t: sliced(t, box))  # type: ignore[misc]
-        for t, (_, r) in zip(whole, found.seen, strict=True)
+        correct.assemble(r, lambda box, _, t=t: slice_box(t, box))  # type: ignore[misc]
+        for t, (_, r) in zip(whole, found.sampled_regions, strict=True)
     ]
-    t = Param(any_, "f", tuple(parsed(d) for d in found.shape))
+    t = Param(any_, "f", tuple(parse_formula(d) for d in found.shape))
     neg = [  # a tensor alone is no program
-        (g.node(OPS["Neg"], [t]), g.node(OPS["Neg"], [j]))
+        (graph.node(OPS["Neg"], [t]), graph.node(OPS["Neg"], [j]))
         for t, j in zip(whole, joins, strict=True)
     ]
-    lhs_, rhs_ = (generalised(side, at) for side in zip(*neg, strict=True))
+    lhs_, rhs_ = (generalize(side, at) for side in zip(*neg, strict=True))
     more = tuple(App(OPS["Neg"], (Var(p.name),)) for p in named)  # w has no value by 2 w alone
     out.append(_rule(pair, "joined", (*named, t), (*more, lhs_), (*more, rhs_), where))
     return out
 
 
-def _leaves(r: Regions) -> list[Told]:
+def _labelled_boxes(r: Regions) -> list[LabelledBox]:
     """Return the labelled boxes of a correction, in order."""
-    out: list[Told] = []
+    out: list[LabelledBox] = []
 
-    def note(box: Box, right: bool) -> g.Value:
+    def note(box: Box, right: bool) -> graph.Value:
         out.append((box, right))
-        return g.Input(f"{len(out)}", TensorType(F32, tuple(s.count for s in box)))
+        return graph.Input(f"{len(out)}", TensorType(F32, tuple(s.count for s in box)))
 
-    correct.assembled(r, note)
+    correct.assemble(r, note)
     return out
 
 

@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from superopt.partial.bits import Bits, NoBits, bare
-from superopt.partial.drawn import whole
-from superopt.partial.extremes import OTHER, Sets, capped, extreme, kind
-from superopt.partial.indices import computed
+from superopt.partial.bits import BitSets, TooManyTerms, is_pure_extremum
+from superopt.partial.drawn import random_integers
+from superopt.partial.extremes import OPPOSITE, TermSets, cap_of, extremum_kind, set_kind
+from superopt.partial.indices import apply_index_function
 from superopt.te import residues
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
-from superopt.te.fn import function
-from superopt.te.keyed import key, mix
+from superopt.te.fn import scalar_function
+from superopt.te.keyed import keyed_hash, mix
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 
-AT_ONCE = 1 << 16  # terms of sums, so that arrays of them stay in the cache
-MANY = 3  # loads, of which those that are wanted are told apart at each element
-DRAWS = 512
-DRAW = Axis("draw", DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
+MAX_BATCH_TERMS = 1 << 16  # terms of sums, so that arrays of them stay in the cache
+MIN_SEPARATE_LOADS = 3  # loads, of which those that are wanted are told apart at each element
+MAX_DRAWS = 512
+DRAW_AXIS = Axis("draw", MAX_DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
 MODULUS = residues.P
 
 
@@ -46,14 +46,14 @@ class Points:
     above: int | None = None
     components: int = len(residues.MODULI)
     numbers: tuple[Number, ...] | None = None
-    alone: str = "max"
+    lone_cap_kind: str = "max"
     draws: int = 1
     domain: PrimeField = field(init=False)
-    drawn: dict[Tensor, np.ndarray] = field(default_factory=dict)
+    whole_inputs: dict[Tensor, np.ndarray] = field(default_factory=dict)
     works: dict[int, tuple[Expr, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.domain = PrimeField(self.seed, above=self.above)
+        self.domain = PrimeField(self.seed, sixteenths_above=self.above)
 
     def values(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Return component 0 of `e` at places (count, axes)."""
@@ -62,24 +62,24 @@ class Points:
 
     def elements(self, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Return `e` at places (count, axes), for floats all components."""
-        count = max(1, AT_ONCE // terms(e))
+        count = max(1, MAX_BATCH_TERMS // term_count(e))
         lead = (self.components,) if e.dtype.is_float else ()
         out = [np.zeros((*lead, 0), np.int64)] if not len(places) else []
         for k in range(0, len(places), count):
             some = places[k : k + count]
             x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).value(e)
-            out.append(spread(x, lead, (len(some),)))
+            out.append(broadcast_behind(x, lead, (len(some),)))
         return out[0] if len(out) == 1 else np.concatenate(out, -1)
 
-    def sets(self, of: Sets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
+    def term_sets(self, of: TermSets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
         """Return the terms of a maximum at places, (count, terms)."""
-        count = max(1, AT_ONCE // terms(e))
+        count = max(1, MAX_BATCH_TERMS // term_count(e))
         out = [np.zeros((0, 1), np.int64)]
         for k in range(0, len(places), count):
             some = places[k : k + count]
-            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).sets(of, e)
+            x = _Run(self, {a: some[:, n] for n, a in enumerate(axes)}, {}).term_sets(of, e)
             out.append(np.broadcast_to(x, (len(some), x.shape[-1])))
-        return joined(out, 0)
+        return concat_sets(out, 0)
 
     def work(self, e: Expr) -> float:
         """Return about how many loads an element needs."""
@@ -90,7 +90,7 @@ class Points:
     def _work(self, e: Expr) -> float:
         match e:
             case Load(t, index):
-                return 1.0 + (terms(t.body) if t.body is not None else sum(map(self.work, index)))
+                return 1.0 + (term_count(t.body) if t.body is not None else sum(map(self.work, index)))
             case Reduce(_, axes, body):
                 return prod(a.size for a in axes) * self.work(body)
             case Apply(_, args):
@@ -101,17 +101,17 @@ class Points:
         """Return elements of an input; draw: of which input, if there are several."""
         where = where if draw is None else where * self.draws + draw
         size = self.draws * prod(d for d in t.shape if isinstance(d, int))
-        if t not in self.drawn and 0 < size <= where.size:  # 0: of a condition in a sum of nothing
-            self.drawn[t] = self.drawing(t, np.arange(size))
-        if t in self.drawn:
-            return np.take(self.drawn[t], where, -1)
-        return self.drawing(t, where)
+        if t not in self.whole_inputs and 0 < size <= where.size:  # 0: of a condition in a sum of nothing
+            self.whole_inputs[t] = self.draw_elements(t, np.arange(size))
+        if t in self.whole_inputs:
+            return np.take(self.whole_inputs[t], where, -1)
+        return self.draw_elements(t, where)
 
-    def drawing(self, t: Tensor, where: np.ndarray) -> np.ndarray:
+    def draw_elements(self, t: Tensor, where: np.ndarray) -> np.ndarray:
         """Draw elements of an input; they depend on nothing but the position."""
-        state = mix(where.astype(np.uint64) ^ np.uint64(key(self.seed, t.name)))
+        state = mix(where.astype(np.uint64) ^ np.uint64(keyed_hash(self.seed, t.name)))
         if not t.dtype.is_float:
-            return whole(state, t.dtype, self.seed).astype(self.domain.store(t.dtype))
+            return random_integers(state, t.dtype, self.seed).astype(self.domain.storage_dtype(t.dtype))
         out = np.empty((self.components, *where.shape), np.int64)
         for n, m in enumerate(map(np.uint64, residues.MODULI[: self.components])):
             out[n] = state - state // m * m  # faster than a remainder
@@ -124,7 +124,7 @@ class _Run:
     have a leading axis of components."""
 
     points: Points
-    at: dict[Axis, np.ndarray]
+    axis_values: dict[Axis, np.ndarray]
     memo: dict[int, tuple[Expr, np.ndarray]]
 
     def value(self, e: Expr) -> np.ndarray:
@@ -137,73 +137,73 @@ class _Run:
         domain = self.points.domain
         match e:
             case Axis():
-                return self.at[e]
+                return self.axis_values[e]
             case Const(v, dtype):
                 if dtype == INDEX:
                     return np.asarray(v)
-                return self.some(domain.const(v, dtype), dtype)
+                return self.computed_components(domain.const(v, dtype), dtype)
             case Apply(fn, args, dtype):
                 if args[0].dtype == INDEX and fn != "cast":
-                    return computed(fn, [self.value(a) for a in args])
+                    return apply_index_function(fn, [self.value(a) for a in args])
                 if fn == "select":
-                    return self.selected(*args)
-                if self.points.numbers is not None and extreme(e):
-                    return self.maximum(e)
+                    return self.select(*args)
+                if self.points.numbers is not None and extremum_kind(e):
+                    return self.extremum(e)
                 some = [self.value(a) for a in args]
                 kinds = [a.dtype for a in args]
                 if fn == "cast" and kinds[0] == INDEX:
-                    return self.some(domain.apply(fn, some, kinds, dtype), dtype)
-                return domain.apply(fn, even(some, kinds), kinds, dtype)
+                    return self.computed_components(domain.apply(fn, some, kinds, dtype), dtype)
+                return domain.apply(fn, align_ranks(some, kinds), kinds, dtype)
             case Load(t, index) if t.body is not None:
-                which, axes, places = self.places(t, index)
+                which, axes, places = self.unique_places(t, index)
                 return self.points.elements(t.body, axes, places)[..., which]
             case Load(t, index):
                 where = np.zeros((), np.int64)
                 for i, n in zip(index, t.shape, strict=True):
                     assert isinstance(n, int)
                     where = where * n + np.minimum(np.maximum(self.value(i), 0), n - 1)
-                return self.points.read(t, where, self.at.get(DRAW))
+                return self.points.read(t, where, self.axis_values.get(DRAW_AXIS))
             case Reduce(fn, axes, body):
-                if self.points.numbers is not None and extreme(e):
-                    return self.maximum(e)
-                return self.total(fn, axes, body)
+                if self.points.numbers is not None and extremum_kind(e):
+                    return self.extremum(e)
+                return self.reduce(fn, axes, body)
             case Index(element, bound):
                 return np.asarray(self.value(element) % np.maximum(self.value(bound), 1))
         raise TypeError(f"{type(e).__name__} {e}")
 
-    def some(self, x: np.ndarray, dtype: DType) -> np.ndarray:
+    def computed_components(self, x: np.ndarray, dtype: DType) -> np.ndarray:
         """Return the components that are computed."""
         return x[: self.points.components] if dtype.is_float else x
 
-    def total(self, fn: str, axes: Sequence[Axis], body: Expr) -> np.ndarray:
-        run = self.within(axes)
+    def reduce(self, fn: str, axes: Sequence[Axis], body: Expr) -> np.ndarray:
+        run = self.open_sum(axes)
         value = run.value(body)
         lead = value.shape[:1] if body.dtype.is_float else ()
         sizes = [a.size for a in axes]
-        value = spread(value, lead, (*self.depth, *sizes), len(sizes))
+        value = broadcast_behind(value, lead, (*self.depth, *sizes), len(sizes))
         over = tuple(range(-len(sizes), 0))
         return self.points.domain.reduce(fn, value, over, body.dtype).squeeze(over)
 
     @property
     def depth(self) -> tuple[int, ...]:
         """A shape of ones with the rank of the places."""
-        return (1,) * max((x.ndim for x in self.at.values()), default=1)
+        return (1,) * max((x.ndim for x in self.axis_values.values()), default=1)
 
-    def within(self, axes: Sequence[Axis]) -> _Run:
+    def open_sum(self, axes: Sequence[Axis]) -> _Run:
         """Open a sum: each of its axes becomes one of the last array axes."""
         count, depth = len(axes), len(self.depth)
-        at = {a: x[(..., *(None,) * count)] for a, x in self.at.items()}
+        at = {a: x[(..., *(None,) * count)] for a, x in self.axis_values.items()}
         for n, a in enumerate(axes):
             shape = (*(1,) * (depth + n), -1, *(1,) * (count - n - 1))
             at[a] = np.arange(a.size).reshape(shape)
         return _Run(self.points, at, {})
 
-    def places(
+    def unique_places(
         self, t: Tensor, index: Sequence[Expr]
     ) -> tuple[np.ndarray, tuple[Axis, ...], np.ndarray]:
         """Return the indices into the unique elements that are read, their axes, and the elements'
         places (count, axes)."""
-        draw = (DRAW,) * (DRAW in self.at)
+        draw = (DRAW_AXIS,) * (DRAW_AXIS in self.axis_values)
         axes = (*t.axes, *draw)
         shape = [a.size for a in axes]
         where = np.zeros(self.depth, np.int64)
@@ -221,12 +221,12 @@ class _Run:
         none = np.zeros((len(some), 0), np.int64)
         return which, axes, np.stack(places, -1) if shape else none
 
-    def selected(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
+    def select(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
         """Select; only the wanted branch is computed where that saves much."""
         told = self.value(guard)
         if told.dtype != np.bool_:  # a condition that may be any (`free.py`)
             kinds = [guard.dtype, yes.dtype, no.dtype]
-            some = even([told, self.value(yes), self.value(no)], kinds)
+            some = align_ranks([told, self.value(yes), self.value(no)], kinds)
             return self.points.domain.apply("select", some, kinds, yes.dtype)
         if told.all():
             return self.value(yes)
@@ -237,70 +237,70 @@ class _Run:
         works = self.points.work(yes), self.points.work(no)
         wasted = (1 - share) * works[0] + share * works[1]
         worth = min(works) >= 1 or wasted > max(works) / 2
-        if worth and (len(along) == 1 or sum(works) >= MANY):
-            return self.apart(told, along, yes, no)
-        some = even([told, self.value(yes), self.value(no)], [None, yes.dtype, no.dtype])
+        if worth and (len(along) == 1 or sum(works) >= MIN_SEPARATE_LOADS):
+            return self.select_separately(told, along, yes, no)
+        some = align_ranks([told, self.value(yes), self.value(no)], [None, yes.dtype, no.dtype])
         return np.where(some[0], some[1], some[2])
 
-    def apart(self, told: np.ndarray, along: Sequence[int], yes: Expr, no: Expr) -> np.ndarray:
+    def select_separately(self, condition: np.ndarray, along: Sequence[int], yes: Expr, no: Expr) -> np.ndarray:
         """Compute each branch where it is wanted: along the one array axis that matters, or at
         single elements."""
-        shape = np.broadcast_shapes(told.shape, *(x.shape for x in self.at.values()))
+        shape = np.broadcast_shapes(condition.shape, *(x.shape for x in self.axis_values.values()))
         lead = (self.points.components,) if yes.dtype.is_float else ()
         out: np.ndarray | None = None
-        for e, here in ((yes, told), (no, ~told)):
+        for e, here in ((yes, condition), (no, ~condition)):
             if len(along) == 1:
                 (axis,) = along
                 some = np.flatnonzero(here)
                 where: tuple[Any, ...] = (..., some, *(slice(None),) * (len(shape) - axis - 1))
-                at = {a: x[where] if x.shape[axis] > 1 else x for a, x in self.at.items()}
+                at = {a: x[where] if x.shape[axis] > 1 else x for a, x in self.axis_values.items()}
                 size = (*shape[:axis], len(some), *shape[axis + 1 :])
             else:
                 here = np.broadcast_to(here, shape)
                 where = (..., here)
-                at = {a: np.broadcast_to(x, shape)[here] for a, x in self.at.items()}
+                at = {a: np.broadcast_to(x, shape)[here] for a, x in self.axis_values.items()}
                 size = (np.count_nonzero(here),)
-            x = spread(_Run(self.points, at, {}).value(e), lead, size)
+            x = broadcast_behind(_Run(self.points, at, {}).value(e), lead, size)
             out = np.empty((*lead, *shape), x.dtype) if out is None else out
             out[where] = x
         assert out is not None
         return out
 
-    def maximum(self, e: Expr) -> np.ndarray:
+    def extremum(self, e: Expr) -> np.ndarray:
         assert self.points.numbers is not None
-        given = kind(e, self.points.alone), self.points.numbers, self.points.domain
-        for of in (Bits(*given), Sets(*given)) if bare(e) else (Sets(*given),):
-            with suppress(NoBits):
-                return of.value(self.sets(of, e), e)
+        given = set_kind(e, self.points.lone_cap_kind), self.points.numbers, self.points.domain
+        for of in (BitSets(*given), TermSets(*given)) if is_pure_extremum(e) else (TermSets(*given),):
+            with suppress(TooManyTerms):
+                return of.set_values(self.term_sets(of, e), e)
         raise AssertionError
 
-    def sets(self, of: Sets, e: Expr) -> np.ndarray:
+    def term_sets(self, of: TermSets, e: Expr) -> np.ndarray:
         """Return the terms of a maximum, (..., terms)."""
         match e:
             case Reduce(fn, axes, body) if fn == of.fn:
-                x = self.within(axes).sets(of, body)
+                x = self.open_sum(axes).term_sets(of, body)
                 sizes = [a.size for a in axes]
-                x = spread(x, (), (*self.depth, *sizes, 1), len(sizes) + 1)
+                x = broadcast_behind(x, (), (*self.depth, *sizes, 1), len(sizes) + 1)
                 count = prod(x.shape[-len(sizes) - 1 :])
-                return of.united(x.reshape(*x.shape[: -len(sizes) - 1], count))
+                return of.deduplicate(x.reshape(*x.shape[: -len(sizes) - 1], count))
             case Apply(fn, args) if fn == of.fn:
-                return of.united(joined([self.sets(of, x) for x in args], -1))
-            case Apply(fn) if fn == OTHER[of.fn] and (found := capped(e)):
-                return of.least(self.sets(of, found[0]), found[1])
+                return of.deduplicate(concat_sets([self.term_sets(of, x) for x in args], -1))
+            case Apply(fn) if fn == OPPOSITE[of.fn] and (found := cap_of(e)):
+                return of.with_cap(self.term_sets(of, found[0]), found[1])
             case Apply("select", (guard, yes, no)):
                 told = self.value(guard)
                 if told.all() or not told.any():
-                    return self.sets(of, yes if told.all() else no)
-                a, b = (self.sets(of, x) for x in (yes, no))
+                    return self.term_sets(of, yes if told.all() else no)
+                a, b = (self.term_sets(of, x) for x in (yes, no))
                 most = max(a.shape[-1], b.shape[-1])
-                return np.where(told[..., None], filled(a, most), filled(b, most))
+                return np.where(told[..., None], pad_sets(a, most), pad_sets(b, most))
             case Load(t, index) if t.body is not None:
-                which, axes, places = self.places(t, index)
-                return np.asarray(self.points.sets(of, t.body, axes, places)[which])
-        return of.term(self.value(e), e)
+                which, axes, places = self.unique_places(t, index)
+                return np.asarray(self.points.term_sets(of, t.body, axes, places)[which])
+        return of.singletons(self.value(e), e)
 
 
-def spread(
+def broadcast_behind(
     x: np.ndarray, lead: tuple[int, ...], shape: tuple[int, ...], last: int | None = None
 ) -> np.ndarray:
     """Broadcast behind `lead` to the rank of `shape`; the last axes (default: all) get its
@@ -315,22 +315,22 @@ def spread(
     return np.broadcast_to(x.reshape((*lead, *own)), (*lead, *whole))
 
 
-def filled(x: np.ndarray, size: int) -> np.ndarray:
+def pad_sets(x: np.ndarray, size: int) -> np.ndarray:
     """Pad sets (..., n) with leading zeros to a size."""
     more = size - x.shape[-1]
     return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((more, 0),)) if more else x
 
 
-def joined(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
+def concat_sets(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
     """Concatenate sets of several sizes: along axis 0, or as unions along the last axis."""
     if axis:
         shape = np.broadcast_shapes(*(x.shape[:-1] for x in some))
         return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in some], axis)
     most = max(x.shape[-1] for x in some)
-    return np.concatenate([filled(x, most) for x in some], axis)
+    return np.concatenate([pad_sets(x, most) for x in some], axis)
 
 
-def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:
+def align_ranks(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:
     """Give arrays the same rank behind the components of floats."""
     leads = [int(getattr(k, "is_float", False)) for k in kinds]
     most = max(x.ndim - n for x, n in zip(some, leads, strict=True))
@@ -340,12 +340,12 @@ def even(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray
     ]
 
 
-def ring(e: Expr) -> bool:
+def is_ring_expression(e: Expr) -> bool:
     """True if an expression has only sums and products, for which component 0 suffices."""
-    return all(map(_plain, parts(e)))
+    return all(map(_is_ring_node, subexpressions(e)))
 
 
-def _plain(e: Expr) -> bool:
+def _is_ring_node(e: Expr) -> bool:
     match e:
         case Reduce(fn):
             return fn == "sum"
@@ -354,19 +354,19 @@ def _plain(e: Expr) -> bool:
         case Apply("cast", (x,)):
             return x.dtype == INDEX
         case Apply(fn, args) if e.dtype.is_float:
-            return fn == "select" or function(fn).field == "ring"
+            return fn == "select" or scalar_function(fn).field_semantics == "ring"
         case Apply(_, args):
             return not any(a.dtype.is_float for a in args)
     return not isinstance(e, Index)
 
 
-def terms(e: Expr) -> int:
+def term_count(e: Expr) -> int:
     """Return the number of terms of the longest nested sum or maximum, at least 1."""
     match e:
         case Reduce(_, axes, body):
-            return max(1, prod(a.size for a in axes)) * terms(body)
+            return max(1, prod(a.size for a in axes)) * term_count(body)
         case Apply(_, args):
-            return max(map(terms, args))
+            return max(map(term_count, args))
         case Load(_, index):
-            return max(map(terms, index), default=1)
+            return max(map(term_count, index), default=1)
     return 1

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.partial.generalise import generalised, inputs
-from superopt.partial.restrict import shape_of
+from superopt.partial.generalise import generalize, graph_inputs
+from superopt.partial.restrict import static_shape
 from superopt.rules.rule import show_side
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
 Shape = tuple[int, ...]
-PRIMES = (2, 3, 5, 7, 11, 13)
-KEPT = 3  # sizes up to this are what they are
-SIDE = 8  # of a small picture, at least
-SIZES = {"Reshape": "shape", "Split": "split", "Conv": "group"}  # attributes that are sizes
-COPRIME = ((2, 3, 5), (3, 7, 4), (5, 4, 7), (7, 5, 3), (4, 9, 11), (9, 2, 8))  # a row for a name
+SMALL_PRIMES = (2, 3, 5, 7, 11, 13)
+MAX_KEPT_SIZE = 3  # sizes up to this are what they are
+MIN_SMALL_SIDE = 8  # of a small picture, at least
+SIZE_ATTRIBUTES = {"Reshape": "shape", "Split": "split", "Conv": "group"}  # attributes that are sizes
+CHANNEL_CHOICES = ((2, 3, 5), (3, 7, 4), (5, 4, 7), (7, 5, 3), (4, 9, 11), (9, 2, 8))  # a row for a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,187 +34,187 @@ class Program:
     results are concatenated. bias: a bias is added to each channel of each result; it is omitted,
     since it is equal wherever the rest is."""
 
-    outs: tuple[g.Value, ...]
-    known: frozenset[str]
+    outputs: tuple[graph.Value, ...]
+    weights: frozenset[str]
     axis: int = 0
-    bias: bool = False
+    has_bias: bool = False
 
     @property
-    def whole(self) -> g.Value:
+    def joined_output(self) -> graph.Value:
         """The results as one tensor. Raises InferError if they cannot be concatenated."""
-        if len(self.outs) == 1:
-            return self.outs[0]
-        return g.node(OPS["Concat"], self.outs, axis=self.axis)
+        if len(self.outputs) == 1:
+            return self.outputs[0]
+        return graph.node(OPS["Concat"], self.outputs, axis=self.axis)
 
     @property
-    def inputs(self) -> list[g.Input]:
-        return inputs(*self.outs)
+    def inputs(self) -> list[graph.Input]:
+        return graph_inputs(*self.outputs)
 
     @property
     def key(self) -> str:
         """A key that programs with the same mutants share."""
-        given = ", ".join(f"{i.name}{shape_of(i)}" for i in self.inputs)
-        terms = tuple(generalised([v], [{}]) for v in self.outs)
-        bias = " and a bias" if self.bias else ""
+        given = ", ".join(f"{i.name}{static_shape(i)}" for i in self.inputs)
+        terms = tuple(generalize([v], [{}]) for v in self.outputs)
+        bias = " and a bias" if self.has_bias else ""
         return f"({given}) {show_side(terms)} {self.axis}{bias}"
 
 
-def resized(p: Program, shapes: Mapping[str, Shape], numbers: Mapping[int, int]) -> Program:
+def resize(p: Program, shapes: Mapping[str, Shape], numbers: Mapping[int, int]) -> Program:
     """Return the program with inputs of these shapes, and `numbers` substituted for sizes in
     attributes. Raises InferError if that does not fit."""
-    made: dict[g.Value, g.Value] = {
-        i: g.Input(i.name, TensorType(F32, shapes[i.name])) for i in p.inputs
+    made: dict[graph.Value, graph.Value] = {
+        i: graph.Input(i.name, TensorType(F32, shapes[i.name])) for i in p.inputs
     }
-    for n in g.nodes(p.outs):
-        attrs = {k: _put(n.op.name, k, v, numbers) for k, v in n.attrs}
-        again = g.node(n.op, [None if v is None else made[v] for v in n.inputs], **attrs)
-        made.update(zip(g.results(n), g.results(again), strict=True))
-    return replace(p, outs=tuple(made[v] for v in p.outs))
+    for n in graph.nodes(p.outputs):
+        attrs = {k: _replace_sizes(n.op.name, k, v, numbers) for k, v in n.attrs}
+        again = graph.node(n.op, [None if v is None else made[v] for v in n.inputs], **attrs)
+        made.update(zip(graph.results(n), graph.results(again), strict=True))
+    return replace(p, outputs=tuple(made[v] for v in p.outputs))
 
 
-def _put(op: str, name: str, value: Any, numbers: Mapping[int, int]) -> Any:
-    if SIZES.get(op) != name:
+def _replace_sizes(op: str, name: str, value: Any, numbers: Mapping[int, int]) -> Any:
+    if SIZE_ATTRIBUTES.get(op) != name:
         return value
     if isinstance(value, tuple):
         return tuple(numbers.get(v, v) for v in value)
     return numbers.get(value, value)
 
 
-def _named(n: g.Node) -> tuple[int, ...]:
+def _named_sizes(n: graph.Node) -> tuple[int, ...]:
     """Return the sizes in the attributes of a node."""
-    return _ints(n, SIZES[n.op.name]) if n.op.name in SIZES else ()
+    return _int_tuple(n, SIZE_ATTRIBUTES[n.op.name]) if n.op.name in SIZE_ATTRIBUTES else ()
 
 
-def windows(p: Program) -> list[g.Node]:
+def convolutions(p: Program) -> list[graph.Node]:
     """Return the convolutions of the program."""
-    return [n for n in g.nodes(p.outs) if n.op.name == "Conv"]
+    return [n for n in graph.nodes(p.outputs) if n.op.name == "Conv"]
 
 
-def computed(p: Program, n: g.Node) -> bool:
+def multiplies_computed(p: Program, n: graph.Node) -> bool:
     """True if a node multiplies two computed values."""
     return n.op.name == "MatMul" and not any(
-        isinstance(v, g.Input) and v.name in p.known for v in n.inputs
+        isinstance(v, graph.Input) and v.name in p.weights for v in n.inputs
     )
 
 
-def numbered(p: Program) -> bool:
+def has_fixed_sizes(p: Program) -> bool:
     """True if attributes name sizes, or relate rows and columns, so that the sizes are fixed."""
     return any(
         n.op.name in ("Reshape", "Split")
         or (n.op.name == "Conv" and n.attr("group") != 1)
-        or computed(p, n)
-        for n in g.nodes(p.outs)
+        or multiplies_computed(p, n)
+        for n in graph.nodes(p.outputs)
     )
 
 
-def _sides(p: Program, i: g.Input) -> range:
+def _spatial_axes(p: Program, i: graph.Input) -> range:
     """Return the spatial axes of an image or kernel."""
-    return range(2, len(shape_of(i))) if len(shape_of(i)) > 2 and windows(p) else range(0)
+    return range(2, len(static_shape(i))) if len(static_shape(i)) > 2 and convolutions(p) else range(0)
 
 
-def _axes(p: Program, i: g.Input) -> Iterator[tuple[int, int, bool]]:
+def _axis_roles(p: Program, i: graph.Input) -> Iterator[tuple[int, int, bool]]:
     """Yield (axis, size, is_spatial) for each axis of an input."""
-    sides = _sides(p, i)
-    scale = i.name in p.known and all(n == 1 for n in shape_of(i)[1:])
-    for d, n in enumerate(shape_of(i)):
+    sides = _spatial_axes(p, i)
+    scale = i.name in p.weights and all(n == 1 for n in static_shape(i)[1:])
+    for d, n in enumerate(static_shape(i)):
         yield d, n, d in sides and not scale
 
 
-def channels(p: Program) -> dict[int, str]:
+def free_channels(p: Program) -> dict[int, str]:
     """Return names for the sizes that may vary: channels, and contracted axes of matrices. Empty if
     attributes name sizes."""
-    if numbered(p):
+    if has_fixed_sizes(p):
         return {}
     found: dict[int, str] = {}
     for i in p.inputs:
-        for d, n, side in _axes(p, i):
-            rows = i.name not in p.known and (d != 1 if windows(p) else d < len(shape_of(i)) - 1)
+        for d, n, side in _axis_roles(p, i):
+            rows = i.name not in p.weights and (d != 1 if convolutions(p) else d < len(static_shape(i)) - 1)
             if n > 1 and not side and not rows:
                 found.setdefault(n, f"c{len(found)}")
-    return {} if len(found) > len(COPRIME) else found
+    return {} if len(found) > len(CHANNEL_CHOICES) else found
 
 
-def at_channels(p: Program) -> list[tuple[dict[str, int], Program]]:
+def at_channel_choices(p: Program) -> list[tuple[dict[str, int], Program]]:
     """Return the program at three independent choices of its channels, or as it is."""
-    named = channels(p)
+    named = free_channels(p)
     out = []
     for column in range(3 if named else 1):
-        numbers = {n: COPRIME[k][column] for k, n in enumerate(named)}
+        numbers = {n: CHANNEL_CHOICES[k][column] for k, n in enumerate(named)}
         shapes = {}
         for i in p.inputs:
-            shape = list(shape_of(i))
-            for d, n, side in _axes(p, i):
-                rows = i.name not in p.known and (d != 1 if windows(p) else d < len(shape) - 1)
+            shape = list(static_shape(i))
+            for d, n, side in _axis_roles(p, i):
+                rows = i.name not in p.weights and (d != 1 if convolutions(p) else d < len(shape) - 1)
                 if not side and not rows:
                     shape[d] = numbers.get(n, n)
             shapes[i.name] = tuple(shape)
-        out.append(({c: numbers[n] for n, c in named.items()}, resized(p, shapes, numbers)))
+        out.append(({c: numbers[n] for n, c in named.items()}, resize(p, shapes, numbers)))
     return out
 
 
-def factors(p: Program) -> tuple[int, ...]:
+def fold_factors(p: Program) -> tuple[int, ...]:
     """Return the factors by which axes may be folded: two, and the strides and dilations."""
     found = {2}
-    for n in windows(p):
-        found |= {k for name in ("dilations", "strides") for k in _ints(n, name) if 1 < k <= 4}
+    for n in convolutions(p):
+        found |= {k for name in ("dilations", "strides") for k in _int_tuple(n, name) if 1 < k <= 4}
     return tuple(sorted(found))
 
 
-def _ints(n: g.Node, name: str) -> tuple[int, ...]:
+def _int_tuple(n: graph.Node, name: str) -> tuple[int, ...]:
     value: Any = n.attr(name)
     return value if isinstance(value, tuple) else (value,)
 
 
-def small(p: Program) -> Program:
+def small_program(p: Program) -> Program:
     """Return the program with few channels and small images, whose sides have the same remainders.
     Raises InferError if there is none."""
-    groups = {k for n in windows(p) for k in _ints(n, "group")} - {1}
+    groups = {k for n in convolutions(p) for k in _int_tuple(n, "group")} - {1}
     wanted: dict[int, None] = {}
     sides: dict[tuple[int, int], int] = {}
     for i in p.inputs:
-        for d, n, side in _axes(p, i):
+        for d, n, side in _axis_roles(p, i):
             if not side:
                 wanted[n] = None
-            elif i.name not in p.known:
+            elif i.name not in p.weights:
                 sides[d, n] = 0
     for d, n in sides:
-        sides[d, n] = _side(n, factors(p), d)
-    named = {k for n in g.nodes(p.outs) for k in _named(n)} - groups - {-1, 0}
+        sides[d, n] = _small_side(n, fold_factors(p), d)
+    named = {k for n in graph.nodes(p.outputs) for k in _named_sizes(n)} - groups - {-1, 0}
     wanted |= dict.fromkeys(sorted(named))
-    numbers = _few(tuple(wanted), groups, any(n.op.name == "Split" for n in g.nodes(p.outs)))
+    numbers = _small_sizes(tuple(wanted), groups, any(n.op.name == "Split" for n in graph.nodes(p.outputs)))
     shapes = {
         i.name: tuple(
-            sides.get((d, n), n) if side and i.name not in p.known
+            sides.get((d, n), n) if side and i.name not in p.weights
             else n if side else numbers[n]
-            for d, n, side in _axes(p, i)
+            for d, n, side in _axis_roles(p, i)
         )
         for i in p.inputs
     }  # fmt: skip
-    return resized(p, shapes, numbers)
+    return resize(p, shapes, numbers)
 
 
-def _side(n: int, by: tuple[int, ...], axis: int) -> int:
-    least = SIDE + 2 * (axis % 2)  # height and width are not the same
+def _small_side(n: int, by: tuple[int, ...], axis: int) -> int:
+    least = MIN_SMALL_SIDE + 2 * (axis % 2)  # height and width are not the same
     if n <= least + 2:
         return n
     return next(s for s in range(least, n + 1) if all(s % f == n % f for f in by))
 
 
-def _few(wanted: tuple[int, ...], groups: set[int], splits: bool) -> dict[int, int]:
+def _small_sizes(wanted: tuple[int, ...], groups: set[int], splits: bool) -> dict[int, int]:
     """Return small numbers for sizes. Products of sizes stay products, and sums stay sums if the
     program has a Split."""
     fixed = {k: k for k in groups - {*wanted}}
-    out = {n: n for n in wanted if n <= KEPT}
+    out = {n: n for n in wanted if n <= MAX_KEPT_SIZE}
     made: dict[int, tuple[str, int, int]] = {}
     every = sorted({*wanted, *fixed} - {1})
     for a, b in combinations_with_replacement(every, 2):
-        if a + b in wanted and a + b > KEPT and splits:
+        if a + b in wanted and a + b > MAX_KEPT_SIZE and splits:
             made[a + b] = ("+", a, b)
-        if a * b in wanted and a * b > KEPT:
+        if a * b in wanted and a * b > MAX_KEPT_SIZE:
             made[a * b] = ("*", a, b)
     for n in wanted:
         if n not in out and n not in made:
-            free = next((k for k in PRIMES if k not in out.values()), n)
+            free = next((k for k in SMALL_PRIMES if k not in out.values()), n)
             out[n] = free * max((k for k in fixed if n % k == 0), default=1)
     for n in sorted(made):
         how, a, b = made[n]

@@ -12,14 +12,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from superopt.te import affine
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Axis, Const, Expr
 
-MOST = 8  # parts, each of which takes some time
+MAX_SEAM_PARTS = 8  # parts, each of which takes some time
 
 
-class Part(NamedTuple):
+class SeamPart(NamedTuple):
     """The start along the axis, and the programs there over axes that start at 0."""
 
     begin: int
@@ -27,20 +27,20 @@ class Part(NamedTuple):
     bodies: list[Expr]
 
 
-def seams(axes: Sequence[Axis], bodies: Sequence[Expr]) -> tuple[int, list[Part]] | None:
+def find_seams(axes: Sequence[Axis], bodies: Sequence[Expr]) -> tuple[int, list[SeamPart]] | None:
     """Return an axis and the parts along it, or None if no axis has the same seams in both
     programs."""
     for k, axis in enumerate(axes):
-        found = [set(_joined(b, axis)) for b in bodies]
+        found = [set(_seam_points(b, axis)) for b in bodies]
         points = found[0]
-        if points and len(points) < MOST and all(f == points for f in found):
+        if points and len(points) < MAX_SEAM_PARTS and all(f == points for f in found):
             assert isinstance(axis.extent, int)
             ends = [0, *sorted(points), axis.extent]
-            return k, [_part(axes, bodies, k, a, b) for a, b in pairwise(ends)]
+            return k, [_seam_part(axes, bodies, k, a, b) for a, b in pairwise(ends)]
     return None
 
 
-def _joined(e: Expr, axis: Axis) -> Iterator[int]:
+def _seam_points(e: Expr, axis: Axis) -> Iterator[int]:
     """Yield the first places of parts after the first."""
     while isinstance(e, Apply) and e.fn == "select":
         guard, yes, e = e.args
@@ -48,12 +48,12 @@ def _joined(e: Expr, axis: Axis) -> Iterator[int]:
             case Apply("lt", (Axis() as a, Const(n))) if a == axis:
                 if isinstance(a.extent, int) and 0 < n < a.extent:
                     yield int(n)
-        yield from _joined(yes, axis)
+        yield from _seam_points(yes, axis)
 
 
-def _part(axes: Sequence[Axis], bodies: Sequence[Expr], k: int, begin: int, end: int) -> Part:
+def _seam_part(axes: Sequence[Axis], bodies: Sequence[Expr], k: int, begin: int, end: int) -> SeamPart:
     old = axes[k]
     new = Axis(f"{old.name}@{begin}:{end}", end - begin)
-    at = ix.as_index(new + begin) if end - begin > 1 else Const(begin, INDEX)
+    at = index.as_index(new + begin) if end - begin > 1 else Const(begin, INDEX)
     own = [affine.substitute(b, {old: at}) for b in bodies]
-    return Part(begin, (*axes[:k], new, *axes[k + 1 :]), own)
+    return SeamPart(begin, (*axes[:k], new, *axes[k + 1 :]), own)

@@ -6,34 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from superopt.ir import graph as g
-from superopt.rules.instances import given
+from superopt.ir import graph
+from superopt.rules.instances import instance_of_names
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param, element_types
 from superopt.rules.term import Formula, Lit, Name
 from superopt.te.dtype import F32, I64, DType
 from superopt.te.expr import TensorType
 
-LARGEST, LEAST = 24, 8
-ATTEMPTS = 400
-COUNT = 4
+MAX_SIZE, MIN_SIZE = 24, 8
+MAX_ATTEMPTS = 400
+SIZE_CHOICES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class SizedPair:
     """A program and its mutant."""
 
     sizes: Mapping[str, int]
-    left: g.Value
-    right: g.Value
+    program: graph.Value
+    mutant: graph.Value
 
 
-def names_of(pair: Rule) -> list[str]:
+def size_names(pair: Rule) -> list[str]:
     """Return the names of the pair's sizes, in order. Raises ValueError for operands of any
     rank."""
     out: list[str] = []
     for p in pair.params:
-        if not isinstance(p, Param) or p.run or p.shape is None:
+        if not isinstance(p, Param) or p.is_run or p.shape is None:
             raise ValueError(f"{pair.name}: {p} has no shape of named sizes")
         for d in p.shape:
             match d:
@@ -46,25 +46,25 @@ def names_of(pair: Rule) -> list[str]:
     return list(dict.fromkeys(out))
 
 
-def at(pair: Rule, sizes: Mapping[str, int]) -> Sized | None:
+def pair_at(pair: Rule, sizes: Mapping[str, int]) -> SizedPair | None:
     """Return the pair at these sizes; None if they do not fit, or there are several results."""
-    made = sides(pair, sizes)
+    made = sides_at(pair, sizes)
     if made is None or len(made[0]) > 1:
         return None
-    return Sized(sizes, made[0][0], made[1][0])
+    return SizedPair(sizes, made[0][0], made[1][0])
 
 
-def sides(
+def sides_at(
     pair: Rule, sizes: Mapping[str, int]
-) -> tuple[tuple[g.Value, ...], tuple[g.Value, ...]] | None:
+) -> tuple[tuple[graph.Value, ...], tuple[graph.Value, ...]] | None:
     """Return the results of both sides at these sizes; None if they do not fit."""
     operands = {}
     for p in pair.params:
         assert isinstance(p, Param)
         assert p.shape is not None
-        shape = tuple(_number(d, sizes) for d in p.shape)
-        operands[p.name] = g.Input(p.name, TensorType(_dtype(p.kind), shape))
-    made = given(pair, {**operands, **sizes}, 0)
+        shape = tuple(_size_value(d, sizes) for d in p.shape)
+        operands[p.name] = graph.Input(p.name, TensorType(_dtype(p.kind), shape))
+    made = instance_of_names(pair, {**operands, **sizes}, 0)
     return None if made is None else (made.lhs, made.rhs)
 
 
@@ -74,7 +74,7 @@ def _dtype(kind: str) -> DType:
     return next((d for d in (F32, I64) if d in some), min(some, key=str))
 
 
-def _number(d: Formula, sizes: Mapping[str, int]) -> int:
+def _size_value(d: Formula, sizes: Mapping[str, int]) -> int:
     match d:
         case Name(name):
             return sizes[name]
@@ -83,21 +83,21 @@ def _number(d: Formula, sizes: Mapping[str, int]) -> int:
     raise ValueError(f"no size: {d}")
 
 
-def some(pair: Rule, seed: int = 0, count: int = COUNT) -> list[Sized]:
+def sample_sizes(pair: Rule, seed: int = 0, count: int = SIZE_CHOICES) -> list[SizedPair]:
     """Return the pair at several sizes, with distinct sizes in each and no repeated value of a
     size, as far as such sizes fit."""
-    rng, names = Random(seed), names_of(pair)
-    out: list[Sized] = []
+    rng, names = Random(seed), size_names(pair)
+    out: list[SizedPair] = []
     used: dict[str, set[int]] = {n: set() for n in names}
-    for attempt in range(ATTEMPTS):
-        free = attempt > ATTEMPTS // 2  # some have few that fit
-        values = rng.sample(range(LEAST, LARGEST + 1), min(len(names), LARGEST + 1 - LEAST))
+    for attempt in range(MAX_ATTEMPTS):
+        free = attempt > MAX_ATTEMPTS // 2  # some have few that fit
+        values = rng.sample(range(MIN_SIZE, MAX_SIZE + 1), min(len(names), MAX_SIZE + 1 - MIN_SIZE))
         if len(values) < len(names):
-            values = [rng.randint(LEAST, LARGEST) for _ in names]
+            values = [rng.randint(MIN_SIZE, MAX_SIZE) for _ in names]
         sizes = dict(zip(names, values, strict=True))
         if not free and any(n in used[name] for name, n in sizes.items()):
             continue
-        made = at(pair, sizes)
+        made = pair_at(pair, sizes)
         if made is not None:
             out.append(made)
             for name, n in sizes.items():

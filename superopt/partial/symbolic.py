@@ -13,92 +13,92 @@ from itertools import combinations_with_replacement
 from math import prod
 
 from superopt.partial.boxes import Box
-from superopt.partial.regions import EVERY, Regions, regions
-from superopt.partial.sizes import Sized
+from superopt.partial.regions import MAX_EXHAUSTIVE_ELEMENTS, Regions, find_regions
+from superopt.partial.sizes import SizedPair
 
-Text = str  # of a formula of sizes, as rules have them
+FormulaText = str  # of a formula of sizes, as rules have them
 Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SymbolicRange:
     """The indices begin, begin + step, ... below end of an axis; whole: the full axis."""
 
-    begin: Text
-    end: Text
+    begin: FormulaText
+    end: FormulaText
     step: int = 1
-    whole: bool = False
+    is_full: bool = False
 
     def __str__(self) -> str:
-        if self.whole:
+        if self.is_full:
             return ":"
         return f"{self.begin}:{self.end}" + (f":{self.step}" if self.step > 1 else "")
 
 
-Part = tuple[Range, ...]
+SymbolicBox = tuple[SymbolicRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SymbolicRegions:
     """equal, different: boxes that partition the shape. seen: the sampled regions."""
 
-    shape: tuple[Text, ...]
-    equal: tuple[Part, ...]
-    different: tuple[Part, ...]
-    seen: tuple[tuple[Sizes, Regions], ...]
+    shape: tuple[FormulaText, ...]
+    equal: tuple[SymbolicBox, ...]
+    different: tuple[SymbolicBox, ...]
+    sampled_regions: tuple[tuple[Sizes, Regions], ...]
 
 
 class NoFormula(ValueError):
     """Boxes at several sizes fit no common formula."""
 
 
-def show(part: Part) -> str:
+def format_symbolic_box(part: SymbolicBox) -> str:
     return "[" + ", ".join(map(str, part)) + "]"
 
 
-def parts(some: Sequence[Sized], every: int = EVERY) -> Parts:
+def symbolic_regions(some: Sequence[SizedPair], max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS) -> SymbolicRegions:
     """Return symbolic regions. max_exhaustive: see `find_regions`. Raises NoFormula if the regions
     have different structures, or there are too few sizes."""
     if len(some) < 2:
         raise NoFormula(f"the sizes fit at {len(some)} places only")
-    found = [(s.sizes, regions(s.left, s.right, every)) for s in some]
+    found = [(s.sizes, find_regions(s.program, s.mutant, max_exhaustive)) for s in some]
     sizes = [dict(s) for s, _ in found]
     shape = tuple(
-        formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))
+        fit_formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))
     )
-    equal = _parts(sizes, [r.equal for _, r in found], shape)
-    return Parts(shape, equal, _parts(sizes, [r.different for _, r in found], shape), tuple(found))
+    equal = _symbolic_boxes(sizes, [r.equal for _, r in found], shape)
+    return SymbolicRegions(shape, equal, _symbolic_boxes(sizes, [r.different for _, r in found], shape), tuple(found))
 
 
-def _parts(
-    sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[Text]
-) -> tuple[Part, ...]:
+def _symbolic_boxes(
+    sizes: Sequence[Sizes], boxes: Sequence[Sequence[Box]], shape: Sequence[FormulaText]
+) -> tuple[SymbolicBox, ...]:
     if len(set(map(len, boxes))) > 1:
         counts = " and ".join(str(len(b)) for b in boxes)
         raise NoFormula(f"at the sizes that were tried there are {counts} boxes")
-    return tuple(_part(sizes, b, shape) for b in zip(*boxes, strict=True))
+    return tuple(_symbolic_box(sizes, b, shape) for b in zip(*boxes, strict=True))
 
 
-def _part(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[Text]) -> Part:
+def _symbolic_box(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[FormulaText]) -> SymbolicBox:
     """Return the boxes at several sizes as one symbolic box."""
     out = []
     for d, spans in enumerate(zip(*boxes, strict=True)):
         steps = {s.step for s in spans if s.count > 1}
         if len(steps) > 1:
             raise NoFormula(f"steps of {sorted(steps)}")
-        begin = formula(sizes, [s.begin for s in spans])
-        end = formula(sizes, [s.end for s in spans])
+        begin = fit_formula(sizes, [s.begin for s in spans])
+        end = fit_formula(sizes, [s.end for s in spans])
         step = steps.pop() if steps else 1
-        out.append(Range(begin, end, step, begin == "0" and end == shape[d] and step == 1))
+        out.append(SymbolicRange(begin, end, step, begin == "0" and end == shape[d] and step == 1))
     return tuple(out)
 
 
-def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Text:
+def fit_formula(sizes: Sequence[Sizes], values: Sequence[int]) -> FormulaText:
     """Return the simplest candidate formula with these values. Raises NoFormula if there is
     none."""
     if len(set(values)) == 1:
         return str(values[0])
-    for text, value in _terms(sizes[0]):
+    for text, value in _candidate_formulas(sizes[0]):
         for factor in (1, 2, 3, 4):
             rest = {v - factor * value(s) for v, s in zip(values, sizes, strict=True)}
             if len(rest) == 1:
@@ -108,7 +108,7 @@ def formula(sizes: Sequence[Sizes], values: Sequence[int]) -> Text:
     raise NoFormula(f"no formula of {', '.join(sizes[0])} is {values} at {[*map(dict, sizes)]}")
 
 
-def _terms(names: Sizes) -> Iterator[tuple[Text, Callable[[Sizes], int]]]:
+def _candidate_formulas(names: Sizes) -> Iterator[tuple[FormulaText, Callable[[Sizes], int]]]:
     """Yield candidate formulas and their evaluators, simplest first."""
     for n in names:
         yield n, partial(_product, (n,))

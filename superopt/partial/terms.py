@@ -8,6 +8,6 @@ from superopt.rules import syntax
 from superopt.rules.term import Formula
 
 
-def parsed(text: str) -> Formula:
+def parse_formula(text: str) -> Formula:
     """Parse a formula of sizes."""
-    return syntax.formula(expression(text), OPS)
+    return syntax.parse_formula(expression(text), OPS)

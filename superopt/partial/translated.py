@@ -12,34 +12,34 @@ from math import prod
 
 import numpy as np
 
-from superopt.partial.indices import number
+from superopt.partial.indices import evaluate_index
 from superopt.te import affine
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 
-PLACES = 1 << 18  # that an index has in all cells, and sums
+MAX_INDEX_PLACES = 1 << 18  # that an index has in all cells, and sums
 
 
-def translated(
+def translated_axes(
     axes: Sequence[Axis], bodies: Sequence[Expr], begins: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
     """Return along which axes of which cells this holds, (cells, axes). begins, steps: first
     element of each cell, and the distance to the next along each axis; 0 if there is none."""
     out = np.ones_like(begins, bool)
-    some = [e for body in bodies for e in parts(body)]
+    some = [e for body in bodies for e in subexpressions(body)]
     if any(isinstance(e, Index) for e in some):
         return np.zeros_like(out)
     moved: dict[tuple[Tensor, int], np.ndarray] = {}
     done: set[tuple[tuple[Tensor, int] | None, object]] = set()
-    for of, e in _indices(some):
+    for of, e in _read_indices(some):
         form = affine.affine(e)
         by = None if form is None else tuple(form.coefficient(a) for a in axes)
         if (of, by or e) in done:  # one that moves as this does is looked at already
             continue
         done.add((of, by or e))
-        moves = _moves(axes, e, begins, steps) if by is None else (np.array(by)[:, None] * steps.T,)
+        moves = _index_moves(axes, e, begins, steps) if by is None else (np.array(by)[:, None] * steps.T,)
         if moves is None:
             return np.zeros_like(out)
         wanted = np.zeros_like(steps.T) if of is None else moved.setdefault(of, moves[0])
@@ -48,7 +48,7 @@ def translated(
     return out
 
 
-def _indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
+def _read_indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
     """Yield the indices of loads, and indices used as values."""
     for e in some:
         match e:
@@ -58,7 +58,7 @@ def _indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, 
                 yield None, x
 
 
-def _moves(
+def _index_moves(
     axes: Sequence[Axis], e: Expr, begins: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the least and greatest advance of an index along each axis over the places of sums,
@@ -66,14 +66,14 @@ def _moves(
     free = affine.free_axes(e)
     over = [a for a in free if a not in axes]
     sizes = [a.extent for a in over if isinstance(a.extent, int)]
-    if len(sizes) < len(over) or len(begins) * prod(sizes) > PLACES:
+    if len(sizes) < len(over) or len(begins) * prod(sizes) > MAX_INDEX_PLACES:
         return None
     inner = np.ogrid[tuple(slice(n) for n in sizes)] if sizes else []
     at = {a: x[None] for a, x in zip(over, inner, strict=True)}
 
     def value(places: np.ndarray) -> np.ndarray:
         own = {a: places[:, n].reshape(-1, *(1,) * len(over)) for n, a in enumerate(axes)}
-        x = np.asarray(number(e, {**at, **own}))
+        x = np.asarray(evaluate_index(e, {**at, **own}))
         return x.reshape(*(1,) * (len(over) + 1 - x.ndim), *x.shape)
 
     first = value(begins)

@@ -7,117 +7,117 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import prod
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.partial.moves import Move
-from superopt.partial.nodes import both, cut_out, padded, shaped_as
-from superopt.partial.restrict import shape_of
-from superopt.partial.scene import Scene
+from superopt.partial.moves import AxisMove
+from superopt.partial.nodes import apply_moves, slice_axis, pad, reshape
+from superopt.partial.restrict import static_shape
+from superopt.partial.scene import ProgramHints
 
-MOST_GROUPS = 4  # that are made one
-Named = Iterator[tuple[str, Callable[[], g.Value]]]
+MAX_MERGED_GROUPS = 4  # that are made one
+NamedCandidates = Iterator[tuple[str, Callable[[], graph.Value]]]
 
 
-def enlarged(s: Scene, w: g.Value) -> Named:
+def pad_kernel(s: ProgramHints, w: graph.Value) -> NamedCandidates:
     """Pad a kernel with zeros so that its sides are multiples of a stride."""
-    sides = shape_of(w)[2:]
+    sides = static_shape(w)[2:]
     for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
         more = [-n % f for n in sides]
         if any(more):
             none = [0] * len(more)
-            yield f"to {f} in front", partial(padded, w, (0, 0, *more, 0, 0, *none))
-            yield f"to {f} behind", partial(padded, w, (0, 0, *none, 0, 0, *more))
+            yield f"to {f} in front", partial(pad, w, (0, 0, *more, 0, 0, *none))
+            yield f"to {f} behind", partial(pad, w, (0, 0, *none, 0, 0, *more))
 
 
-def folded(s: Scene, w: g.Value) -> Named:
+def fold_kernel(s: ProgramHints, w: graph.Value) -> NamedCandidates:
     """Move every f-th place of a kernel's sides to channels."""
-    shape = shape_of(w)
+    shape = static_shape(w)
     for f in sorted({t[0] for t, _, _ in s.windows} - {1}):
         if len(shape) == 4 and all(n % f == 0 for n in shape[2:]):
-            moves = Move(2, 1, f, True), Move(3, 1, f, True)
-            yield f"{f} phases to channels", partial(both, w, *moves)
+            moves = AxisMove(2, 1, f, True), AxisMove(3, 1, f, True)
+            yield f"{f} phases to channels", partial(apply_moves, w, *moves)
 
 
-def dense(s: Scene, w: g.Value) -> Named:
+def dense_kernel(s: ProgramHints, w: graph.Value) -> NamedCandidates:
     """Expand grouped kernels to a dense kernel with zeros."""
-    if len(shape_of(w)) < 3:
+    if len(static_shape(w)) < 3:
         return
-    o, c = shape_of(w)[:2]
-    for count in range(2, MOST_GROUPS + 1):
+    o, c = static_shape(w)[:2]
+    for count in range(2, MAX_MERGED_GROUPS + 1):
         if o % count == 0:
-            some = [cut_out(w, 0, k * (o // count), o // count) for k in range(count)]
-            yield f"{count} groups", partial(_diagonal, some, [c] * count)
+            some = [slice_axis(w, 0, k * (o // count), o // count) for k in range(count)]
+            yield f"{count} groups", partial(_block_diagonal, some, [c] * count)
 
 
-def diagonal(s: Scene, *some: g.Value) -> Named:
+def block_diagonal(s: ProgramHints, *some: graph.Value) -> NamedCandidates:
     """Combine kernels of several images block-diagonally into one over all their channels."""
-    if len({shape_of(v)[2:] for v in some}) == 1 and len(shape_of(some[0])) > 2:
-        yield "", partial(_diagonal, some, [shape_of(v)[1] for v in some])
+    if len({static_shape(v)[2:] for v in some}) == 1 and len(static_shape(some[0])) > 2:
+        yield "", partial(_block_diagonal, some, [static_shape(v)[1] for v in some])
 
 
-def _diagonal(some: Sequence[g.Value], widths: Sequence[int]) -> g.Value:
+def _block_diagonal(some: Sequence[graph.Value], widths: Sequence[int]) -> graph.Value:
     out, begin = [], 0
     for v, c in zip(some, widths, strict=True):
-        ends = [0] * (2 * len(shape_of(v)))
-        ends[1], ends[len(shape_of(v)) + 1] = begin, sum(widths) - begin - c
-        out.append(g.node(OPS["Pad"], [v], pads=tuple(ends)))
+        ends = [0] * (2 * len(static_shape(v)))
+        ends[1], ends[len(static_shape(v)) + 1] = begin, sum(widths) - begin - c
+        out.append(graph.node(OPS["Pad"], [v], pads=tuple(ends)))
         begin += c
-    return g.node(OPS["Concat"], out, axis=0)
+    return graph.node(OPS["Concat"], out, axis=0)
 
 
-def composed(s: Scene, after: g.Value, before: g.Value) -> Named:
+def compose_kernels(s: ProgramHints, after: graph.Value, before: graph.Value) -> NamedCandidates:
     """Compose the kernels of two consecutive windows, or the matrices of two products."""
-    w, k = shape_of(after), shape_of(before)
+    w, k = static_shape(after), static_shape(before)
     if len(w) == len(k) == 2:
-        yield from _multiplied(s, after, before)
+        yield from _multiply_matrices(s, after, before)
     if len(w) != len(k) or len(k) < 3 or w[1] != k[0]:
         return
     sides = range(2, len(k))
-    turned = g.node(OPS["Transpose"], [before], perm=(1, 0, *sides))
+    turned = graph.node(OPS["Transpose"], [before], perm=(1, 0, *sides))
     if any(k[d] > 1 for d in sides):
-        turned = g.node(
+        turned = graph.node(
             OPS["Slice"], [turned], axes=tuple(sides), starts=(-1,) * len(sides),
             ends=(-(1 << 31),) * len(sides), steps=(-1,) * len(sides),
         )  # fmt: skip
     pads = tuple(k[d] - 1 for d in sides) * 2
-    yield "", partial(g.node, OPS["Conv"], [after, turned], pads=pads)
+    yield "", partial(graph.node, OPS["Conv"], [after, turned], pads=pads)
 
 
-def _multiplied(s: Scene, after: g.Value, before: g.Value) -> Named:
-    if shape_of(before)[1] == shape_of(after)[0]:
-        yield "", partial(g.node, OPS["MatMul"], [before, after])
-    if s.transposed and shape_of(after)[1] == shape_of(before)[0]:
-        yield "transposed", partial(g.node, OPS["MatMul"], [after, before])
+def _multiply_matrices(s: ProgramHints, after: graph.Value, before: graph.Value) -> NamedCandidates:
+    if static_shape(before)[1] == static_shape(after)[0]:
+        yield "", partial(graph.node, OPS["MatMul"], [before, after])
+    if s.has_transposed_weight and static_shape(after)[1] == static_shape(before)[0]:
+        yield "transposed", partial(graph.node, OPS["MatMul"], [after, before])
 
 
-def carried(s: Scene, w: g.Value, b: g.Value) -> Named:
+def carry_bias(s: ProgramHints, w: graph.Value, b: graph.Value) -> NamedCandidates:
     """Apply a kernel or matrix to a bias of its input channels."""
-    shape = shape_of(w)
-    n = length(b)
+    shape = static_shape(w)
+    n = vector_length(b)
     if len(shape) > 2 and shape[1] == n:
         sides = tuple(range(2, len(shape)))
-        summed = g.node(OPS["ReduceSum"], [w], axes=sides, keepdims=0)
-        yield "", partial(g.node, OPS["MatMul"], [summed, shaped_as(b, (n,))])
+        summed = graph.node(OPS["ReduceSum"], [w], axes=sides, keepdims=0)
+        yield "", partial(graph.node, OPS["MatMul"], [summed, reshape(b, (n,))])
     if len(shape) == 2 and shape[0] == n:
-        yield "", partial(g.node, OPS["MatMul"], [shaped_as(b, (n,)), w])
-    if len(shape) == 2 and shape[1] == n and s.transposed:
-        yield "transposed", partial(g.node, OPS["MatMul"], [w, shaped_as(b, (n,))])
+        yield "", partial(graph.node, OPS["MatMul"], [reshape(b, (n,)), w])
+    if len(shape) == 2 and shape[1] == n and s.has_transposed_weight:
+        yield "transposed", partial(graph.node, OPS["MatMul"], [w, reshape(b, (n,))])
 
 
-def length(b: g.Value) -> int | None:
+def vector_length(b: graph.Value) -> int | None:
     """Return the length of a vector, which may have further axes of 1; None for other tensors."""
-    shape = shape_of(b)
+    shape = static_shape(b)
     return max(shape, default=1) if sum(n > 1 for n in shape) == 1 else None
 
 
-def scaled(s: Scene, w: g.Value, by: g.Value) -> Named:
+def scale_kernel(s: ProgramHints, w: graph.Value, by: graph.Value) -> NamedCandidates:
     """Scale the output or input channels of a kernel."""
-    shape, n = shape_of(w), prod(shape_of(by))
-    if len(shape) < 3 or any(d > 1 for d in shape_of(by)[1:]):
+    shape, n = static_shape(w), prod(static_shape(by))
+    if len(shape) < 3 or any(d > 1 for d in static_shape(by)[1:]):
         return
     for axis in (0, 1):
         if shape[axis] == n > 1:
             around = [1] * len(shape)
             around[axis] = n
-            vector = shaped_as(by, tuple(around))
-            yield f"along {axis}", partial(g.node, OPS["Mul"], [w, vector])
+            vector = reshape(by, tuple(around))
+            yield f"along {axis}", partial(graph.node, OPS["Mul"], [w, vector])

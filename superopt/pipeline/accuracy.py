@@ -17,7 +17,7 @@ from superopt.onnx_io.model import Model
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.sized import sized
 from superopt.plan.recurrent import is_recurrent
-from superopt.plan.recurrent_unrolled import unrolled
+from superopt.plan.recurrent_unrolled import unroll_recurrent
 from superopt.report.accuracy import Accuracy, Output
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F16, F32, F64, DType
@@ -99,7 +99,7 @@ def _evaluable(model: Model, at: Mapping[str, int]) -> Graph:
     if these are not too many."""
     if at and any(map(is_recurrent, nodes(model.graph))):
         model = sized(model, at) or model  # their sizes are to be numbers
-    return unrolled(model.graph, max_steps=MAX_EVALUATED_STEPS)
+    return unroll_recurrent(model.graph, max_steps=MAX_EVALUATED_STEPS)
 
 
 def _without(v: Value) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from superopt.errors import CheckFailed
-from superopt.onnx_io.exporter import expressible
+from superopt.onnx_io.exporter import is_expressible
 from superopt.pipeline.judge import entirely, told
 from superopt.pipeline.request import Request
 from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import classed
+from superopt.rules.exactness import with_computed_class
 from superopt.rules.rule import FLOAT_CLASSES, Rule
-from superopt.rules.stated import fixed, floats, learn, proof_key, tier
+from superopt.rules.stated import is_proved_for_one_shape, library_float_classes, record_proof, proof_key, tier
 from superopt.rules.term import App, walk
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
@@ -22,7 +22,7 @@ from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
 PROOF = 5.0  # seconds for the proof of a rule of the user's
-WORK = Limits(seconds=60, work=60_000, beyond=100_000)  # of one: what it gives hangs on no clock
+WORK = Limits(seconds=60, work=60_000, work_beyond=100_000)  # of one: what it gives hangs on no clock
 PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
 
 
@@ -48,7 +48,7 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
     out: dict[Bar, list[str]] = {}
     for rule in (_of_known_class(r, request) for r in request.rules):
         written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
-        if not all(expressible(op, opset) for op in written):
+        if not all(is_expressible(op, opset) for op in written):
             out.setdefault("opset", []).append(rule.name)
             continue
         bar: Bar = "tier"
@@ -75,9 +75,9 @@ def _of_known_class(rule: Rule, request: Request) -> Rule:
     """The rule; one of the library whose text was changed, so that no class is known of it, in the
     one that is computed now, where it may be applied."""
     own = rule.name in request.untried
-    if own or proof_key(rule) in floats() or not _enough(rule, request):
+    if own or proof_key(rule) in library_float_classes() or not _enough(rule, request):
         return rule
-    return classed(rule)
+    return with_computed_class(rule)
 
 
 def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
@@ -92,7 +92,7 @@ def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
 
 def _enough(rule: Rule, request: Request) -> bool:
     """Is the rule proved as far as is asked?"""
-    return TIERS.index(tier(rule)) <= TIERS.index(request.tier) or fixed(rule)
+    return TIERS.index(tier(rule)) <= TIERS.index(request.tier) or is_proved_for_one_shape(rule)
 
 
 def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
@@ -111,5 +111,5 @@ def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
         return f"it is not proved: {verdict.reason}"
     if not entirely(replace(verdict, bound=None)):
         return f"it is proved in part only: {verdict.scope}"
-    learn(rule, verdict.proof)
+    record_proof(rule, verdict.proof)
     return ""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
 from superopt.search.move import Step
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.node import Expr
 
 
 def sizes_at(rule: Rule, step: Step, sizes: Mapping[str, int]) -> dict[str, int]:
     """What the names of a rule's sizes are where a step applied it, at these sizes of the model;
     none where that is not found in the whole graph (of a tactic, whose rewrites have others)."""
-    for m in matches(rule, context(step.before)):
+    for m in matches(rule, graph_context(step.before)):
         if m.roots and set(m.roots) == step.change.keys():
             return {
-                name: ix.evaluate(value, dict(sizes))
+                name: index.evaluate(value, dict(sizes))
                 for name, value in m.bindings.items()
                 if isinstance(value, int) or (isinstance(value, Expr) and _known(value, sizes))
             }
@@ -26,4 +26,4 @@ def sizes_at(rule: Rule, step: Step, sizes: Mapping[str, int]) -> dict[str, int]
 
 
 def _known(size: Expr, sizes: Mapping[str, int]) -> bool:
-    return ix.symbols(size) <= sizes.keys()
+    return index.symbols(size) <= sizes.keys()

@@ -17,7 +17,7 @@ from superopt.cost.load import Load, LoadMeter, heaviest
 from superopt.cost.machine import machine
 from superopt.errors import OutOfTime, SuperoptError, UsageError
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline import cuda
 from superopt.pipeline.allowed import Allowed
@@ -88,7 +88,7 @@ def bench(
     own: list[str] = []
     first: Mapping[str, np.ndarray] | None = None
     for path in models:
-        model = import_model(readable(read(path), threads).source)
+        model = import_model(readable(read_model(path), threads).source)
         try:
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
         except (TypeError, KeyError, MemoryError) as e:
@@ -163,10 +163,10 @@ def _lane(
 
     def compiled() -> Callable[[], object]:
         if on.target == "cuda":
-            made = cuda.compile(read(path), on.precision, on.float_class, vendor=on.vendor)
+            made = cuda.compile(read_model(path), on.precision, on.float_class, vendor=on.vendor)
             return made.prepared(arrays)
         allowed = Allowed(on.float_class)
-        exe = compile_(read(path), threads=threads, rewrite=rewritten, allowed=allowed)
+        exe = compile_(read_model(path), threads=threads, rewrite=rewritten, allowed=allowed)
         return lambda: exe.run(arrays)
 
     loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}

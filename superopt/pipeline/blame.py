@@ -12,9 +12,9 @@ from superopt.check.compare import compare, compare_exact
 from superopt.check.numeric import Reference, Result, Unrunnable, compare_on, values_at
 from superopt.check.regions import Unmatched, cut_like
 from superopt.errors import CheckFailed
-from superopt.ir import graph as g
-from superopt.ir.fold import fold
-from superopt.ir.substitute import Cycle
+from superopt.ir import graph as ir_graph
+from superopt.ir.fold import fold_constants
+from superopt.ir.substitute import ReplacementCycle
 from superopt.onnx_io.exporter import ExportError
 from superopt.pipeline.candidate import write
 from superopt.pipeline.checking import ALLOWED_PART, Wrong
@@ -25,12 +25,12 @@ from superopt.pipeline.runtime import Session, value
 from superopt.rules.rule import Rule
 from superopt.rules.stated import tier
 from superopt.search.move import Step
-from superopt.search.view import together
+from superopt.search.view import apply_together
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 
 SHOWN = 2  # operators deep, in messages
-IsWrong = Callable[[g.Graph], bool]
+IsWrong = Callable[[ir_graph.Graph], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
         if k == len(some) - 1:
             return True  # all of the round
         try:
-            return is_wrong(together(before, [s.change for s in some[: k + 1]]))
-        except Cycle:
+            return is_wrong(apply_together(before, [s.change for s in some[: k + 1]]))
+        except ReplacementCycle:
             return True
 
     k = _first(len(some), partly)
@@ -131,9 +131,9 @@ def lossy_step(original: Original, steps: Sequence[Step], n: int, folder: Path) 
     if isinstance(ref, str):
         return None
 
-    def is_lossy(graph: g.Graph) -> bool:
+    def is_lossy(graph: ir_graph.Graph) -> bool:
         path = folder / "lossy" / "model.onnx"
-        folded = fold(graph).graph
+        folded = fold_constants(graph).graph
         try:
             write(original.model, folded, path)
         except ExportError:
@@ -157,12 +157,12 @@ def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
     regions, ref = original.regions, wrong.ref
     at = [n for n, p in enumerate(regions.places) if p.name == wrong.result.place]
 
-    def is_wrong(graph: g.Graph) -> bool:
+    def is_wrong(graph: ir_graph.Graph) -> bool:
         try:
             parted, _ = cut_like(regions, graph)
             some = at or range(len(regions.places))
             outputs = tuple(parted.outputs[n] for n in some)
-            found = values_at(g.Graph(parted.inputs, outputs), ref.feed, ref.free, Reals(F64))
+            found = values_at(ir_graph.Graph(parted.inputs, outputs), ref.feed, ref.free, Reals(F64))
         except (Unmatched, Unrunnable):
             return True
         for n, c in zip(some, found, strict=True):
@@ -186,16 +186,16 @@ def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) ->
 
 def in_runtime(
     original: Original, ref: Reference, folder: Path, threads: int
-) -> Callable[[g.Graph], tuple[Result, ...]]:
+) -> Callable[[ir_graph.Graph], tuple[Result, ...]]:
     """What asks onnxruntime how far a graph, folded and written to a file, is from `ref`: a result
     for each place that can be compared; none where it does not run."""
     number = 0
 
-    def judge(graph: g.Graph) -> tuple[Result, ...]:
+    def judge(graph: ir_graph.Graph) -> tuple[Result, ...]:
         nonlocal number
         number += 1
         path = folder / f"bisect{number}" / "model.onnx"
-        folded = fold(graph).graph
+        folded = fold_constants(graph).graph
         try:
             parted, values = cut_like(original.regions, folded)
             write(original.model, folded, path)

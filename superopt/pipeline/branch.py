@@ -11,7 +11,7 @@ from superopt.errors import ModelError
 from superopt.pipeline.fallback import ByName
 
 if TYPE_CHECKING:
-    from superopt.ir import graph as g
+    from superopt.ir import graph as ir_graph
     from superopt.pipeline.executable import Executable
 
 
@@ -27,7 +27,7 @@ class Branch:
 
     takes: tuple[str, ...]
     gives: tuple[str, ...]
-    graph: Callable[[], g.Graph]
+    graph: Callable[[], ir_graph.Graph]
     condition: str
     prefix: Executable | None
     arms: Mapping[bool, Executable]
@@ -45,7 +45,7 @@ class Branch:
         """The outputs by name, of the inputs in order."""
         return self.by_name(dict(zip(self.takes, arrays, strict=True)))
 
-    def run(self, env: MutableMapping[g.Value, Any]) -> None:
+    def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
         """Computes the graph's outputs from its inputs."""
         graph = self.graph()
         found = self.call([env[i] for i in graph.inputs])

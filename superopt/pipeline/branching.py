@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from superopt.errors import ModelError
-from superopt.ir import graph as g
-from superopt.onnx_io.branches import branched, undecided
-from superopt.onnx_io.model import why_opaque
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.branches import split_at_if, first_dynamic_if
+from superopt.onnx_io.model import opaque_reason
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import told
+from superopt.onnx_io.told import decompose_contrib_ops
 from superopt.pipeline.arrays import symbolic
 from superopt.pipeline.branch import Branch
-from superopt.plan.segments import BESIDE, fallen
+from superopt.plan.segments import TOO_SMALL_REASON, fallback_nodes
 
 if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler
@@ -30,13 +30,13 @@ MAX_DEPTH_AHEAD = 3
 def branch(c: Compiler) -> Branch | None:
     """The model as programs chosen at its first undecided If. None where it has none, and where
     nothing but onnxruntime would run in any of the programs."""
-    if c.depth >= MAX_DEPTH or c.all_fall_back or undecided(c.model) is None:
+    if c.depth >= MAX_DEPTH or c.all_fall_back or first_dynamic_if(c.model) is None:
         return None
     try:
-        found = branched(c.model)
+        found = split_at_if(c.model)
         if found is None:
             return None
-        arms = {taken: _part(c, source) for taken, source in found.arms.items()}
+        arms = {taken: _part(c, source) for taken, source in found.branches.items()}
         prefix = None if found.prefix is None else _part(c, found.prefix)
     except ModelError:  # a part makes no sense by itself
         return None
@@ -54,12 +54,12 @@ def branch(c: Compiler) -> Branch | None:
 
 
 def _part(c: Compiler, source: Source) -> Compiler:
-    return c.part(told(source) or source, source)
+    return c.part(decompose_contrib_ops(source) or source, source)
 
 
 def _has_kernels(c: Compiler) -> bool:
     """False if all of it runs in onnxruntime; True where only a call tells."""
-    if symbolic(c.ports()) or undecided(c.model) is not None:
+    if symbolic(c.ports()) or first_dynamic_if(c.model) is not None:
         return not c.all_fall_back
     at = c.at({})
     return any(s.native for s in at.split({}))
@@ -80,21 +80,21 @@ def compile_ahead(b: Branch, depth: int) -> None:
 
 def nodes_in_onnxruntime(
     c: Compiler, sizes: Mapping[str, int], why: str = ""
-) -> list[tuple[g.Node, str]]:
+) -> list[tuple[ir_graph.Node, str]]:
     """The nodes that run in onnxruntime at these sizes, and why: those of all branches.
 
     why: given where all nodes do, for this reason."""
     if why:
-        return [(n, why_opaque(c.model, n, why)) for n in g.nodes(c.model.graph)]
+        return [(n, opaque_reason(c.model, n, why)) for n in ir_graph.nodes(c.model.graph)]
     if (at := c.at(sizes)) is not c:
         return nodes_in_onnxruntime(at, {})
     if (b := c.branch()) is not None:
         return [*dict.fromkeys(found for part in b.parts for found in part.fallbacks())]
-    some = [(n, c.why_not(n, sizes) or BESIDE) for n in fallen(c.split(sizes))]
-    return [(n, why_opaque(c.model, n, why)) for n, why in some]
+    some = [(n, c.why_not(n, sizes) or TOO_SMALL_REASON) for n in fallback_nodes(c.split(sizes))]
+    return [(n, opaque_reason(c.model, n, why)) for n, why in some]
 
 
-def value_names(c: Compiler, sizes: Mapping[str, int]) -> Mapping[g.Value, str]:
+def value_names(c: Compiler, sizes: Mapping[str, int]) -> Mapping[ir_graph.Value, str]:
     """The file's names of values, those of branches included."""
     at = c.at(sizes)
     b = at.branch()

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superopt.check.numeric import Checked
-from superopt.ir import graph as g
-from superopt.ir.fold import fold
+from superopt.ir import graph as ir_graph
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import ExportError, export_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.write import write_model
 from superopt.pipeline.checking import Dropped, Wrong, check
 from superopt.pipeline.original import Original
@@ -39,11 +39,11 @@ class Candidate:
     certificate: Certificate | None = None
 
 
-def write(model: Model, graph: g.Graph, path: Path) -> int:
+def write(model: Model, graph: ir_graph.Graph, path: Path) -> int:
     """Write `graph` as a file; how many nodes it has. ExportError where it cannot be said."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = export_model(model, graph)
-    write_model(made, path, like=model.source)
+    write_model(made, path, original=model.source)
     return sum(n.op_type != "Constant" for n in made.graph)
 
 
@@ -56,7 +56,7 @@ def examine(
     session = Session(path, threads)
     kept = False
     try:
-        folded = fold(variant.graph)
+        folded = fold_constants(variant.graph)
         try:
             nodes = write(original.model, folded.graph, path)
         except ExportError as e:
@@ -68,7 +68,7 @@ def examine(
             places = ", ".join(found.unchecked[:3])
             return Dropped(f"{places} cannot be checked")
         kept = True
-        return Candidate(variant, session, path, read(path).sha256, found, nodes, folded.skipped)
+        return Candidate(variant, session, path, read_model(path).sha256, found, nodes, folded.skipped)
     finally:
         if not kept:
             session.drop()

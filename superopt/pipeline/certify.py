@@ -10,7 +10,7 @@ from pathlib import Path
 from superopt.check.certificate.replay import check
 from superopt.check.identical import Refused, compare, described
 from superopt.errors import CheckFailed, UsageError
-from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.atomic import atomic_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -30,9 +30,9 @@ from superopt.report.certificate import (
 )
 from superopt.report.data import Verdict
 from superopt.report.words import count
-from superopt.rules.exactness import classed
+from superopt.rules.exactness import with_computed_class
 from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.stated import digest, statement, tier
+from superopt.rules.stated import rules_digest, statement, tier
 from superopt.search.move import Step
 
 MADE_BY = ("superopt", "onnx", "numpy")  # whose versions a certificate names
@@ -58,7 +58,7 @@ def certificate(
             CERTIFICATE,
             original.source.sha256,
             optimized.sha256,
-            digest(library),
+            rules_digest(library),
             tuple((p, version(p)) for p in MADE_BY),
             tuple(_stated(book[name]) for name in used),
             made,
@@ -81,7 +81,7 @@ def _stated(rule: Rule) -> StatedRule:
 def write_file(c: Certificate, model: Path) -> Path:
     """Write a certificate beside its model, by rename; its path."""
     path = certificate_path(model)
-    with new_files() as create:
+    with atomic_files() as create:
         create(path).file.write(certificate_json(c).encode())
     return path
 
@@ -113,7 +113,7 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
         prove_own((r.name for r in c.rules), own)
         rules |= {r.name: _proved(r) for r in c.rules if r.name not in rules}
         with collecting_rarely():
-            check(c, one, two, rules, digest(library))
+            check(c, one, two, rules, rules_digest(library))
     except CheckFailed as e:
         return Verdict("refused", f"{e.what.partition(';')[0]}: {e.why}", None)
     except Refused as e:
@@ -151,7 +151,7 @@ def _proved(stated: StatedRule) -> Rule:
         raise Refused(f"{what}, cannot be read: {e.why}") from None
     if [r.name for r in found] != [stated.name]:
         raise Refused(f"{what}, is not what its text says: {stated.text!r}")
-    (rule,) = map(classed, found)
+    (rule,) = map(with_computed_class, found)
     why = prove_now(rule)
     if why:
         raise Refused(f"{what}, was not proved ({why}); give the file that holds it as --rules")

@@ -26,9 +26,9 @@ from superopt.check.numeric import (
     rounding_only,
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
-from superopt.ir import graph as g
-from superopt.onnx_io.capture import captured
-from superopt.onnx_io.model import payload
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.capture import captured_values
+from superopt.onnx_io.model import file_node
 from superopt.pipeline.comparison import (
     Second,
     compare_outputs,
@@ -63,7 +63,7 @@ class Wrong:
     graph: the folded one; found: what the runtime gave at the places (None: it did not run).
     """
 
-    graph: g.Graph
+    graph: ir_graph.Graph
     ref: Reference
     found: Values | None
     result: Result
@@ -83,8 +83,8 @@ class _Tally:
 
 def check(
     original: Original,
-    graph: g.Graph,
-    folded: g.Graph,
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
     session: Session,
     deadline: Deadline,
 ) -> Checked | Dropped | Wrong:
@@ -100,7 +100,7 @@ def check(
         return Dropped(str(e))
     file: Watched | None = None
     if original.runs and session.path is not None:
-        wanted = [v for n in opaque_nodes(folded) for v in g.results(n)]
+        wanted = [v for n in opaque_nodes(folded) for v in ir_graph.results(n)]
         wanted += [v for v in values if v is not None]
         place = session.path.parent / "watched" / session.path.name
         file = watched(original.model, folded, wanted, place, session.path)
@@ -121,10 +121,10 @@ def check(
 def _on_sets(
     tally: _Tally,
     original: Original,
-    graph: g.Graph,
-    folded: g.Graph,
-    regions: g.Graph,
-    values: Sequence[g.Value | None],
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
+    regions: ir_graph.Graph,
+    values: Sequence[ir_graph.Value | None],
     run: tuple[Watched, Session] | None,
     second: Second,
     deadline: Deadline,
@@ -133,7 +133,7 @@ def _on_sets(
     if run is not None and run[1].refused:
         return Dropped(f"onnxruntime refuses it: {run[1].refused}")
     # What a subgraph reads shows in an output only where the subgraph runs.
-    lazy = any(captured(payload(n)) for n in opaque_nodes(original.model.graph))
+    lazy = any(captured_values(file_node(n)) for n in opaque_nodes(original.model.graph))
     for n, s in enumerate(original.sets):
         if not s.must and tally.results and not _time_for(original, n, deadline):
             far = _far_from_runtime(original, n, second)
@@ -232,7 +232,7 @@ def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
     return enough and deadline.left() > 2 * slowest + RACE_SECONDS
 
 
-def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
+def _checked(tally: _Tally, original: Original, regions: ir_graph.Graph) -> Checked:
     if tally.late:
         tally.skipped[
             f"{', '.join(tally.late)} inputs: there was no time left for float64; outputs are near"
@@ -251,8 +251,8 @@ def _checked(tally: _Tally, original: Original, regions: g.Graph) -> Checked:
 
 def _found(
     original: Original,
-    graph: g.Graph,
-    values: Sequence[g.Value | None],
+    graph: ir_graph.Graph,
+    values: Sequence[ir_graph.Value | None],
     file: Watched,
     got: Got,
     ref: Reference,
@@ -275,9 +275,9 @@ def _same(a: np.ndarray, b: np.ndarray | None) -> bool:
 def _judge(
     tally: _Tally,
     original: Original,
-    graph: g.Graph,
-    folded: g.Graph,
-    regions: g.Graph,
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
+    regions: ir_graph.Graph,
     ref: Reference,
     found: Values | None,
 ) -> Dropped | Wrong | None:
@@ -311,7 +311,7 @@ def _judge(
     return None
 
 
-def _exactly(original: Original, graph: g.Graph, ref: Reference) -> Result | None:
+def _exactly(original: Original, graph: ir_graph.Graph, ref: Reference) -> Result | None:
     try:
         exact, _ = cut_like(original.regions, graph)
         return exactly(ref, original.regions, exact)
@@ -320,7 +320,7 @@ def _exactly(original: Original, graph: g.Graph, ref: Reference) -> Result | Non
 
 
 def _inexact(
-    original: Original, graph: g.Graph, ref: Reference, failures: Sequence[Result]
+    original: Original, graph: ir_graph.Graph, ref: Reference, failures: Sequence[Result]
 ) -> bool:
     try:
         exact, _ = cut_like(original.regions, graph)
@@ -331,7 +331,7 @@ def _inexact(
 
 def _rounded(
     original: Original,
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     ref: Reference,
     found: Values | None,
     failures: Sequence[Result],

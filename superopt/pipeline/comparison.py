@@ -19,7 +19,7 @@ from superopt.check.inputs import Feeds
 from superopt.check.numeric import Reference, Result, Unrunnable, Values, values_at
 from superopt.check.regions import opaque_nodes
 from superopt.errors import OutOfTime
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.source import Source
 from superopt.pipeline.opaque_nodes import OpaqueNodes
 from superopt.pipeline.original import Original
@@ -38,7 +38,7 @@ class Second:
 
     label: str
     source: Source
-    graph: g.Graph
+    graph: ir_graph.Graph
     session: Session
 
 
@@ -139,7 +139,7 @@ def _found(original: Original, ref: Reference, second: Second) -> Got | str:
     return {n: a for n, a in zip(original.names, found, strict=True) if a is not None}
 
 
-def _in_float64(graph: g.Graph, source: Source, feed: Feeds) -> Values:
+def _in_float64(graph: ir_graph.Graph, source: Source, feed: Feeds) -> Values:
     """The outputs of a graph in float64; Unrunnable where they have no value."""
     return values_at(graph, feed, {}, Reals(F64), opaque=OpaqueNodes(source))
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.kernels.cpu import Machine
-from superopt.kernels.cpu_text import written
-from superopt.kernels.dump import passes
+from superopt.kernels.cpu_text import kernel_text
+from superopt.kernels.dump import pass_texts
 from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.branching import value_names
@@ -44,18 +44,18 @@ def compilation(
     kernels = {name for p in programs for name in p.kernels}
     names = value_names(exe.compiler, sizes)
     foreign = tuple(
-        Foreign(f"{n.op.title} {names.get(g.item(n, 0), '')}".strip(), why)
+        Foreign(f"{n.op.title} {names.get(graph.result(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
     )
     return Compilation(
         source.label,
         threads,
         seconds,
-        len(g.nodes(exe.model.graph)),
+        len(graph.nodes(exe.model.graph)),
         len(kernels),
         sum(len(p.calls) for p in programs),
         sum(p.constant_bytes for p in programs),
-        sum(p.memory + threads * p.workspace for p in programs),
+        sum(p.memory_bytes + threads * p.workspace_bytes for p in programs),
         foreign,
         sizes=tuple(sizes.items()),
         notes=notes(exe.compiler, sizes),
@@ -68,7 +68,7 @@ def _dumped(p: Program, machine: Machine, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.kernel_calls()):
             kernel = p.kernels[call.function]
-            for name, made in passes(kernel, written(kernel, machine.width), machine):
+            for name, made in pass_texts(kernel, kernel_text(kernel, machine.width), machine):
                 (folder / f"{n:03}-{call.function}.{name}").write_text(f"{made}\n", "utf-8")
     except OSError as e:
         raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None

@@ -17,11 +17,11 @@ from superopt.cost import tuned
 from superopt.cost.folder import objects_folder
 from superopt.cost.store import Store
 from superopt.errors import ModelError, Unlike
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels.cpu import Machine, host
-from superopt.kernels.engine import llvm_idle
+from superopt.kernels.engine import llvm_lock
 from superopt.kernels.option import Option
-from superopt.kernels.room import ask
+from superopt.kernels.room import require_address_space
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -54,19 +54,19 @@ from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Branch, Fallback, Foreign, foreign, natives, whole
 from superopt.pipeline.tune import Progress, tune
 from superopt.plan.build import Program
-from superopt.plan.execute import image
-from superopt.plan.image import Image
-from superopt.plan.scatters import has_kernel
+from superopt.plan.execute import build_image
+from superopt.plan.image import ProgramImage
+from superopt.plan.scatters import has_scatter_kernel
 from superopt.plan.segments import (
-    NO_KERNEL,
+    NO_KERNEL_ERRORS,
     Segment,
     Units,
-    fallen,
-    why_not,
-    why_slow,
-    worthwhile,
+    fallback_nodes,
+    unsupported_reason,
+    slow_reason,
+    partition_by_cost,
 )  # fmt: skip
-from superopt.plan.unsupported import unsupported
+from superopt.plan.unsupported import unsupported_nodes
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile
@@ -94,7 +94,7 @@ class Compiler:
     chosen: Mapping[str, Option] = field(default_factory=dict)
     packed: Mapping[str, np.ndarray] = field(default_factory=dict)
     allowed: Allowed = ALL
-    without: dict[g.Node, str] = field(default_factory=dict)
+    without: dict[ir_graph.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
     own: bool = False
@@ -114,7 +114,7 @@ class Compiler:
         if key not in self.fixed:
             more = sizes or plainer(self.model)
             none = 0 in sizes.values()  # expressions are of sizes from 1 on
-            open_ = not self.all_fall_back and more and (none or fallen(self.split(sizes)))
+            open_ = not self.all_fall_back and more and (none or fallback_nodes(self.split(sizes)))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else without_kernels(model)
             how: Any = {"model": model, "without": own, "fixed": {}, "is_sized": True}
@@ -124,7 +124,7 @@ class Compiler:
     @property
     def all_fall_back(self) -> bool:
         """True if all nodes run in onnxruntime, whatever the sizes are."""
-        return all(n in self.without for n in g.nodes(self.model.graph))
+        return all(n in self.without for n in ir_graph.nodes(self.model.graph))
 
     def executable(self) -> Executable:
         """The model, nothing of which is compiled yet."""
@@ -132,7 +132,7 @@ class Compiler:
         return Executable(*about, lambda: self.machine, lambda: self)
 
     def ports(self) -> tuple[Port, ...]:
-        return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
+        return tuple(port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
 
     def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name, in the model's order, of the inputs in order."""
@@ -143,7 +143,7 @@ class Compiler:
         out = {}
         for name, v in zip(self.names(), graph.outputs, strict=True):
             out[name] = env[v] if v in env else np.array(v.load())  # type: ignore[union-attr]
-            if isinstance(v, g.Input):
+            if isinstance(v, ir_graph.Input):
                 out[name] = np.array(out[name])
         return out
 
@@ -159,7 +159,7 @@ class Compiler:
 
     def default(self, name: str) -> np.ndarray:
         """The model's own value for an input."""
-        (found,) = (v for i, v in self.model.overridable.items() if i.name == name)
+        (found,) = (v for i, v in self.model.input_defaults.items() if i.name == name)
         assert found.const_value is not None
         return found.const_value.numpy()
 
@@ -170,7 +170,7 @@ class Compiler:
     def compiled(self, sizes: Mapping[str, int], *, sessions: bool = True) -> Steps:
         """The steps for inputs of these sizes, of the model of which `at` is. sessions: also those
         in onnxruntime; a forked process makes none."""
-        self.model.source.check()
+        self.model.source.check_unchanged()
         if (other := self.at(sizes)) is not self:
             try:
                 return other.compiled({}, sessions=sessions)
@@ -193,8 +193,8 @@ class Compiler:
                         out.append(native(self, s, sizes, alone))
                     elif sessions:
                         out.append(self.foreign(s, sizes))
-                except NO_KERNEL as e:
-                    found = unsupported(s, partial(self.program, sizes=sizes))
+                except NO_KERNEL_ERRORS as e:
+                    found = unsupported_nodes(s, partial(self.program, sizes=sizes))
                     self.without |= found or dict.fromkeys(s.nodes, str(e))
                     break
                 except MemoryError as e:
@@ -214,12 +214,12 @@ class Compiler:
         if (other := self.at(sizes)) is not self:
             return other.planned({}, options)
         (s,) = self.split(sizes)
-        own = {key: Option.parsed(text) for key, text in options.items()}
+        own = {key: Option.parse(text) for key, text in options.items()}
         return s, replace(self, chosen=own).program(s, sizes)
 
-    def image(self, made: Native) -> Image:
+    def image(self, made: Native) -> ProgramImage:
         """What code and sizes a part was compiled to."""
-        return image(made.code.program, self.machine, self.threads, self.folder)
+        return build_image(made.code.program, self.machine, self.threads, self.folder)
 
     def tune(
         self,
@@ -264,21 +264,21 @@ class Compiler:
 
     def split(self, sizes: Mapping[str, int]) -> list[Segment]:
         native = partial(self.native_node, sizes=sizes)
-        return worthwhile(self.model.graph, native, sizes, self.units)
+        return partition_by_cost(self.model.graph, native, sizes, self.units)
 
-    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
+    def native_node(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
         """True if a node runs as a kernel."""
         return not self.why_not(n, sizes)
 
-    def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
+    def why_not(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
-        why = self.without.get(n) or why_not(n, sizes)
-        if why or self.own or has_kernel(n) or not (slow := why_slow(n, sizes)):
+        why = self.without.get(n) or unsupported_reason(n, sizes)
+        if why or self.own or has_scatter_kernel(n) or not (slow := slow_reason(n, sizes)):
             return why
         return slow if ort.available() is not None else ""
 
     def foreign(self, s: Segment, sizes: Mapping[str, int]) -> Foreign | Fallback:
-        whole = len(s.nodes) == len(g.nodes(self.model.graph))
+        whole = len(s.nodes) == len(ir_graph.nodes(self.model.graph))
         if whole and (self.session is not None or not self.is_sized):
             return self.fallback()
         # Of a whole model, too: onnxruntime refuses sizes that do not fit when it sees them.
@@ -299,7 +299,7 @@ class Compiler:
     def fallback(self) -> Fallback:
         """All of the model in onnxruntime, as it was given."""
         graph = self.model.graph
-        checked_available(self.model, g.nodes(graph))
+        checked_available(self.model, ir_graph.nodes(graph))
         with fitting_shapes(self.model):
             read = self.session if self.original.mode == DEFAULT else None
             session = read or self.original.session()
@@ -307,7 +307,7 @@ class Compiler:
 
     def forkable(self) -> AbstractContextManager[object]:
         """While it is held a forked process can compile."""
-        return llvm_idle()
+        return llvm_lock()
 
     def outside(self, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
@@ -317,7 +317,7 @@ class Compiler:
         """All of it in onnxruntime, for any sizes; None where that is not there."""
         return [self.fallback()] if ort.available() else None
 
-    def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[g.Node, str]]:
+    def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[ir_graph.Node, str]]:
         """The nodes that run in onnxruntime, and why. why: if it is the same for all nodes."""
         return nodes_in_onnxruntime(self, sizes, why)
 
@@ -358,7 +358,7 @@ def compiler(
     """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
     (`rewritten`). Raises ModelError for an invalid model."""
     try:
-        ask(0, source.size_bytes)  # some way or other its weights are copied
+        require_address_space(0, source.size_bytes)  # some way or other its weights are copied
     except MemoryError as e:
         raise out_of_memory(source.label, str(e)) from None
     given = Readable(source, source) if valid else readable(source, threads)
@@ -396,5 +396,5 @@ def _compiler(
     how = Original(given.given, threads), threads, machine, folder
     if given.session is None:
         return Compiler(model, *how, chosen, packed, allowed, without_kernels(model))
-    said = dict.fromkeys(g.nodes(model.graph), given.why)
+    said = dict.fromkeys(ir_graph.nodes(model.graph), given.why)
     return Compiler(model, *how, {}, {}, allowed, said, session=given.session)

@@ -14,7 +14,7 @@ import numpy as np
 
 from superopt.cost.folder import constants_folder
 from superopt.kernels import cache as files
-from superopt.plan.constants import DIGEST_BYTES, POOL, padded
+from superopt.plan.constants import DIGEST_BYTES, CONSTANT_POOL, padded_bytes
 
 if TYPE_CHECKING:
     from superopt.onnx_io.mapped import Region
@@ -40,30 +40,30 @@ def checksum(data: np.ndarray) -> str:
 def keep(digest: str, data: np.ndarray) -> bool:
     """Write a constant unless it is there; False where it cannot be."""
     path = path_of(digest)
-    if not files.private(path.parent):
+    if not files.ensure_private(path.parent):
         return False
     if not _touched(path, len(data)):
-        files.put(path, data.data)
+        files.write_atomically(path, data.data)
     return path.exists()
 
 
 def keep_region(region: Region) -> str | None:
     """Write a piece of a model's file as a constant in its original layout, unless it is there; its
     digest. None where it cannot be written. Pages of the model are given back meanwhile."""
-    padding = bytes(padded(region.size) - region.size)
+    padding = bytes(padded_bytes(region.size) - region.size)
     found = blake2b(digest_size=DIGEST_BYTES)
-    region.update(found)
+    region.update_hash(found)
     found.update(padding)
     digest = found.hexdigest()
     path = path_of(digest)
-    if not files.private(path.parent):
+    if not files.ensure_private(path.parent):
         return None
 
     def write_contents(file: BinaryIO) -> None:
         region.copy_to(file)
         file.write(padding)
 
-    if not _touched(path, padded(region.size)) or not _holds(path, region):
+    if not _touched(path, padded_bytes(region.size)) or not _holds(path, region):
         files.put_with(path, write_contents)
     return digest if path.exists() else None
 
@@ -86,10 +86,10 @@ def _holds(path: Path, region: Region) -> bool:
 def read(digest: str, size: int, check: str) -> np.ndarray | None:
     """The constant, from the process's pool or mapped from its file; None where that has not the
     bytes that were written."""
-    if (found := POOL.get(digest)) is not None:
+    if (found := CONSTANT_POOL.get(digest)) is not None:
         return found
     path = path_of(digest)
-    if not files.private(path.parent) or not _touched(path, size):
+    if not files.ensure_private(path.parent) or not _touched(path, size):
         return None
     try:
         with path.open("rb", buffering=0) as file:
@@ -101,7 +101,7 @@ def read(digest: str, size: int, check: str) -> np.ndarray | None:
         with suppress(OSError):
             path.unlink()  # or it would count as written
         return None
-    return POOL.add(digest, data)
+    return CONSTANT_POOL.add(digest, data)
 
 
 def _touched(path: Path, size: int) -> bool:

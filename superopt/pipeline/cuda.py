@@ -15,15 +15,15 @@ import numpy as np
 from superopt import ort
 from superopt.cost.store import Store
 from superopt.errors import Unlike, UsageError
-from superopt.ir import graph as g
-from superopt.ir.evaluate import bound_sizes
+from superopt.ir import graph as ir_graph
+from superopt.ir.evaluate import infer_sizes
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_blocks import MULTIPROCESSORS
-from superopt.kernels.gpu_compiled import Uncompiled
-from superopt.kernels.gpu_device import current, device, on
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_compiled import TritonCompileError
+from superopt.kernels.gpu_device import current_gpu_number, execution_device, use_gpu
+from superopt.kernels.gpu_text import triton_text
 from superopt.kernels.option import Option
-from superopt.kernels.work import operations
+from superopt.kernels.work import count_operations
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
@@ -42,22 +42,22 @@ from superopt.pipeline.outside import readable
 from superopt.pipeline.ports import checked_windows, port, shape_at
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
-from superopt.plan.attention import on_gpu
-from superopt.plan.build import Program, program
-from superopt.plan.place import channels_last
+from superopt.plan.attention import gpu_attention_fusion
+from superopt.plan.build import Program, plan_program
+from superopt.plan.place import channels_last_layouts
 from superopt.plan.recurrent import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.segments import (
-    BESIDE,
-    NO_KERNEL,
+    TOO_SMALL_REASON,
+    NO_KERNEL_ERRORS,
     Segment,
-    graph_of,
-    why_not,
-    why_slow,
-    worthwhile,
+    segment_graph,
+    unsupported_reason,
+    slow_reason,
+    partition_by_cost,
 )
-from superopt.plan.simplify import simplified
-from superopt.plan.streams import on_gpu as on_gpu_streams
-from superopt.plan.target import TF32, Target
+from superopt.plan.simplify import simplify_graph
+from superopt.plan.streams import gpu_streams as on_gpu_streams
+from superopt.plan.target import TF32_DROPPED_BITS, Target
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
 from superopt.report.profile import Profile
@@ -112,9 +112,9 @@ class Compiler:
     vendor: bool = True
     streams: int = STREAMS
     chosen: Mapping[str, Option] = field(default_factory=dict)
-    without: dict[g.Node, str] = field(default_factory=dict)
+    without: dict[ir_graph.Node, str] = field(default_factory=dict)
     fixed: dict[Sizes, Model | None] = field(default_factory=dict)
-    little: dict[tuple[g.Node, Sizes], bool] = field(default_factory=dict)
+    little: dict[tuple[ir_graph.Node, Sizes], bool] = field(default_factory=dict)
     number: int | None = None
     session: ort.Session | None = None
     threads: int = 1
@@ -128,7 +128,7 @@ class Compiler:
         return OnGpu(*about, lambda: self, number=self.number)
 
     def ports(self) -> tuple[Port, ...]:
-        return tuple(port(i, i in self.model.overridable) for i in self.model.graph.inputs)
+        return tuple(port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
 
     def names(self) -> tuple[str, ...]:
         """Of the outputs."""
@@ -136,14 +136,14 @@ class Compiler:
 
     def default(self, name: str) -> np.ndarray:
         """The model's own value for an input."""
-        (found,) = (v for i, v in self.model.overridable.items() if i.name == name)
+        (found,) = (v for i, v in self.model.input_defaults.items() if i.name == name)
         assert found.const_value is not None
         return found.const_value.numpy()
 
     def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The symbolic sizes; raises UsageError where shapes do not fit."""
         try:
-            return bound_sizes(dict(zip(self.model.graph.inputs, arrays, strict=True)), Reals())
+            return infer_sizes(dict(zip(self.model.graph.inputs, arrays, strict=True)), Reals())
         except ValueError as e:
             raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
 
@@ -151,7 +151,7 @@ class Compiler:
         """The steps for inputs of these sizes. options: how problems are computed, by their keys,
         where they were so when it was compiled before."""
         if options:
-            own = {key: Option.parsed(text) for key, text in options.items()}
+            own = {key: Option.parse(text) for key, text in options.items()}
             return replace(self, chosen={**self.chosen, **own}).compiled(sizes, {})
         none = self.session is None and 0 in sizes.values()  # expressions are of sizes from 1 on
         made = () if none else self.steps(self.model, sizes)
@@ -172,10 +172,10 @@ class Compiler:
         while True:
             out: list[Part | Foreign] = []
             native = partial(self.native_node, sizes=sizes)
-            for s in worthwhile(model.graph, native, sizes, units(model)):
+            for s in partition_by_cost(model.graph, native, sizes, units(model)):
                 try:
                     out.append(self.part(s, sizes) if s.native else self.foreign(model, s, sizes))
-                except NO_KERNEL as e:
+                except NO_KERNEL_ERRORS as e:
                     self.without |= self.blamed(s, sizes) or dict.fromkeys(s.nodes, str(e))
                     break
             else:
@@ -186,27 +186,27 @@ class Compiler:
             return foreign(model, s, self.threads, sizes, self.original)
         return unread(model, s, self.session)
 
-    def native_node(self, n: g.Node, sizes: Mapping[str, int]) -> bool:
+    def native_node(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
         """True if a node runs as a kernel."""
         return not self.why_not(n, sizes)
 
-    def why_not(self, n: g.Node, sizes: Mapping[str, int]) -> str:
+    def why_not(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Why a node runs in onnxruntime; empty where it does not."""
-        why = self.without.get(n) or why_not(n, sizes, MAX_UNROLLED_STEPS_GPU)
-        if why or ort.available() is None or not (slow := why_slow(n, sizes)):
+        why = self.without.get(n) or unsupported_reason(n, sizes, MAX_UNROLLED_STEPS_GPU)
+        if why or ort.available() is None or not (slow := slow_reason(n, sizes)):
             return why
         key = n, tuple(sizes.items())
         if key not in self.little:
             self.little[key] = self.operations(n, sizes) <= LITTLE
         return "" if self.little[key] else slow
 
-    def operations(self, n: g.Node, sizes: Mapping[str, int]) -> float:
+    def operations(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> float:
         """Of its kernels; as many as none is worth where it has none."""
         try:
             made = self.program(_alone(n), sizes)
-        except NO_KERNEL:
+        except NO_KERNEL_ERRORS:
             return inf
-        return float(sum(operations(p.tensor) for p in made.problems.values()))
+        return float(sum(count_operations(p.tensor) for p in made.problems.values()))
 
     def outside(self, made: Variant, e: Unlike) -> None:
         """From now on all of it runs in onnxruntime."""
@@ -216,7 +216,7 @@ class Compiler:
         """All of it in onnxruntime, for any sizes; None where that is not there."""
         if ort.available() is None or self.session is not None:
             return None
-        own = dict.fromkeys(g.nodes(self.model.graph), "not compiled for these sizes yet")
+        own = dict.fromkeys(ir_graph.nodes(self.model.graph), "not compiled for these sizes yet")
         made = replace(self, without=own, fixed={}, little={}, threads=os.cpu_count() or 1)
         return made.compiled({}, {})
 
@@ -224,18 +224,18 @@ class Compiler:
         """The outputs by name, numpy's, of the inputs in order."""
         return dict(zip(self.names(), made.run([*arrays], ""), strict=True))
 
-    def fallen(self, made: Variant, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+    def fallen(self, made: Variant, sizes: Mapping[str, int]) -> list[tuple[ir_graph.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
-        return [(n, self.why_not(n, sizes) or BESIDE) for n in made.fallen()]
+        return [(n, self.why_not(n, sizes) or TOO_SMALL_REASON) for n in made.fallen()]
 
-    def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[g.Node, str]:
+    def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[ir_graph.Node, str]:
         """The nodes of a segment that no kernel computes, each with why."""
         out = {}
         for n in s.nodes:
             try:
                 for kernel in self.program(_alone(n), sizes).kernels.values():
-                    printed(kernel, self.dots)
-            except NO_KERNEL as e:
+                    triton_text(kernel, self.dots)
+            except NO_KERNEL_ERRORS as e:
                 out[n] = str(e)
         return out
 
@@ -254,19 +254,19 @@ class Compiler:
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products of one operand are one there (plan/joint.py), which is less to launch than rows
         # of one matrix: NASRNN takes 30 us so, and 40 the other way.
-        graph = simplified(graph_of(s), self.float_class, 1, False, s.decided)
+        graph = simplify_graph(segment_graph(s), self.float_class, 1, False, s.sensitive_outputs)
         kind, dots = PRECISIONS[self.precision]
-        drops = TF32 if dots == "tf32" else 0
-        fuses = on_gpu if self.float_class >= ONLINE else None
-        choose = partial(gpu_space.choice, **self.may)
+        drops = TF32_DROPPED_BITS if dots == "tf32" else 0
+        fuses = gpu_attention_fusion if self.float_class >= ONLINE else None
+        choose = partial(gpu_space.choose, **self.may)
         if self.fallback:
-            choose = partial(gpu_space.choice, **self.may, fallback=self.fallback)
-        streams = partial(on_gpu_streams, most=self.streams) if self.streams > 1 else None
+            choose = partial(gpu_space.choose, **self.may, fallback=self.fallback)
+        streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
         target = Target(
-            choose, channels_last, fuses, turns=False, joins=True, clears=False, compares=True,
-            kind=kind, drops=drops, parts=PARTS, streams=streams,
+            choose, channels_last_layouts, fuses, reorders_operands=False, fuses_horizontally=True, clears_borders=False, replaces_causal_masks=True,
+            storage_dtype=kind, dropped_bits=drops, min_parallel_elements=PARTS, assign_streams=streams,
         )  # fmt: skip
-        return program(graph, sizes, WIDTH, self.chosen, tiles=False, target=target)
+        return plan_program(graph, sizes, WIDTH, self.chosen, allow_winograd=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
         checked_windows(self.model, s.nodes, sizes)
@@ -276,7 +276,7 @@ class Compiler:
             made = self.program(s, sizes)
             try:
                 return Part(s, made, started(label, made, ins, outs, self.device, self.dots))
-            except Uncompiled as e:
+            except TritonCompileError as e:
                 other = another(label, made, e, options, self.tried)
                 self.chosen = {**self.chosen, **other}
 
@@ -312,12 +312,12 @@ class Compiler:
         write(held, path)
 
 
-def _alone(n: g.Node) -> Segment:
-    inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, g.Constant))
-    return Segment((n,), True, tuple(dict.fromkeys(inputs)), g.results(n))
+def _alone(n: ir_graph.Node) -> Segment:
+    inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, ir_graph.Constant))
+    return Segment((n,), True, tuple(dict.fromkeys(inputs)), ir_graph.results(n))
 
 
-def _spec(v: g.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
+def _spec(v: ir_graph.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
     assert v.type.dtype is not None
     return tuple(shape_at(v.type, sizes)), v.type.dtype
 
@@ -359,11 +359,11 @@ def compiler(
         some = f"it is a whole number from 1 to {MOST_STREAMS}"
         raise UsageError(f"streams {streams!r}", some, "give another")
     try:
-        own = current(where := device())  # torch has its GPUs from here on
+        own = current_gpu_number(where := execution_device())  # torch has its GPUs from here on
         number = own if number is None else number
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
-    with Store.open(store) as held, on(number):
+    with Store.open(store) as held, use_gpu(number):
         chosen = known(held, where, PRECISIONS[precision][1], vendor)
         ours = known(held, where, PRECISIONS[precision][1], False) if float_class < FORMS else {}
     how = precision, where, float_class, vendor, streams, chosen
@@ -371,7 +371,7 @@ def compiler(
     out = Compiler(import_model(given.source), *how, number=number, session=given.session)
     out.fallback, out.original = ours, Original(given.given, out.threads)
     if given.session is not None:
-        out.without |= dict.fromkeys(g.nodes(out.model.graph), given.why)
+        out.without |= dict.fromkeys(ir_graph.nodes(out.model.graph), given.why)
     return out
 
 

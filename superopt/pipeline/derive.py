@@ -12,7 +12,7 @@ from superopt.check.compare import ROUNDED_TOLERANCE, compare_exact
 from superopt.check.inputs import feeds
 from superopt.check.numeric import Unrunnable, values_at
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline.interface import interface, joined
@@ -21,8 +21,8 @@ from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
-from superopt.rules.derive import Bounds, Derived, derive, shortened
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits, Derived, derive, shorten
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule
 from superopt.rules.stated import tier
 from superopt.rules.term import Call
@@ -63,23 +63,23 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
     if differs:
         return Derivation(False, differs, (), 0, time.monotonic() - begin, True)
     asked.progress(Event("derive", "chains of rules from either model", 0.2))
-    bounds = Bounds(steps=STEPS, graphs=GRAPHS, seconds=asked.limit)
-    index = Index(anywhere(asked.rules))
+    bounds = DeriveLimits(max_steps=STEPS, max_graphs=GRAPHS, max_seconds=asked.limit)
+    index = RuleIndex(anywhere(asked.rules))
     found = derive(one.graph, other, index, bounds, asked.stop)
     seconds = time.monotonic() - begin
     if not isinstance(found, Derived):
         reason = f"{found.reason}, after {count(found.visited, 'graph')}"
         return Derivation(False, reason, (), found.visited, seconds)
     late = begin + asked.limit
-    found = shortened(
+    found = shorten(
         found, one.graph, other, index, lambda: asked.stop() or time.monotonic() > late
     )
     seconds = time.monotonic() - begin
     names = Names(one.names)
     known = {r.name: r for r in asked.rules}
     links = [
-        *((s.rule, True, s.after) for s in found.forth),
-        *((s.rule, False, s.before) for s in reversed(found.back)),
+        *((s.rule, True, s.after) for s in found.forward),
+        *((s.rule, False, s.before) for s in reversed(found.backward)),
     ]
     steps = [
         DerivedStep(name, forward, _text(names, after), tier(known[name]), known[name].float_class)
@@ -89,7 +89,7 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
     return Derivation(True, reason, tuple(steps), found.visited, seconds)
 
 
-def difference(one: Model, other: g.Graph) -> str:
+def difference(one: Model, other: ir_graph.Graph) -> str:
     """How two graphs with the same inputs differ on one set of random ones, computed in float64 by
     their operators' expressions; empty where they do not, or cannot be computed. Where they do, no
     chain of true rules leads from one to the other."""
@@ -123,5 +123,5 @@ def anywhere(rules: Iterable[Rule]) -> list[Rule]:
     ]
 
 
-def _text(names: Names, graph: g.Graph) -> str:
+def _text(names: Names, graph: ir_graph.Graph) -> str:
     return "; ".join(names.text(v) for v in graph.outputs)

@@ -16,20 +16,20 @@ from superopt.rules.rule import Rule, show_side
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Absent,
-    All,
+    AllResults,
     App,
     Call,
-    Filled,
+    Fill,
     Formula,
-    Map,
+    MapTerms,
     Name,
     Number,
     Pick,
-    Run,
+    OperandRun,
     Scalar,
     Term,
     Var,
-    names,
+    free_names,
     show,
     walk,
 )
@@ -50,7 +50,7 @@ def rule_diagram(
     """The rule as data that can be drawn; the others as in `RuleDiagram`."""
     parameters = tuple(
         Parameter(
-            "*" * p.run + p.name,
+            "*" * p.is_run + p.name,
             str(p).partition(": ")[2],
             Call("const", (Name(p.name),)) in rule.where,
         )
@@ -92,13 +92,13 @@ def _results(
     """The results with their names; an operator alone may give what several terms do opposite."""
     if len(terms) == 1 and isinstance(terms[0], App):
         box = builder.box(terms[0], {})
-        if any(isinstance(t, (Run, All, Map)) for t in others):
+        if any(isinstance(t, (OperandRun, AllResults, MapTerms)) for t in others):
             return [("results", Link(box, "all"))]
         if len(others) > 1:
             return [(f"result {i}", Link(box, f"[{i}]")) for i in range(len(others))]
         return [("result", Link(box))]
     links = [builder.link(t, {}) for t in terms]
-    runs = [isinstance(t, (Run, All, Map)) for t in terms]
+    runs = [isinstance(t, (OperandRun, AllResults, MapTerms)) for t in terms]
     if len(terms) > 1 and not any(runs):
         return [(f"result {i}", link) for i, link in enumerate(links)]
     return [("results" if run else "result", link) for run, link in zip(runs, links, strict=True)]
@@ -118,7 +118,7 @@ class _Builder:
         match t:
             case Pick(app, index):
                 return Link(self.box(app, scope), f"[{index}]")
-            case All(app):
+            case AllResults(app):
                 return Link(self.box(app, scope), "all")
             case _:
                 return Link(self.box(t, scope))
@@ -127,7 +127,7 @@ class _Builder:
         """The position of the term's box, which is made at its first use."""
         if isinstance(t, Var) and t.name in scope:
             return scope[t.name]
-        key = show(t), tuple(sorted((n, scope[n]) for n in names(t) if n in scope))
+        key = show(t), tuple(sorted((n, scope[n]) for n in free_names(t) if n in scope))
         if key not in self.known:
             self.known[key] = self.make(t, scope)
         return self.known[key]
@@ -139,20 +139,20 @@ class _Builder:
                 given = [f"{k}={show(v)}" for k, v in attrs]
                 given += [f"**{rest}"] if rest is not None else []
                 return self.add("operator", op.name, given, inputs)
-            case Var(n) | Run(n):
+            case Var(n) | OperandRun(n):
                 return self.parameter(n)
-            case Map():
+            case MapTerms():
                 return self.each(t, scope)
-            case Number() | Scalar() | Filled() | Absent():
+            case Number() | Scalar() | Fill() | Absent():
                 return self.add("constant", show(t))
-            case Pick() | All():
+            case Pick() | AllResults():
                 raise AssertionError(f"{show(t)} is a link, not a box")
 
     def parameter(self, name: str) -> int:
         p = self.parameters[name]
         return self.add("parameter", p.name, [p.kind, *["constant"] * p.constant])
 
-    def each(self, t: Map, scope: Scope) -> int:
+    def each(self, t: MapTerms, scope: Scope) -> int:
         """A comprehension: its variables come from what it runs over, its body goes into a box."""
         said = t.over.op.name if isinstance(t.over, App) else show(t.over)
         used = {v.name for v in walk(t.body) if isinstance(v, Var)} & set(t.names)
@@ -174,7 +174,7 @@ class _Builder:
             return [Link(self.box(over, scope), "all")]
         named = dict.fromkeys(f.id for f in walk(over) if isinstance(f, Name))
         runs = [n for n in named if n not in scope and n in self.runs]
-        return [Link(self.box(Run(n), scope)) for n in runs]
+        return [Link(self.box(OperandRun(n), scope)) for n in runs]
 
     def add(
         self,

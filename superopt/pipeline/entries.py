@@ -215,9 +215,9 @@ def keep(
     """Write down a program: a description, texts that belong to it, and its constants, of a
     multiple of 8 bytes, whose sums are put into the description as "check"."""
     size = len(constants)
-    if not fits(size) or not files.private(folder()):
+    if not fits(size) or not files.ensure_private(folder()):
         return
-    files.put(_place(key), constants.data)
+    files.write_atomically(_place(key), constants.data)
     keep_program(key, {**about, "check": _check(_sums(constants))}, texts)
     written(size)
 

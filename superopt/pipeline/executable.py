@@ -29,7 +29,7 @@ from superopt.pipeline.new_sizes import NewSizes
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
-    from superopt.ir import graph as g
+    from superopt.ir import graph
     from superopt.kernels.engine import Machine
     from superopt.onnx_io.model import Model
     from superopt.pipeline.compile import Compiler
@@ -310,12 +310,12 @@ class Executable:
         """Where object files are kept."""
         return self.compiler.folder
 
-    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
         """The nodes that run in onnxruntime, and why."""
         why = self.new_sizes.settled.get(tuple(sorted(sizes.items())), "")
         return self.compiler.fallen(sizes, why)
 
-    def fallbacks(self) -> list[tuple[g.Node, str]]:
+    def fallbacks(self) -> list[tuple[graph.Node, str]]:
         """The same, at each of the sizes that it was compiled for, or that are known."""
         known = self.variants or ({} if symbolic(self.ports) else {(): []})
         return [found for key in tuple(known) for found in self.fallen(dict(key))]

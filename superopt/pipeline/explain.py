@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Rejected
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import GraphContext, context
+from superopt.rules.context import GraphContext, graph_context
 from superopt.rules.explain import Attempt, explain
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
-from superopt.search.view import delta
+from superopt.search.view import cost_delta
 
 MOST = 12  # rules shown of those that fail at a value
 PLACES = 8  # values named for each reason
@@ -27,7 +27,7 @@ def attempts(done: Done, names: Iterable[str]) -> tuple[Rejected, ...]:
     """
     wanted = set(names)
     calls = Names(done.model.names)
-    ctx = context(done.model.graph)
+    ctx = graph_context(done.model.graph)
     rows: list[Rejected] = []
     for rule in done.request.rules:
         if rule.name in wanted:
@@ -38,9 +38,9 @@ def attempts(done: Done, names: Iterable[str]) -> tuple[Rejected, ...]:
     return tuple(dict.fromkeys(rows))
 
 
-def _values(graph: g.Graph) -> Iterator[g.Value]:
+def _values(graph: ir_graph.Graph) -> Iterator[ir_graph.Value]:
     yield from graph.inputs
-    yield from g.walk(graph)
+    yield from ir_graph.walk(graph)
 
 
 def _everywhere(done: Done, rule: Rule, ctx: GraphContext, calls: Names) -> list[Rejected]:
@@ -60,11 +60,11 @@ def _everywhere(done: Done, rule: Rule, ctx: GraphContext, calls: Names) -> list
     return rows
 
 
-def _at(done: Done, v: g.Value, ctx: GraphContext, calls: Names) -> list[Rejected]:
+def _at(done: Done, v: ir_graph.Value, ctx: GraphContext, calls: Names) -> list[Rejected]:
     """Every rule at one value: those that match, and the nearest misses."""
     rows: list[Rejected] = []
     missed: list[tuple[float, Attempt]] = []
-    producer = g.producer(v)
+    producer = ir_graph.producer(v)
     near = [producer] if producer is not None else ctx.users.get(v, [])
     for rule in done.request.rules:
         rows += _matching(done, rule, ctx, calls, near)
@@ -79,7 +79,7 @@ def _at(done: Done, v: g.Value, ctx: GraphContext, calls: Names) -> list[Rejecte
 
 
 def _matching(
-    done: Done, rule: Rule, ctx: GraphContext, calls: Names, near: list[g.Node] | None
+    done: Done, rule: Rule, ctx: GraphContext, calls: Names, near: list[ir_graph.Node] | None
 ) -> list[Rejected]:
     """The places where `rule` matches, by what spoke against it there."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -91,7 +91,7 @@ def _matching(
             continue
         if all(old is new for old, new in change.items()):
             continue
-        effect = delta(ctx, change, done.costs)
+        effect = cost_delta(ctx, change, done.costs)
         if effect is None:
             text = "no gain: what would come is made from what would go"
             found.setdefault(("cost", text), []).extend(where)

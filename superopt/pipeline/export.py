@@ -17,23 +17,23 @@ import numpy as np
 
 from superopt import __version__
 from superopt.errors import UsageError
-from superopt.ir import graph as g
-from superopt.kernels.cpu import Machine, checkable
-from superopt.kernels.cpu_run import STATE_BYTES, STOP, WAKE
-from superopt.onnx_io.atomic import NewFile, new_files, target_of
+from superopt.ir import graph
+from superopt.kernels.cpu import Machine, checkable_target
+from superopt.kernels.cpu_run import STATE_BYTES, STOP_WORD, WAKE_WORD
+from superopt.onnx_io.atomic import NewFile, atomic_files, resolve_target
 from superopt.onnx_io.model import Model
 from superopt.pipeline.linker import compiler, shared_object
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Branch, Native, Step
-from superopt.plan.execute import objects
-from superopt.plan.image import ALIGNED
-from superopt.plan.segments import computes
+from superopt.plan.execute import object_files
+from superopt.plan.image import ALIGNMENT_BYTES
+from superopt.plan.segments import supports_dtype
 from superopt.report.c_text import Library, Place, header, source
 from superopt.report.compiled import Exported, Port
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import to_numpy
 
-POOL = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE, "STOP": STOP}
+POOL = {"STATE_BYTES": STATE_BYTES, "WAKE_WORD": WAKE_WORD, "STOP_WORD": STOP_WORD}
 # With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
 TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
 _WORDS = 1 << 20  # at a time
@@ -66,7 +66,7 @@ def names(path: Path, label: str) -> Names:
         )
     out = Names(folder, file, identifier(file))
     for each in out.files:
-        target_of(each)
+        resolve_target(each)
     return out
 
 
@@ -90,7 +90,7 @@ class Compiled(Protocol):
     @property
     def variants(self) -> Mapping[tuple[tuple[str, int], ...], Sequence[Step]]: ...
     def variant(self, sizes: Mapping[str, int]) -> Sequence[Step]: ...
-    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]: ...
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]: ...
     def at(self, sizes: Mapping[str, int]) -> Compiled: ...
 
 
@@ -105,20 +105,20 @@ def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     model = exe.model
     where, cc = names(path, model.source.label), compiler()
     native = _native(exe, at)
-    machine, needs = checkable(exe.machine)
+    machine, needs = checkable_target(exe.machine)
     weights = _Weights()
     if native is not None:
-        weights.add(native.code.constants.joined())
+        weights.add(native.code.constants.concatenate())
     library = _library(model, native, at, where, needs, weights)
     program = None if native is None else native.code.program
     folder, threads = exe.folder, library.threads
-    code = [] if program is None else objects(program, machine, threads, folder, shared=True)
+    code = [] if program is None else object_files(program, machine, threads, folder, shared=True)
     text = header(library)
     with tempfile.TemporaryDirectory() as temporary:
         texts = text, source(library)
         made = shared_object(cc, Path(temporary), texts, code, where.name, where.file)
     about = (made, text.encode(), library.head.encode())
-    with new_files() as new:
+    with atomic_files() as new:
         *_, last = [_begun(new(f), data) for f, data in zip(where.files, about, strict=True)]
         for part in weights.parts():
             last.write(part.data)
@@ -138,7 +138,7 @@ def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
     model = exe.model
     if not given and len(exe.variants) == 1:
         return dict(*exe.variants)
-    known = {theirs: our for theirs, our in model.symbols.items() if our in model.sizes}
+    known = {theirs: our for theirs, our in model.symbols.items() if our in model.size_bindings}
     missing = sorted(theirs for theirs, our in known.items() if not {theirs, our} & given.keys())
     if missing:
         raise UsageError(
@@ -147,7 +147,7 @@ def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
             f"name it: --shape {missing[0]}=1, or shapes={{{missing[0]!r}: 1}}",
         )
     found = representative(model, given)
-    return {name: n for name, n in found.items() if name in model.sizes}
+    return {name: n for name, n in found.items() if name in model.size_bindings}
 
 
 def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
@@ -161,7 +161,7 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
         )
     if fallen := exe.fallen(at):
         of = exe.model.names
-        each = (f"{n.op.title} {of.get(g.item(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
+        each = (f"{n.op.title} {of.get(graph.result(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
             f"in onnxruntime run {', '.join(each)}",
@@ -188,7 +188,7 @@ class _Weights:
     def parts(self) -> Iterator[np.ndarray]:
         for a in self.arrays:
             yield a
-            yield np.zeros(-len(a) % ALIGNED, np.uint8)
+            yield np.zeros(-len(a) % ALIGNMENT_BYTES, np.uint8)
 
     def digest(self) -> str:
         found = blake2b(digest_size=16)
@@ -200,7 +200,7 @@ class _Weights:
         """Of words of 64 bits, modulo 2^64; and of these sums, which tell where words are."""
         first = second = 0
         for a in self.arrays:
-            words = np.concatenate([a, np.zeros(-len(a) % ALIGNED, np.uint8)]).view("<u8")
+            words = np.concatenate([a, np.zeros(-len(a) % ALIGNMENT_BYTES, np.uint8)]).view("<u8")
             for k in range(0, len(words), _WORDS):
                 running = np.cumsum(words[k : k + _WORDS], dtype=np.uint64)
                 second += first * len(running) + int(np.sum(running, dtype=np.uint64))
@@ -219,7 +219,7 @@ def _library(
     inputs, outputs = model.graph.inputs, model.graph.outputs
     defaults = {
         inputs.index(i): weights.add(v.const_value.numpy())
-        for i, v in model.overridable.items()
+        for i, v in model.input_defaults.items()
         if v.const_value is not None
     }
     theirs = {our: name for name, our in model.symbols.items()}
@@ -228,13 +228,13 @@ def _library(
     outs = tuple(_port(name, v, at) for name, v in zip(names_of, outputs, strict=True))
     written = native.segment.outputs if native else ()
     given = native.segment.inputs if native else ()
-    arguments = [Place("INPUT", inputs.index(v)) for v in given if isinstance(v, g.Input)]
+    arguments = [Place("INPUT", inputs.index(v)) for v in given if isinstance(v, graph.Input)]
     arguments += [Place("OUTPUT", outputs.index(v)) for v in written]
     copies: list[tuple[int, Place]] = []
     for n, v in enumerate(outputs):
-        if isinstance(v, g.Constant):
+        if isinstance(v, graph.Constant):
             copies.append((n, Place("HELD", weights.add(v.load()))))
-        elif isinstance(v, g.Input):
+        elif isinstance(v, graph.Input):
             copies.append((n, Place("INPUT", inputs.index(v))))
         elif outputs.index(v) != n:
             copies.append((n, Place("OUTPUT", outputs.index(v))))
@@ -253,24 +253,24 @@ def _library(
         tuple(arguments),
         tuple(copies),
         weights.size,
-        _rounded(program.memory) if program else 0,
-        _rounded(program.workspace) if program else 0,
+        _rounded(program.memory_bytes) if program else 0,
+        _rounded(program.workspace_bytes) if program else 0,
         weights.digest(),
         weights.sums(),
         POOL,
     )
 
 
-def _port(name: str, v: g.Value, at: Mapping[str, int]) -> Port:
+def _port(name: str, v: graph.Value, at: Mapping[str, int]) -> Port:
     t = v.type
-    if not computes(t.dtype) or t.dtype is None or t.shape is None:
+    if not supports_dtype(t.dtype) or t.dtype is None or t.shape is None:
         raise UsageError(
             f"{name} is {t}", "C has no such tensors", "leave it out of the model's interface"
         )
-    shape = tuple(ix.evaluate(d, dict(at)) for d in t.shape)
+    shape = tuple(index.evaluate(d, dict(at)) for d in t.shape)
     kind = to_numpy(t.dtype)
     return Port(name, str(kind), shape, prod(shape) * kind.itemsize)
 
 
 def _rounded(n: int) -> int:
-    return -(-n // ALIGNED) * ALIGNED
+    return -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

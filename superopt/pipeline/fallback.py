@@ -11,7 +11,7 @@ from superopt.errors import ModelError
 from superopt.ort import runtime
 
 if TYPE_CHECKING:
-    from superopt.ir import graph as g
+    from superopt.ir import graph as ir_graph
 
 ByName = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -28,7 +28,7 @@ class Fallback:
     session: runtime.Session
     takes: tuple[str, ...]
     gives: tuple[str, ...]
-    graph: Callable[[], g.Graph]
+    graph: Callable[[], ir_graph.Graph]
     by_name: ByName | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Fallback:
             raise ModelError(e.what, f"{e.why}; the inputs: {inputs}", e.todo) from e
         return {name: found[name] for name in self.gives}
 
-    def run(self, env: MutableMapping[g.Value, Any]) -> None:
+    def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
         """Computes the graph's outputs from its inputs, which are all that there is, in order: of
         this graph, or of the same at other sizes."""
         found = self.call([*env.values()])

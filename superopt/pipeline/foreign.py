@@ -11,21 +11,21 @@ from typing import Any
 from superopt import ort
 from superopt.cost.machine import processor
 from superopt.errors import ModelError, Unlike, UsageError
-from superopt.ir import graph as g
-from superopt.onnx_io.extract import defined, extracted
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.extract import value_names, extract_submodel
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.saturation import Saturating, saturating
+from superopt.onnx_io.saturation import SaturatingNode, saturating_nodes
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import replaced
+from superopt.onnx_io.told import replaced_result
 from superopt.pipeline.integer_mode import DEFAULT, IntegerMode, integer_mode, sums_in_16_bits
 from superopt.pipeline.mapped_weights import mapped_model
 from superopt.pipeline.outputs import Spec
 from superopt.pipeline.ports import dtype_of, shape_at
-from superopt.plan.segments import INTEGERS, Segment, Units, integers
-from superopt.te import index as ix
+from superopt.plan.segments import INTEGER_PRODUCT_REASON, Segment, Units, has_integer_products
+from superopt.te import index
 from superopt.te.dtype import STRING
 
-Arrays = dict[g.Value, Any]
+Arrays = dict[ir_graph.Value, Any]
 UNFIT = "ShapeInferenceError"  # in what onnxruntime says of shapes
 
 
@@ -36,7 +36,7 @@ class Foreign:
 
     segment: Segment
     session: ort.Session
-    given: Mapping[str, g.Value]
+    given: Mapping[str, ir_graph.Value]
     outputs: tuple[str, ...]
     specs: tuple[Spec | None, ...]
 
@@ -59,9 +59,9 @@ def checked(s: Foreign, found: Sequence[Any]) -> None:
             )
 
 
-def whole(graph: g.Graph, e: Unlike) -> dict[g.Node, str]:
+def whole(graph: ir_graph.Graph, e: Unlike) -> dict[ir_graph.Node, str]:
     """All nodes, and why they run in onnxruntime then."""
-    return dict.fromkeys(g.nodes(graph), f"{e.what}; {e.why}")
+    return dict.fromkeys(ir_graph.nodes(graph), f"{e.what}; {e.why}")
 
 
 def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
@@ -73,7 +73,7 @@ def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
     return Foreign(s, session, given, outputs, (None,) * len(outputs))
 
 
-def unsaved(model: Model, without: Mapping[g.Node, str]) -> UsageError:
+def unsaved(model: Model, without: Mapping[ir_graph.Node, str]) -> UsageError:
     """What is said where such a model is to be saved. without: the node, and why."""
     (why,) = without.values()
     return UsageError(f"{model.source.label} cannot be saved", why, "keep the model itself")
@@ -105,7 +105,7 @@ class Original:
     def _mapped(self) -> ort.Session | None:
         """A session that maps large weights; None where there are none, and where onnxruntime
         does not open such a model (before version 1.20)."""
-        self.source.check()  # or what is mapped may be gone
+        self.source.check_unchanged()  # or what is mapped may be gone
         if (found := mapped_model(self.source)) is None:
             return None
         level, unsigned = self.mode.level, self.mode.unsigned_weights
@@ -119,31 +119,31 @@ class Original:
         return ort.session_of_part(file, threads, self.mode.level, self.mode.unsigned_weights)
 
 
-def _saturating(source: Source) -> tuple[Saturating, ...]:
+def _saturating(source: Source) -> tuple[SaturatingNode, ...]:
     try:
-        return saturating(source.model)
+        return saturating_nodes(source.model)
     except ModelError:  # onnx_ir has no form for all that onnxruntime runs
         return ()
 
 
 def _file(source: Source) -> Path | bytes:
     """What onnxruntime loads: the file itself, where it is still the one that was read."""
-    source.check()  # or what is mapped may be gone
+    source.check_unchanged()  # or what is mapped may be gone
     if source.raw is None:
         names = [v.name for v in source.model.graph.outputs if v.name]
-        return extracted(source, {}, names)[0]
+        return extract_submodel(source, {}, names)[0]
     return source.current_path() or bytes(source.raw.view())
 
 
 def units(model: Model) -> Units:
     """For each node that is a part of one of the file's, or of an operator of onnxruntime (`told`),
     all parts of it."""
-    live, parts = set(g.nodes(model.graph)), dict[str, set[g.Node]]()
+    live, parts = set(ir_graph.nodes(model.graph)), dict[str, set[ir_graph.Node]]()
     for n in filter(live.__contains__, model.origins):
         if (name := _operator(model, n)) is not None:
             parts.setdefault(name, set()).add(n)
-    out: dict[g.Node, Collection[g.Node]] = {
-        n: some & live for n, some in model.units().items() if n in live
+    out: dict[ir_graph.Node, Collection[ir_graph.Node]] = {
+        n: some & live for n, some in model.expansion_units().items() if n in live
     }
     for some in parts.values():
         whole = frozenset(some.union(*(out.get(n, ()) for n in some)))
@@ -156,13 +156,13 @@ def told_operators(model: Model) -> bool:
     return any(_operator(model, n) is not None for n in model.origins)
 
 
-def _operator(model: Model, n: g.Node) -> str | None:
+def _operator(model: Model, n: ir_graph.Node) -> str | None:
     """The first result of the operator of onnxruntime that a node is a part of; None of others."""
     origin = model.origins.get(n)
-    return None if origin is None else replaced(origin.node)
+    return None if origin is None else replaced_result(origin.node)
 
 
-def checked_available(model: Model, nodes: Sequence[g.Node]) -> None:
+def checked_available(model: Model, nodes: Sequence[ir_graph.Node]) -> None:
     """Raises ModelError where onnxruntime, which runs these nodes, is not installed."""
     if ort.available() is None:
         what = ", ".join(dict.fromkeys(n.op.title for n in nodes))
@@ -190,9 +190,9 @@ def foreign(
     given = {names[v]: v for v in s.inputs}
     source = model.source
     if original is not None and any(_operator(model, n) is not None for n in s.nodes):
-        own = defined(original.source)
+        own = value_names(original.source)
         source = original.source if own.issuperset((*given, *outputs)) else source
-    part, wanted = extracted(source, {n: v.type for n, v in given.items()}, outputs)
+    part, wanted = extract_submodel(source, {n: v.type for n, v in given.items()}, outputs)
     load = ort.session_of_part if original is None else original.part
     with fitting_shapes(model):
         session = load(part, threads)
@@ -216,18 +216,18 @@ def fitting_shapes(model: Model) -> Iterator[None]:
         ) from e  # fmt: skip
 
 
-def _specs(graph: g.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec | None, ...]:
+def _specs(graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec | None, ...]:
     """Of a whole model nothing is read by kernels."""
     out: list[Spec | None] = []
     for v in s.outputs:
-        t, known = v.type, len(s.nodes) < len(g.nodes(graph))
+        t, known = v.type, len(s.nodes) < len(ir_graph.nodes(graph))
         known = known and t.dtype not in (None, STRING) and t.shape is not None
-        known = known and all(ix.symbols(d) <= sizes.keys() for d in t.shape or ())
+        known = known and all(index.symbols(d) <= sizes.keys() for d in t.shape or ())
         out.append((shape_at(t, sizes), dtype_of(t)) if known else None)
     return tuple(out)
 
 
-def without_kernels(model: Model) -> dict[g.Node, str]:
+def without_kernels(model: Model) -> dict[ir_graph.Node, str]:
     """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
-    whole = ort.available() is not None and integers(model.graph)
-    return dict.fromkeys(g.nodes(model.graph), INTEGERS) if whole else {}
+    whole = ort.available() is not None and has_integer_products(model.graph)
+    return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

@@ -18,7 +18,7 @@ from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.library import partial_text, refuted_text, text, unproved_text
 from superopt.generate.run import Account, Wanted, generate
-from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.atomic import atomic_files
 from superopt.report.data import Event, FamilyCount, Generation, LevelCount
 
 if sys.platform != "win32":
@@ -62,7 +62,7 @@ def generation(order: Order) -> Generation:
     finally:
         journal.close()
     counts = tuple(_count(a) for a in made.accounts)
-    with new_files() as create:
+    with atomic_files() as create:
 
         def put(name: str, content: str) -> None:
             file = create(order.out / name).file

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from superopt.errors import UsageError
-from superopt.ir import graph as g
-from superopt.kernels.gpu_module import vendor as vendor_of
+from superopt.ir import graph
+from superopt.kernels.gpu_module import vendor_name as vendor_of
 from superopt.onnx_io.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
@@ -33,18 +33,18 @@ def compilation(
     programs = [p.program for p in made.parts]
     names = made.model.names
     foreign = tuple(
-        Foreign(f"{n.op.title} {names.get(g.item(n, 0), '')}".strip(), why)
+        Foreign(f"{n.op.title} {names.get(graph.result(n, 0), '')}".strip(), why)
         for n, why in exe.fallen(sizes)
     )
     return Compilation(
         source.label,
         0,
         seconds,
-        len(g.nodes(made.model.graph)),
+        len(graph.nodes(made.model.graph)),
         len({name for p in programs for name in p.kernels}),
         sum(len(p.running.launches) for p in made.parts),
         sum(p.constant_bytes for p in programs),
-        sum(p.memory for p in programs),
+        sum(p.memory_bytes for p in programs),
         foreign,
         precision,
         tuple(sizes.items()),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.ir import graph as g
-from superopt.kernels.gpu_image import described
-from superopt.kernels.gpu_imaged import imaged
+from superopt.ir import graph as ir_graph
+from superopt.kernels.gpu_image import image_to_dict
+from superopt.kernels.gpu_imaged import export_image
 from superopt.pipeline import entries
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.ports import dtype_of
@@ -17,7 +17,7 @@ def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, do
     s, graph = v.steps[0] if len(v.steps) == 1 else None, v.model.graph
     if not isinstance(s, Part) or not set(graph.outputs) <= set(s.segment.outputs):
         return
-    if not all(isinstance(i, g.Input) for i in s.segment.inputs):
+    if not all(isinstance(i, ir_graph.Input) for i in s.segment.inputs):
         return
     ports = (*s.segment.inputs, *s.segment.outputs)
     tensors = (*s.running.inputs, *s.running.outputs)
@@ -26,14 +26,14 @@ def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, do
             return
     if not entries.fits(s.running.constants.numel()):  # or all of it would be copied for nothing
         return
-    made = imaged(s.running, device, dots)
+    made = export_image(s.running, device, dots)
     if made is None:
         return
     about = {
-        "image": described(made.image),
+        "image": image_to_dict(made.image),
         "takes": [graph.inputs.index(i) for i in s.segment.inputs],
         "gives": [s.segment.outputs.index(o) for o in graph.outputs],
         "options": {key: str(o) for key, o in s.program.options.items()},
     }
     own = entries.sum_of((key, sizes))
-    entries.keep(own, about, [made.texts], made.known)
+    entries.keep(own, about, [made.code], made.known_bytes)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from superopt.ir import graph as g
-from superopt.kernels.gpu_device import array, tensor
-from superopt.kernels.gpu_inputs import Places
-from superopt.kernels.gpu_program import Running
+from superopt.ir import graph
+from superopt.kernels.gpu_device import to_array, to_device
+from superopt.kernels.gpu_inputs import WrittenRanges
+from superopt.kernels.gpu_program import GpuProgram
 from superopt.onnx_io.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.plan.build import Program
@@ -23,7 +23,7 @@ class Part:
 
     segment: Segment
     program: Program
-    running: Running
+    running: GpuProgram
 
     def run(self, env: Arrays) -> None:
         """Its outputs are tensors on the device, the part's own."""
@@ -36,7 +36,7 @@ class _Whole:
     """A part that is all of a model: the numbers of the model's inputs that it takes, and of its
     outputs, for each of the model's."""
 
-    running: Running
+    running: GpuProgram
     takes: tuple[int, ...]
     gives: tuple[int, ...]
 
@@ -79,7 +79,7 @@ class Variant:
         return part.program
 
     @property
-    def running(self) -> Running:
+    def running(self) -> GpuProgram:
         """Of the only part."""
         (part,) = self.parts
         return part.running
@@ -92,7 +92,7 @@ class Variant:
     @property
     def bytes(self) -> int:
         """Of the device's memory."""
-        return sum(p.running.bytes for p in self.parts)
+        return sum(p.running.memory_bytes for p in self.parts)
 
     def buffers(self) -> dict[int, Any]:
         """Tensors where inputs are read, by their numbers; none where they are copied, as parts
@@ -110,23 +110,23 @@ class Variant:
             return self._whole.run(given)
         runs = [p.running for p in self.parts]
         for r in runs if len(runs) > 1 else ():  # or one would write what another one still reads
-            r.behind()
-        passed = any(isinstance(v, g.Input) for v in self.model.graph.outputs)
+            r.wait_for_last_run()
+        passed = any(isinstance(v, graph.Input) for v in self.model.graph.outputs)
         if passed or len(self.steps) > 1:  # what a step writes may be read after it
             written = (x for r in runs for x in (*r.inputs, *r.outputs))
-            given = Places.of_tensors(written).apart(given)
+            given = WrittenRanges.from_tensors(written).copy_aliased(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
         for step in self.steps:
             advance(step, env)
         out = []
         for v in self.model.graph.outputs:
             x = env[v] if v in env else _constant(v)
-            if isinstance(v, g.Input):
+            if isinstance(v, graph.Input):
                 x = _copied(x)
-            out.append(tensor(x, there) if there else host(x))
+            out.append(to_device(x, there) if there else host(x))
         return out
 
-    def fallen(self) -> tuple[g.Node, ...]:
+    def fallen(self) -> tuple[graph.Node, ...]:
         """The nodes that run in onnxruntime."""
         return tuple(n for s in self.steps if isinstance(s, Foreign) for n in s.segment.nodes)
 
@@ -143,7 +143,7 @@ def advance(step: Part | Foreign, env: Arrays) -> None:
 
 def host(x: Any) -> Any:
     """As numpy's."""
-    return array(x) if type(x).__module__.startswith("torch") else x
+    return to_array(x) if type(x).__module__.startswith("torch") else x
 
 
 def _copied(x: Any) -> Any:
@@ -153,6 +153,6 @@ def _copied(x: Any) -> Any:
     return x if x is None else x.copy()
 
 
-def _constant(v: g.Value) -> Any:
-    assert isinstance(v, g.Constant)
+def _constant(v: graph.Value) -> Any:
+    assert isinstance(v, graph.Constant)
     return v.load()

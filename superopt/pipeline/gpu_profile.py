@@ -7,18 +7,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.kernels import work
-from superopt.kernels.gpu_clock import event_ms, warmed
-from superopt.kernels.gpu_device import Peak, name, peak
-from superopt.kernels.gpu_library import NAME as LIBRARY
-from superopt.kernels.gpu_module import vendor
+from superopt.kernels.gpu_clock import measure_ms, warm_up
+from superopt.kernels.gpu_device import GpuPeak, device_name, measure_gpu_peak
+from superopt.kernels.gpu_library import ALGORITHM as LIBRARY
+from superopt.kernels.gpu_module import vendor_name
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.pipeline.gpu_parts import Part as Step
 from superopt.pipeline.gpu_parts import advance
-from superopt.plan.origins import named
-from superopt.plan.segments import graph_of
+from superopt.plan.origins import inherit_names
+from superopt.plan.segments import segment_graph
 from superopt.report.profile import Part, Profile
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def profile(
     exe.run(given)
     sizes = exe.sizes(exe.given(given))
     made = exe.variant(sizes)
-    most = peak(exe.device, exe.precision)
+    most = measure_gpu_peak(exe.device, exe.precision)
     launches = sum(len(p.running.launches) for p in made.parts)
     runs = max(LEAST, min(MOST, round(seconds / max(launches, 1) / 1e-3)))
     runs = 1 if exe.device == "cpu" else runs  # the interpreter's times say nothing
@@ -51,16 +51,16 @@ def profile(
         if isinstance(step, Foreign):
             total += spent
             nodes = step.segment.nodes
-            label = made.model.names.get(g.item(nodes[-1], 0), "")
+            label = made.model.names.get(graph.result(nodes[-1], 0), "")
             ops = tuple(n.op.title for n in nodes)
             how = "onnxruntime, on the processor"
             rows.append(Part(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
             continue
-        warmed(step.running)
+        warm_up(step.running)
         rows += _kernels(exe, step, most, runs)
-        total += event_ms(step.running, runs=runs) * 1e-3
+        total += measure_ms(step.running, samples=runs) * 1e-3
     return Profile(
-        exe.model.source.label, tuple(sizes.items()), 0, name(exe.device), runs, total,
+        exe.model.source.label, tuple(sizes.items()), 0, device_name(exe.device), runs, total,
         most.flops, ((0, most.bandwidth),), tuple(rows), exe.precision,
     )  # fmt: skip
 
@@ -72,30 +72,30 @@ def _run(step: Step | Foreign, env: Arrays) -> float:
     return time.perf_counter() - begin
 
 
-def _kernels(exe: OnGpu, step: Step, most: Peak, runs: int) -> list[Part]:
+def _kernels(exe: OnGpu, step: Step, most: GpuPeak, runs: int) -> list[Part]:
     program, r = step.program, step.running
-    come = program.origins
+    come = program.provenance
     assert come is not None
-    names = named(graph_of(step.segment), come.graph, exe.model.names)
+    names = inherit_names(segment_graph(step.segment), come.graph, exe.model.names)
     spent: dict[int, float] = {}
-    for n, launch in zip(r.numbers, r.launches, strict=True):
-        spent[n] = spent.get(n, 0.0) + event_ms(r.only(launch), runs=runs) * 1e-3
+    for n, launch in zip(r.call_numbers, r.launches, strict=True):
+        spent[n] = spent.get(n, 0.0) + measure_ms(r.with_launches(launch), samples=runs) * 1e-3
     out = []
-    for n, key in enumerate(program.solved):
-        result = program.results[n]
-        value = come.value(result)
+    for n, key in enumerate(program.call_problems):
+        result = program.call_results[n]
+        value = come.value_of(result)
         option = program.options[key]
-        first = n + 1 < len(program.results) and program.results[n + 1] is result
+        first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
         what = program.kernels[program.kernel_calls()[n].function].library
-        told = [*([vendor(what)] if what else []), *(["its first step"] if first else [])]
+        told = [*([vendor_name(what)] if what else []), *(["its first step"] if first else [])]
         how = f"{option}: {', '.join(told)}" if told else str(option)
         t = program.problems[key].tensor
         count, moved = 0, 0
         # Of a library's sums, and what is made of them by a kernel behind, those are the work.
         if bool(what) if option.algorithm == LIBRARY else not first:
-            count = work.operations(t)
-            moved = sum(work.moved(t, program.problems[key].constants))
-        ops = tuple(x.op.title for x in come.of(result)) or (result.name,)
+            count = work.count_operations(t)
+            moved = sum(work.count_bytes(t, program.problems[key].constants))
+        ops = tuple(x.op.title for x in come.nodes_of(result)) or (result.name,)
         label = "" if value is None else names.get(value, "")
         arithmetic, memory = count / most.flops, moved / most.bandwidth
         out.append(

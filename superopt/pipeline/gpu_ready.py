@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from superopt.cost.folder import store_file
-from superopt.kernels.gpu_device import emptied
-from superopt.kernels.gpu_driver import gpu
-from superopt.kernels.gpu_image import Image, parsed
-from superopt.kernels.gpu_resident import Interpreted, OnDevice, interpreted, on_device
+from superopt.kernels.gpu_device import empty_cache
+from superopt.kernels.gpu_driver import find_gpu
+from superopt.kernels.gpu_image import Image, image_from_dict
+from superopt.kernels.gpu_resident import InterpretedProgram, DeviceProgram, load_interpreted, load_on_device
 from superopt.pipeline import entries
 
 WITH = ("torch", "triton")  # what compiles
@@ -44,7 +44,7 @@ def place() -> Place | None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return Place("cpu", "Triton's interpreter", (0, 0))
     try:
-        found = gpu()
+        found = find_gpu()
     except RuntimeError:
         return None
     return Place("cuda", found.name, found.capability, found.number)
@@ -82,7 +82,7 @@ class Ready:
     program's outputs, for each of the model's; options: how problems are computed, by their keys,
     in the order of these."""
 
-    program: OnDevice | Interpreted
+    program: DeviceProgram | InterpretedProgram
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     options: Mapping[str, str]
@@ -112,15 +112,15 @@ def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
     """The program for these sizes; None where there is none that is whole."""
 
     def made(about: dict[str, Any], texts: bytes) -> Ready | None:
-        image = parsed(about["image"])
+        image = image_from_dict(about["image"])
         known = np.empty(image.known, np.uint8)
         if not entries.filled(own, known, about["check"]):
             return None
-        program: OnDevice | Interpreted | None
+        program: DeviceProgram | InterpretedProgram | None
         if on.device == "cuda":
             program = _started(image, texts, known, on.number)
         else:
-            program = interpreted(image, texts, known)
+            program = load_interpreted(image, texts, known)
         if program is None:
             return None
         return Ready(program, tuple(about["takes"]), tuple(about["gives"]), dict(about["options"]))
@@ -129,14 +129,14 @@ def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
     return entries.program(own, made)
 
 
-def _started(image: Image, texts: bytes, known: np.ndarray, number: int | None) -> OnDevice | None:
+def _started(image: Image, texts: bytes, known: np.ndarray, number: int | None) -> DeviceProgram | None:
     """None where the driver does not take it: who compiles says more. Where it has no memory for
     it, what torch keeps of that, and nobody uses, goes back first."""
     for last in (False, True):
         try:
-            return on_device(image, texts, known, number)
+            return load_on_device(image, texts, known, number)
         except RuntimeError as e:
             if last or "out of memory" not in str(e) or "torch" not in sys.modules:
                 return None
-        emptied("cuda")
+        empty_cache("cuda")
     return None

@@ -11,8 +11,8 @@ import numpy as np
 
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_compiled import Uncompiled
-from superopt.kernels.gpu_program import Call, Running, Spec, running
+from superopt.kernels.gpu_compiled import TritonCompileError
+from superopt.kernels.gpu_program import KernelCall, GpuProgram, TensorSpec, build_program
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
@@ -24,38 +24,38 @@ NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't
 
 
 def started(
-    label: str, made: Program, inputs: Sequence[Spec], outputs: Sequence[Spec], device: str,
+    label: str, made: Program, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device: str,
     dots: str,
-) -> Running:  # fmt: skip
+) -> GpuProgram:  # fmt: skip
     """label: of the model; device, dots: see gpu_program.running.
 
     Raises Uncompiled where Triton makes nothing of a kernel that runs here, OutOfMemory where there
     is too little on the device."""
     constants = np.zeros(made.constant_bytes, np.uint8)
     for c in made.constants:
-        c.write(constants[c.at : c.at + c.bytes])
-    lanes = [(0, ())] * len(made.calls) if made.order is None else made.order.steps
+        c.write(constants[c.offset : c.offset + c.bytes])
+    lanes = [(0, ())] * len(made.calls) if made.stream_order is None else made.stream_order.steps
     calls = [
-        Call(made.kernels[c.function], c.given, *gpu_space.told(made.options[key]), *lane)
-        for c, key, lane in zip(made.kernel_calls(), made.solved, lanes, strict=True)
+        KernelCall(made.kernels[c.function], c.arguments, *gpu_space.launch_parameters(made.options[key]), *lane)
+        for c, key, lane in zip(made.kernel_calls(), made.call_problems, lanes, strict=True)
     ]
-    how = made.memory, inputs, outputs, device, dots
+    how = made.memory_bytes, inputs, outputs, device, dots
     try:
-        return running(calls, constants, *how, kept=made.kept)
-    except Uncompiled:
+        return build_program(calls, constants, *how, zeroed_bytes=made.border_bytes)
+    except TritonCompileError:
         raise
     except RuntimeError as e:
         if not any(x in str(e) for x in NO_MEMORY):
             raise
         raise OutOfMemory(
             f"{label}: out of memory on the device",
-            f"its kernels need {made.constant_bytes + made.memory} bytes",
+            f"its kernels need {made.constant_bytes + made.memory_bytes} bytes",
             "give smaller inputs, or free memory there",
         ) from None
 
 
 def another(
-    label: str, made: Program, e: Uncompiled, options: Callable[[Problem], Iterator[Option]],
+    label: str, made: Program, e: TritonCompileError, options: Callable[[Problem], Iterator[Option]],
     tried: dict[str, set[Option]],
 ) -> dict[str, Option]:  # fmt: skip
     """Another way to compute the problem whose kernel was not compiled, by its key. options: all
@@ -63,7 +63,7 @@ def another(
 
     Raises UsageError where WAYS were tried, where there is no other, and where `e` is of no kernel
     of the plan."""
-    for c, key in zip(made.kernel_calls(), made.solved, strict=True):
+    for c, key in zip(made.kernel_calls(), made.call_problems, strict=True):
         name = made.kernels[c.function].name
         if not re.fullmatch(rf"{re.escape(name)}(_\d+)?", e.function):
             continue

@@ -21,12 +21,12 @@ from superopt.cost import tuned as kept
 from superopt.cost.learned import LEAST, Ranking
 from superopt.cost.store import Store, Target
 from superopt.cost.tuned import Timed
-from superopt.kernels.gpu_device import name
-from superopt.kernels.gpu_library import NAME as VENDORS
+from superopt.kernels.gpu_device import device_name
+from superopt.kernels.gpu_library import ALGORITHM as VENDORS
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
-from superopt.plan.gpu_measure import COMPILERS, nearest, seconds
+from superopt.plan.gpu_measure import COMPILE_THREADS, finalists, measure_options
 from superopt.report.compiled import Tuned, TunedKernel
 
 Options = Callable[[Problem], Iterator[Option]]
@@ -81,7 +81,7 @@ def known(store: Store, device: str, dots: str, vendor: bool) -> dict[str, Optio
     """The fastest ways that were measured on this GPU before; vendor: its libraries', too? (A
     tuning without these says nothing of one with them.)"""
     best: dict[str, Timed] = {}
-    for t in kept.measured(store, kept.gpu(name(device), dots)):
+    for t in kept.measured(store, kept.gpu(device_name(device), dots)):
         before = best.get(t.problem, t)
         if (vendor or not _theirs(t.option)) and t.seconds <= before.seconds:
             best[t.problem] = t
@@ -102,13 +102,13 @@ def tuned(
     nothing is measured; else they are measured beside the best that it knows."""
     begin = time.monotonic()
     problems = {key: p for made in programs for key, p in made.problems.items()}
-    calls = [key for made in programs for key in made.solved]
-    on = kept.gpu(name(device), dots)
+    calls = [key for made in programs for key in made.call_problems]
+    on = kept.gpu(device_name(device), dots)
     before = [] if store is None else kept.measured(store, on)
     learner = Learner(gpu_features.usable(before))
     how: dict[str, Option] = {}
     rows, failed = [], list[str]()
-    by_work = sorted(problems, key=lambda k: -prod(problems[k].numbers()[:2]) * calls.count(k))
+    by_work = sorted(problems, key=lambda k: -prod(problems[k].features()[:2]) * calls.count(k))
     for key in by_work if device == "cuda" else ():
         if stop() or time.monotonic() - begin > budget:
             break
@@ -119,13 +119,13 @@ def tuned(
         there, first = len(k.order), k.order[0]
         new = [o for o in k.order[:most] if o not in k.times]
         # Of ranked ones those beyond brought nothing before, where the first are known.
-        look = most if ranking is None else min(most, 2 * COMPILERS)
+        look = most if ranking is None else min(most, 2 * COMPILE_THREADS)
         timed: Mapping[Option, float] = {}
         if there > 1 and not {*k.order[:look]} <= {*k.times}:
             # What a clock said another day is nothing beside these: the best are timed again.
-            k.order = list(dict.fromkeys((first, *nearest(k.times), *new)))
+            k.order = list(dict.fromkeys((first, *finalists(k.times), *new)))
             known, k.times = k.times, {}
-            clock = partial(seconds, p, dots=dots, held={}, failed=failed)
+            clock = partial(measure_options, p, dot_precision=dots, timers={}, failed=failed)
             measure(k, clock, len(k.order), ranking is not None)
             timed, k.times = k.times, k.times or known
         if not k.times:
@@ -171,7 +171,7 @@ def measure(
     """Measure those of the first `most` that are not known. ranked: as many at a time as are
     compiled at once, until they bring nothing. clock: seconds of those that run, and of some before
     again."""
-    size = COMPILERS if ranked else most
+    size = COMPILE_THREADS if ranked else most
     for at in range(0, min(most, len(k.order)), size):
         before = k.least()
         some = [o for o in k.order[at : min(at + size, most)] if o not in k.times]

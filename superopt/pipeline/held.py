@@ -24,4 +24,4 @@ def held_bytes(variants: Iterable[Iterable[object]]) -> int:
     once."""
     codes = [s.code for steps in variants for s in natives(steps)]
     constants = {id(a): a.nbytes for c in codes for a in c.constants.arrays}
-    return sum(c.bytes for c in codes) + sum(constants.values())
+    return sum(c.own_bytes for c in codes) + sum(constants.values())

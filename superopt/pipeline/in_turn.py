@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt import ort
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.pipeline.foreign import Foreign, checked
 from superopt.pipeline.native import Native
 
@@ -19,12 +19,12 @@ Step = Callable[[list[Any]], None]
 
 def in_turn(
     steps: Sequence[Native | Foreign],
-    inputs: Sequence[g.Value],
-    outputs: Mapping[str, g.Value],
+    inputs: Sequence[graph.Value],
+    outputs: Mapping[str, graph.Value],
 ) -> Direct | None:
     """Of the model's inputs in order, with its outputs by name. None: some part of it takes or
     gives what numpy has no type for. Errors are those of its parts."""
-    slots: dict[g.Value, int] = {v: n for n, v in enumerate(inputs)}
+    slots: dict[graph.Value, int] = {v: n for n, v in enumerate(inputs)}
     calls: list[Step] = []
     for s in steps:
         if isinstance(s, Foreign) and not ort.plainly(s.session, s.outputs):
@@ -36,14 +36,14 @@ def in_turn(
             slots.setdefault(v, len(slots))
         calls.append(_foreign(s, slots) if isinstance(s, Foreign) else _native(s, slots))
     known = [v for v in dict.fromkeys(outputs.values()) if v not in slots]
-    constants = [v.load() for v in known if isinstance(v, g.Constant)]
+    constants = [v.load() for v in known if isinstance(v, graph.Constant)]
     if len(constants) < len(known):
         return None
     rest = [None] * (len(slots) - len(inputs)) + constants
     slots |= {v: len(slots) + n for n, v in enumerate(known)}
     wanted = [(name, slots[v]) for name, v in outputs.items()]
     # Of an input, and of a constant, its own array is given to nobody.
-    copies = [n for n, v in outputs.items() if isinstance(v, g.Input | g.Constant)]
+    copies = [n for n, v in outputs.items() if isinstance(v, graph.Input | graph.Constant)]
     call = _call(calls, rest, wanted)
 
     def copied(arrays: Sequence[Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _call(calls: Sequence[Step], rest: Sequence[Any], wanted: Sequence[tuple[str
     return call
 
 
-def _foreign(s: Foreign, slots: Mapping[g.Value, int]) -> Step:
+def _foreign(s: Foreign, slots: Mapping[graph.Value, int]) -> Step:
     run, wanted = ort.caller(s.session), list(s.outputs)
     takes = [(name, slots[v]) for name, v in s.given.items()]
     gives = [slots[v] for v in s.segment.outputs]
@@ -79,7 +79,7 @@ def _foreign(s: Foreign, slots: Mapping[g.Value, int]) -> Step:
     return step
 
 
-def _native(s: Native, slots: Mapping[g.Value, int]) -> Step:
+def _native(s: Native, slots: Mapping[graph.Value, int]) -> Step:
     call, new = s.code.call, s.new
     takes, gives = ([slots[v] for v in some] for some in (s.segment.inputs, s.segment.outputs))
 

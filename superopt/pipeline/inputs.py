@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.atomic import atomic_files
 from superopt.onnx_io.model import Model
 from superopt.te.dtype import STRING, to_numpy
 
@@ -45,7 +45,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
     Raises UsageError where it cannot be written.
     """
-    with new_files() as create, zipfile.ZipFile(create(path).file, "w") as archive:
+    with atomic_files() as create, zipfile.ZipFile(create(path).file, "w") as archive:
         for name, given in arrays.items():
             array = np.asanyarray(given)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -58,7 +58,7 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
     if arrays is None:
         return
     wanted = {i.name: i.type for i in model.graph.inputs}
-    needed = {i.name for i in model.graph.inputs if i not in model.overridable}
+    needed = {i.name for i in model.graph.inputs if i not in model.input_defaults}
     for name in arrays:
         if name not in wanted:
             raise UsageError(

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from superopt.onnx_io.saturation import Remedy, Saturating
+from superopt.onnx_io.saturation import Remedy, SaturatingNode
 
 X86 = frozenset(("x86_64", "amd64", "i386", "i686"))
 AVX512_CORE = frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl"))
@@ -51,7 +51,7 @@ def sums_in_16_bits(
     return "avx_vnni" not in flags
 
 
-def integer_mode(nodes: Sequence[Saturating]) -> IntegerMode:
+def integer_mode(nodes: Sequence[SaturatingNode]) -> IntegerMode:
     """For a model with these nodes, on a processor that saturates."""
     some = {r: [n for n in nodes if n.remedy is r] for r in Remedy}
     unsigned, floats, none = (some[r] for r in Remedy)
@@ -76,7 +76,7 @@ def integer_mode(nodes: Sequence[Saturating]) -> IntegerMode:
     return IntegerMode(level, bool(unsigned), tuple(notes))
 
 
-def _named(nodes: Sequence[Saturating]) -> str:
+def _named(nodes: Sequence[SaturatingNode]) -> str:
     """The first node, and how many there are."""
     first, *more = nodes
     return f"{first.op} {first.name}".strip() + (f" and {len(more)} more" if more else "")

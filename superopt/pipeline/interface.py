@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.substitute import replace_all
-from superopt.onnx_io.alike import default, different_surroundings, same_opaque
+from superopt.onnx_io.alike import default_value, interface_difference, is_same_opaque_node
 from superopt.onnx_io.model import Model
 
 
@@ -22,7 +22,7 @@ def interface(a: Model, b: Model) -> str:
             return f"input {i.name} is {i.type.dtype} and {j.type.dtype}"
         if _fixed(i.type.shape) != _fixed(j.type.shape):
             return f"input {i.name} is {i.type} and {j.type}"
-        if default(a, i) != default(b, j):
+        if default_value(a, i) != default_value(b, j):
             return f"input {i.name} has another default value"
     return ""
 
@@ -31,43 +31,43 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
     return None if shape is None else tuple(d if isinstance(d, int) else "?" for d in shape)
 
 
-def joined(a: Model, b: Model) -> g.Graph | None:
+def joined(a: Model, b: Model) -> graph.Graph | None:
     """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
     objects, opaque ones included; None where symbolic sizes have other names, and structure does
     not tell."""
-    change: dict[g.Value, g.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
+    change: dict[graph.Value, graph.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
     if any(i.type != j.type for i, j in change.items()):
         return None
-    pool = {(c.type, g.content_key(c.load())): c for c in g.constants(a.graph)}
-    for c in g.constants(b.graph):
-        same = pool.get((c.type, g.content_key(c.load())))
+    pool = {(c.type, graph.content_key(c.load())): c for c in graph.constants(a.graph)}
+    for c in graph.constants(b.graph):
+        same = pool.get((c.type, graph.content_key(c.load())))
         if same is not None:
             change[c] = same
-    made = g.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
-    return made if different_surroundings(a, b) else _with_opaque_of(a.graph, made)
+    made = graph.Graph(a.graph.inputs, replace_all(b.graph, change).outputs)
+    return made if interface_difference(a, b) else _with_opaque_of(a.graph, made)
 
 
-def _with_opaque_of(a: g.Graph, b: g.Graph) -> g.Graph:
+def _with_opaque_of(a: graph.Graph, b: graph.Graph) -> graph.Graph:
     """`b` with each opaque node of `a` that has the same form and operands in the place of its own.
 
     Each node of `a` stands for one node of `b` at most, since an opaque node may be random. Both
     graphs are over the same inputs, and their models have the same opsets and local functions.
     """
-    own = set(g.nodes(a))
-    free: dict[tuple[g.Value | None, ...], list[g.Node]] = {}
-    for n in g.nodes(a):
+    own = set(graph.nodes(a))
+    free: dict[tuple[graph.Value | None, ...], list[graph.Node]] = {}
+    for n in graph.nodes(a):
         if n.op.opaque:
             free.setdefault(n.inputs, []).append(n)
-    made: dict[g.Value, g.Value] = {}
-    for n in g.nodes(b) if free else ():
+    made: dict[graph.Value, graph.Value] = {}
+    for n in graph.nodes(b) if free else ():
         inputs = tuple(None if v is None else made.get(v, v) for v in n.inputs)
-        again = g.intern_node(n.op, inputs, n.attrs, n.types)
+        again = graph.intern_node(n.op, inputs, n.attrs, n.types)
         if n.op.opaque and n not in own:
             some = free.get(inputs, [])
-            same = next((m for m in some if m.types == n.types and same_opaque(m, n)), None)
+            same = next((m for m in some if m.types == n.types and is_same_opaque_node(m, n)), None)
             if same is not None:
                 some.remove(same)
                 again = same
         if again is not n:
-            made.update(zip(g.results(n), g.results(again), strict=True))
-    return g.Graph(b.inputs, tuple(made.get(v, v) for v in b.outputs))
+            made.update(zip(graph.results(n), graph.results(again), strict=True))
+    return graph.Graph(b.inputs, tuple(made.get(v, v) for v in b.outputs))

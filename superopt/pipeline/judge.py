@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superopt.report.data import Decision, RuleVerdict
-from superopt.rules.counterexample import Counterexample, smallest
+from superopt.rules.counterexample import Counterexample, smallest_counterexample
 from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import classed, float_class
-from superopt.rules.instances import Instance, given, unfit
+from superopt.rules.exactness import with_computed_class, float_class
+from superopt.rules.instances import Instance, instance_of_names, misfit_reason
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
-from superopt.verifier.attributes import FEW_STRETCHED, NO_BLANKS, SHORT_STEPS
+from superopt.verifier.attributes import FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE
 from superopt.verifier.bounded import best_proof
-from superopt.verifier.prove import ASSUMES, Limits, prove
+from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
 # Notes of a proof with which a rule is still called proved; the verdict prints them. All others
 # count something (steps, parts, operands) up to a number, above which a formula may give another.
-HARMLESS = frozenset((*ASSUMES, FEW_STRETCHED, NO_BLANKS, SHORT_STEPS))
+HARMLESS = frozenset((*ASSUMPTIONS, FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE))
 
 
-BRIEF = Limits(seconds=5, work=4_000, beyond=4_000)  # for a smaller counterexample than a trial's
+BRIEF = Limits(seconds=5, work=4_000, work_beyond=4_000)  # for a smaller counterexample than a trial's
 
 
 def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
@@ -31,7 +31,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
         wrong = _refuted(rule, seed, tried)
-        other = classed(rule)
+        other = with_computed_class(rule)
         if other == rule or isinstance(try_rule(other, seed), Differs):
             return wrong
         return replace(wrong, detail=f"{wrong.detail}; with float={other.float_class} it is not")
@@ -39,12 +39,12 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     if isinstance(verdict, Refuted):
         return _refuted(rule, seed, verdict)
     if not tried:  # nothing that a match could be was found
-        return _verdict(rule, "untestable", unfit(rule, seed) or str(tried))
+        return _verdict(rule, "untestable", misfit_reason(rule, seed) or str(tried))
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
         return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
-    return _verdict(rule, "proved", verdict.proof.said)
+    return _verdict(rule, "proved", verdict.proof.summary)
 
 
 def counterexample(rule: Rule, seed: int, found: Differs | Refuted) -> Counterexample | None:
@@ -55,8 +55,8 @@ def counterexample(rule: Rule, seed: int, found: Differs | Refuted) -> Counterex
         known.append(found.instance)
     verdict = prove(rule, BRIEF) if isinstance(found, Differs) else found
     if isinstance(verdict, Refuted):
-        known.append(given(rule, verdict.names, seed))
-    return smallest(rule, seed, [one for one in known if one is not None])
+        known.append(instance_of_names(rule, verdict.names, seed))
+    return smallest_counterexample(rule, seed, [one for one in known if one is not None])
 
 
 def told(rule: Rule, seed: int, found: Differs | Refuted) -> str:
@@ -74,7 +74,7 @@ def _refuted(rule: Rule, seed: int, found: Differs | Refuted) -> RuleVerdict:
 
 def entirely(verdict: Proved) -> bool:
     """Is the rule proved at all ranks and sizes, and whatever is counted in it?"""
-    return verdict.whole and not verdict.bound and HARMLESS.issuperset(verdict.scope.assumes)
+    return verdict.is_complete and not verdict.bound and HARMLESS.issuperset(verdict.scope.assumes)
 
 
 def _verdict(rule: Rule, decision: Decision, detail: str) -> RuleVerdict:

@@ -27,7 +27,7 @@ from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.fallback import Fallback
 
 if TYPE_CHECKING:
-    from superopt.ir import graph as g
+    from superopt.ir import graph as ir_graph
 
 Sizes = Sequence[tuple[str, int]]
 KIND = "fallback"
@@ -62,7 +62,7 @@ class Kept:
     path: Path
     threads: int
     interface: entries.Interface
-    graph: Callable[[], g.Graph]
+    graph: Callable[[], ir_graph.Graph]
     found: Fallback | None = field(default=None)
 
     def find(self, sizes: Sizes) -> Fallback | None:

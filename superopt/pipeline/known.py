@@ -16,7 +16,7 @@ from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.library import RULES_FORMAT, RuleReport
 from superopt.rules import stated
 from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.stated import digest, floats, proof, proof_key, tier, unproved
+from superopt.rules.stated import rules_digest, library_float_classes, find_proof, proof_key, tier, unproved_reasons
 
 AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; without it there are none
 
@@ -24,15 +24,15 @@ AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; without it there are n
 def described(rule: Rule, own: bool = False) -> RuleDiagram:
     """The rule drawn, with its proofs, or why it has none. own: of the user's, which is of no tier
     where no proof is known."""
-    found = proof(rule)
+    found = find_proof(rule)
     key = proof_key(rule)
     return rule_diagram(
         rule,
         "" if own and found is None else tier(rule),
         None if found is None else _proof(found),
         axiom_proofs().get(key),
-        "" if found else unproved().get(key, ""),
-        floats().get(key, ("", None)),
+        "" if found else unproved_reasons().get(key, ""),
+        library_float_classes().get(key, ("", None)),
     )
 
 
@@ -44,7 +44,7 @@ def report(library: Sequence[Rule], own: Sequence[Rule], part: str) -> RuleRepor
         for n, r in enumerate(every)
         if part in r.name or part in _file(r)
     ]
-    return RuleReport(RULES_FORMAT, part, len(every), digest(every), versions(), tuple(some))
+    return RuleReport(RULES_FORMAT, part, len(every), rules_digest(every), versions(), tuple(some))
 
 
 def counted(rules: Iterable[Rule]) -> tuple[RuleCount, ...]:
@@ -69,7 +69,7 @@ def _file(rule: Rule) -> str:
 
 
 def _proof(p: stated.Proof) -> Proof:
-    return Proof(p.scope, p.assumes, p.readable, p.obligations, p.queries, p.ms, p.mutants)
+    return Proof(p.scope, p.assumes, p.readable_conditions, p.obligations, p.queries, p.ms, p.mutants)
 
 
 @lru_cache(maxsize=1)

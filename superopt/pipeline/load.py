@@ -9,9 +9,9 @@ from superopt import ort
 from superopt.errors import ModelError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.repair import repaired
+from superopt.onnx_io.repair import repair_model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import harmless, validate
+from superopt.onnx_io.validate import is_structurally_valid, validate
 
 LOAD_SECONDS = 60.0  # that onnxruntime may take to load a model that ONNX's checker refuses
 
@@ -30,11 +30,11 @@ def load_model(source: Source) -> Loaded:
     Nodes that superopt does not understand are carried through. Raises ModelError for a model that
     neither ONNX's checker nor onnxruntime accepts, or whose data is damaged.
     """
-    fixed, notes = repaired(source)
+    fixed, notes = repair_model(source)
     try:
         validate(fixed)
     except ModelError as refused:
-        if not (harmless(fixed) and loads_in_onnxruntime(source)):
+        if not (is_structurally_valid(fixed) and loads_in_onnxruntime(source)):
             raise
         said = f"onnxruntime loads it, though it is not a valid ONNX model: {refused.why}"
         notes = (said, *notes)

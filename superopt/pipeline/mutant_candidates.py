@@ -22,12 +22,12 @@ from superopt.generate.image_families import borders, strided
 from superopt.generate.partial import Partial
 from superopt.generate.pattern import holes
 from superopt.ir.op import InferError
-from superopt.partial.cells import TooMany
-from superopt.partial.generalise import pair_of
-from superopt.partial.pairs import HOW, corrected
-from superopt.partial.sizes import Sized, sides
-from superopt.partial.symbolic import NoFormula, Parts, parts
-from superopt.partial.terms import parsed
+from superopt.partial.cells import TooManyCells
+from superopt.partial.generalise import pair_from_sizes
+from superopt.partial.pairs import CORRECTION_KINDS, corrected_rule
+from superopt.partial.sizes import SizedPair, sides_at
+from superopt.partial.symbolic import NoFormula, SymbolicRegions, symbolic_regions
+from superopt.partial.terms import parse_formula
 from superopt.pipeline.program_mutants import with_weights
 from superopt.rules.rule import Rule
 from superopt.rules.term import App, Binary, Formula, Lit, Part, walk
@@ -85,8 +85,8 @@ class Candidate:
     the program and of the rule's other side, estimates in microseconds at each of PRICED."""
 
     pair: Rule
-    some: tuple[Sized, ...]
-    found: Parts
+    some: tuple[SizedPair, ...]
+    found: SymbolicRegions
     how: str
     rule: Rule
     us: tuple[tuple[float, float], ...]
@@ -148,17 +148,17 @@ def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candid
     """All of them, either way; none of programs that cost nothing. Raises Dropped."""
     try:
         some = _sized(p, sizes)
-        found = parts(some, SOME)
+        found = symbolic_regions(some, SOME)
         if not found.equal:
             raise Dropped("equal nowhere at other sizes")
         out: list[Candidate] = []
         for turned in (False, True) if _turns(p) else (False,):
-            both = [replace(s, left=s.right, right=s.left) for s in some] if turned else some
-            pair = replace(pair_of(name, both), where=_where(pair_of(name, both), found, sizes))
+            both = [replace(s, program=s.mutant, mutant=s.program) for s in some] if turned else some
+            pair = replace(pair_from_sizes(name, both), where=_where(pair_from_sizes(name, both), found, sizes))
             out += _candidates(pair, found, both, costs)
     except NoFormula:
         raise Dropped("no formula of the sizes") from None
-    except TooMany:
+    except TooManyCells:
         raise Dropped("too many break points") from None
     return out
 
@@ -177,7 +177,7 @@ def _dims(p: Partial, sizes: Sizes) -> list[dims.Dims]:
         return [(1 if n == 1 else "c", "c") for n in own]
 
 
-def _sized(p: Partial, sizes: Sizes) -> list[Sized]:
+def _sized(p: Partial, sizes: Sizes) -> list[SizedPair]:
     """The pair at several sizes. Raises Dropped where it does not fit."""
     some = _dims(p, sizes)
     names = [d for d in COUNTS if any(d in two for two in some)]
@@ -192,16 +192,16 @@ def _sized(p: Partial, sizes: Sizes) -> list[Sized]:
             raise Dropped(UNFIT) from None
         if left.type != right.type:
             raise Dropped(UNFIT)
-        out.append(Sized(own, left, right))
+        out.append(SizedPair(own, left, right))
     return out
 
 
-def _where(pair: Rule, found: Parts, sizes: Sizes) -> tuple[Formula, ...]:
+def _where(pair: Rule, found: SymbolicRegions, sizes: Sizes) -> tuple[Formula, ...]:
     """What sizes have in common, where anything hangs on it."""
     ends = (f for part in (*found.equal, *found.different) for r in part for f in (r.begin, r.end))
-    formulas = map(parsed, dict.fromkeys((*found.shape, *ends)))
+    formulas = map(parse_formula, dict.fromkeys((*found.shape, *ends)))
     every = chain.from_iterable(map(walk, (*pair.lhs, *pair.rhs, *formulas)))
-    return tuple(map(parsed, sizes.where)) if any(map(_in_parts, every)) else ()
+    return tuple(map(parse_formula, sizes.where)) if any(map(_in_parts, every)) else ()
 
 
 def _in_parts(part: Part) -> bool:
@@ -216,11 +216,11 @@ def _in_parts(part: Part) -> bool:
 
 
 def _candidates(
-    pair: Rule, found: Parts, some: Sequence[Sized], costs: Costs
+    pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair], costs: Costs
 ) -> Iterator[Candidate]:
     rules = {"equal": replace(pair, float_class="E2")}
     if found.different:
-        made = {how: corrected(how, pair, found, some) for how in HOW}
+        made = {how: corrected_rule(how, pair, found, some) for how in CORRECTION_KINDS}
         rules = {how: r for how, r in made.items() if r is not None}
     for how, rule in rules.items() or (("", pair),):
         us = prices(rule, some[0].sizes, costs)
@@ -231,6 +231,6 @@ def _candidates(
 def prices(rule: Rule, names: Mapping[str, int], costs: Costs) -> tuple[tuple[float, float], ...]:
     """Of both sides, at each of PRICED that fits; none of programs that cost nothing. names: of the
     rule's sizes."""
-    both = [sides(rule, {n: at[n] for n in names}) for at in PRICED]
+    both = [sides_at(rule, {n: at[n] for n in names}) for at in PRICED]
     told = (tuple(costs.of_graph(with_weights(s)) for s in x) for x in both if x is not None)
     return tuple((before, after) for before, after in told if before > 0)

@@ -25,10 +25,10 @@ from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.onnx_io.atomic import new_files
-from superopt.partial.cells import TooMany
-from superopt.partial.pairs import PartialRule, of_some
-from superopt.partial.symbolic import NoFormula, Part, show
+from superopt.onnx_io.atomic import atomic_files
+from superopt.partial.cells import TooManyCells
+from superopt.partial.pairs import PartialRule, partial_rule_at
+from superopt.partial.symbolic import NoFormula, SymbolicBox, format_symbolic_box
 from superopt.pipeline.entries import own_contents
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.mutant_candidates import (
@@ -129,7 +129,7 @@ def _family(
     kept = [line for line in lines if "dropped" not in line]
     pairs = {line["pair"]: line for line in kept}  # other terms of the same sizes are one
     fixed = [r for line in pairs.values() for r in line["corrected"]]
-    with new_files() as create:
+    with atomic_files() as create:
         for suffix, content in (
             ("pairs", "".join(f"{p}\n" for p in pairs)),
             ("corrected.rules", "".join(f"{r}\n" for r in fixed)),
@@ -201,30 +201,30 @@ def _one(make: Callable[[], Candidate], costs: Costs) -> dict[str, Any]:
     """What is said of a pair, as plain data; or why it is dropped."""
     try:
         found = make()
-        made = of_some(found.pair, found.some, LIMITS)
+        made = partial_rule_at(found.pair, found.some, LIMITS)
     except Dropped as e:
         return {"dropped": str(e)}
     except NoFormula:
         return {"dropped": "no formula of the sizes"}
-    except TooMany:
+    except TooManyCells:
         return {"dropped": "too many break points"}
-    if not made.proved:
+    if not made.is_proved:
         return {"dropped": "not all boxes are proved"}
     return _plain(made, found, costs)
 
 
 def _plain(made: PartialRule, found: Candidate, costs: Costs) -> dict[str, Any]:
-    def told(parts: tuple[Part, ...]) -> list[str]:
-        return [show(p) for p in parts]
+    def told(parts: tuple[SymbolicBox, ...]) -> list[str]:
+        return [format_symbolic_box(p) for p in parts]
 
-    fixed = [c.rule for c in made.corrected if c.proved]
+    fixed = [c.rule for c in made.corrections if c.is_proved]
     us = [prices(r, found.some[0].sizes, costs) for r in fixed]
     return {
         "pair": str(made.pair),
         "shape": list(made.parts.shape),
         "equal": told(made.parts.equal),
         "different": told(made.parts.different),
-        "exact": all(r.exact for _, r in made.parts.seen),
+        "exact": all(r.is_exact for _, r in made.parts.sampled_regions),
         "proofs": [str(v) for _, v in made.claims if isinstance(v, Proved)],
         "corrected": [str(r) for r in fixed],
         "us": us,

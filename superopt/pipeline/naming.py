@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.text import show_node
 from superopt.report.data import Reason
 
@@ -20,25 +20,25 @@ DEPTH = 3  # how far the text of a rewrite goes down
 class Names:
     """Names of values: the model's, else the operator and a number."""
 
-    def __init__(self, given: Mapping[g.Value, str]) -> None:
+    def __init__(self, given: Mapping[graph.Value, str]) -> None:
         self._given = given
-        self._made: dict[g.Value, str] = {}
+        self._made: dict[graph.Value, str] = {}
 
-    def __getitem__(self, v: g.Value) -> str:
+    def __getitem__(self, v: graph.Value) -> str:
         if v in self._given:
             return self._given[v]
         if v not in self._made:
-            p = g.producer(v)
+            p = graph.producer(v)
             kind = "weight" if p is None else p.op.title.lower()
             self._made[v] = f"{kind}_{len(self._made)}"
         return self._made[v]
 
-    def text(self, v: g.Value, depth: int = DEPTH) -> str:
+    def text(self, v: graph.Value, depth: int = DEPTH) -> str:
         """`v` as a term, `depth` operators deep."""
-        p = g.producer(v)
+        p = graph.producer(v)
         if p is None or depth == 0:
             return self[v]
-        suffix = f"[{v.index}]" if isinstance(v, g.Item) else ""
+        suffix = f"[{v.index}]" if isinstance(v, graph.Item) else ""
         return show_node(p, _Inner(self, depth - 1)) + suffix  # type: ignore[arg-type]
 
 
@@ -49,5 +49,5 @@ class _Inner:
         self._names = names
         self._depth = depth
 
-    def __getitem__(self, v: g.Value) -> str:
+    def __getitem__(self, v: graph.Value) -> str:
         return self._names.text(v, self._depth)

@@ -11,8 +11,8 @@ import numpy as np
 from superopt.pipeline.outputs import Spec, outputs
 
 if TYPE_CHECKING:
-    from superopt.ir import graph as g
-    from superopt.plan.image import Code
+    from superopt.ir import graph
+    from superopt.plan.image import LoadedProgram
     from superopt.plan.segments import Segment
 
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
@@ -35,7 +35,7 @@ class Native:
     """A segment as machine code. specs: shapes and element types of its outputs, new: gives arrays
     of these; found: gives the segment; whole: where it is all that there is."""
 
-    code: Code
+    code: LoadedProgram
     specs: tuple[Spec, ...]
     found: Callable[[], Segment]
     whole: Whole | None = None
@@ -48,7 +48,7 @@ class Native:
     def segment(self) -> Segment:
         return self.found()
 
-    def run(self, env: MutableMapping[g.Value, Any], code: Run | None = None) -> None:
+    def run(self, env: MutableMapping[graph.Value, Any], code: Run | None = None) -> None:
         """code: in place of its own."""
         segment = self.segment
         out = self.new()

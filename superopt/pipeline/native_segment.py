@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from superopt.errors import ModelError
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.ports import checked_windows, dtype_of, shape_at
-from superopt.plan.execute import code
+from superopt.plan.execute import load_program
 from superopt.plan.segments import Segment
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def native(c: Compiler, s: Segment, sizes: Mapping[str, int], alone: bool) -> Na
     specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
     constants = c.packed.get(made.identity()) if c.packed else None
     try:
-        release = c.model.source.release
-        ready = code(made, c.machine, c.threads, c.folder, constants, release)
+        release = c.model.source.release_pages
+        ready = load_program(made, c.machine, c.threads, c.folder, constants, release)
     except MemoryError as e:
-        needs = made.constant_bytes + made.memory + c.threads * made.workspace
+        needs = made.constant_bytes + made.memory_bytes + c.threads * made.workspace_bytes
         at = ", ".join(f"{k}={n}" for k, n in sizes.items())
         why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
         raise out_of_memory(c.model.source.label, why, at) from None
@@ -39,7 +39,7 @@ def _whole(c: Compiler, s: Segment) -> Whole | None:
     graph = c.model.graph
     if not set(graph.outputs) <= set(s.outputs):
         return None
-    takes = tuple(graph.inputs.index(v) for v in s.inputs if isinstance(v, g.Input))
+    takes = tuple(graph.inputs.index(v) for v in s.inputs if isinstance(v, ir_graph.Input))
     gives = (s.outputs.index(v) for v in graph.outputs)
     return Whole(takes, dict(zip(c.names(), gives, strict=True)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.pipeline.arrays import symbolic
 from superopt.plan.segments import Segment
 from superopt.report import words
@@ -40,7 +40,7 @@ def _notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
     if any(not s.native for s in parts):
         yield from c.original.mode.notes
     if (found := amplified(parts)) and any(s.native for s in parts):
-        first = c.model.names.get(g.item(found[0], 0), "")
+        first = c.model.names.get(graph.result(found[0], 0), "")
         yield (
             f"{words.count(len(found), 'quantization')}, first {found[0].op.name} {first}, of what "
             "kernels compute: where they round otherwise than onnxruntime by 1e-7, a value may "
@@ -48,9 +48,9 @@ def _notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def amplified(parts: Iterable[Segment]) -> list[g.Node]:
+def amplified(parts: Iterable[Segment]) -> list[graph.Node]:
     """The nodes that quantize what kernels compute, or what depends on it."""
-    reached: set[g.Value] = set()
+    reached: set[graph.Value] = set()
     out = []
     for s in parts:
         for n in s.nodes:
@@ -58,11 +58,11 @@ def amplified(parts: Iterable[Segment]) -> list[g.Node]:
             if depends and n.op.name in QUANTIZERS:
                 out.append(n)
             if depends or (s.native and _rounds(n)):
-                reached |= set(g.results(n))
+                reached |= set(graph.results(n))
     return out
 
 
-def _rounds(n: g.Node) -> bool:
+def _rounds(n: graph.Node) -> bool:
     """True if a kernel may give other floats than onnxruntime's."""
     return any(t.dtype is not None and t.dtype.is_float for t in n.types) and n.op.name not in MOVES
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
-from superopt.kernels.gpu_device import by_dlpack, emptied, on, on_device, tensor, wait
+from superopt.kernels.gpu_device import from_dlpack, empty_cache, use_gpu, is_gpu_tensor, to_device, synchronize
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_last import Last, Sizes, sorted_sizes
@@ -27,7 +27,7 @@ from superopt.pipeline.recent import Recent
 
 if TYPE_CHECKING:
     from superopt.cost.store import Store
-    from superopt.ir import graph as g
+    from superopt.ir import graph
     from superopt.kernels.option import Option
     from superopt.kernels.problem import Problem
     from superopt.onnx_io.model import Model
@@ -94,7 +94,7 @@ class OnGpu:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """No other thread calls it, and its GPU is this thread's."""
-        with self.lock, on(self.number):
+        with self.lock, use_gpu(self.number):
             yield
 
     def __repr__(self) -> str:
@@ -113,14 +113,14 @@ class OnGpu:
         has that one wait for it."""
         last, there = self._last, self.device
         given = None if last is None else last.again(feeds)
-        with self.lock, on(self.number):
+        with self.lock, use_gpu(self.number):
             made: Variant | Ready | None = None
             if last is not None and given is not None:
                 made = self.variants.get(last.sizes) or self.found.get(last.sizes)
             if made is None or given is None:
                 given = self.given(feeds)
                 fed = [x for p, x in zip(self.ports, given, strict=True) if p.name in feeds]
-                there = self.device if fed and all(map(on_device, fed)) else ""
+                there = self.device if fed and all(map(is_gpu_tensor, fed)) else ""
                 sizes = self.sizes(given)
                 if (out := self._rarely(sizes, given, there)) is not None:
                     return out
@@ -147,7 +147,7 @@ class OnGpu:
             self.found[key] = made
             return None
         out = self.rare.run(self.compiler, key, given)
-        return out if out is None or not there else {n: tensor(x, there) for n, x in out.items()}
+        return out if out is None or not there else {n: to_device(x, there) for n, x in out.items()}
 
     def buffers(self, shapes: Mapping[str, int] | None = None) -> dict[str, Any]:
         """The memory from which kernels read inputs, as tensors of torch on the device, by name.
@@ -166,7 +166,7 @@ class OnGpu:
     def _there(self, made: Variant | Ready, given: Sequence[Any]) -> None:
         """Raises UsageError for tensors of another GPU than the kernels'."""
         for p, x in zip(self.ports, given, strict=True):
-            if on_device(x) and made.number is not None and x.get_device() != made.number:
+            if is_gpu_tensor(x) and made.number is not None and x.get_device() != made.number:
                 raise UsageError(
                     f"input {p.name!r} is on cuda:{x.get_device()}",
                     f"the model was compiled for cuda:{made.number}", "move it there",
@@ -176,13 +176,13 @@ class OnGpu:
         """A run with these inputs, on the device already, as a call that waits for the outputs."""
         held = dict(feeds)
         if self.device == "cuda":  # in the interpreter arrays are as good
-            with on(self.number):
-                held = {n: tensor(x, self.device) for n, x in feeds.items()}
+            with use_gpu(self.number):
+                held = {n: to_device(x, self.device) for n, x in feeds.items()}
 
         def run() -> object:
             out = self.run(held)
-            with on(self.number):
-                wait(self.device)
+            with use_gpu(self.number):
+                synchronize(self.device)
             return out
 
         return run
@@ -210,8 +210,8 @@ class OnGpu:
                 raise UsageError(
                     f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
                 )
-            x = by_dlpack(feeds[p.name])
-            if on_device(x):
+            x = from_dlpack(feeds[p.name])
+            if is_gpu_tensor(x):
                 shape, kind = x.shape, name_of(x.dtype)
                 fits = p.shape is None or len(p.shape) == len(shape)
                 if kind != name_of(p.dtype) or not fits:
@@ -228,7 +228,7 @@ class OnGpu:
         """The model's own value for an input, on the device from the first call on."""
         if name not in self.defaults:
             own = self.compiler.default(name)
-            self.defaults[name] = tensor(own, self.device) if self.device == "cuda" else own
+            self.defaults[name] = to_device(own, self.device) if self.device == "cuda" else own
         return self.defaults[name]
 
     def sizes(self, given: Sequence[Any]) -> Mapping[str, int]:
@@ -270,14 +270,14 @@ class OnGpu:
     def _used(self, key: Sizes, made: Variant | Ready) -> None:
         """Those of other sizes go where all are too large."""
         for old in self.recent.used(key, made.bytes):
-            wait(self.device)  # it may be at work still
+            synchronize(self.device)  # it may be at work still
             self.variants.pop(old, None)
             self.found.pop(old, None)
             self.rare.gone(old)
 
     def _gone(self) -> None:
         """All that was compiled or found."""
-        wait(self.device)  # for what is at work still
+        synchronize(self.device)  # for what is at work still
         for some in (self.variants, self.found, self.recent.held):
             some.clear()
 
@@ -299,14 +299,14 @@ class OnGpu:
 
     def _compiled(self, sizes: Mapping[str, int], how: Mapping[str, str]) -> Variant:
         compiler = self.compiler  # which first needs torch, that GPUs are chosen by from here on
-        with on(self.number):
+        with use_gpu(self.number):
             try:
                 return compiler.compiled(sizes, how)
             except OutOfMemory:
                 if not self.variants and not self.found:
                     raise
                 self._gone()
-            emptied(self.device)
+            empty_cache(self.device)
             return compiler.compiled(sizes, how)
 
     @property
@@ -325,7 +325,7 @@ class OnGpu:
         """The precision of products of float32, as Triton has it."""
         return self.compiler.dots
 
-    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[g.Node, str]]:
+    def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
         """The nodes that run in onnxruntime, and why. Raises UsageError for other sizes than those
         of the model."""
         checked_sizes(self.ports, sizes)
@@ -353,7 +353,7 @@ class OnGpu:
         checked_sizes(self.ports, sizes)
         seconds("budget", budget)
         made = self.variant(sizes)
-        with on(self.number):
+        with use_gpu(self.number):
             report = self.compiler.tune(made, store, budget, most, seen, stop)
         with self.alone():
             # What was kept was made with the options before.

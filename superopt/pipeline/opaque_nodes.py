@@ -13,11 +13,11 @@ import numpy as np
 from superopt import ort
 from superopt.check.regions import opaque_nodes
 from superopt.errors import ModelError
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.node_model import node_model
-from superopt.onnx_io.source import Source, read
+from superopt.onnx_io.source import Source, read_model
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, DType, to_numpy
 from superopt.te.expr import TensorType
@@ -36,7 +36,7 @@ class OpaqueNodes:
 
     source: Source
 
-    def __call__(self, n: g.Node, operands: list[np.ndarray | None]) -> list[np.ndarray]:
+    def __call__(self, n: graph.Node, operands: list[np.ndarray | None]) -> list[np.ndarray]:
         """The results of `n` as arrays of `Reals(F64)`.
 
         Tried in this order: the tensor expression that the node has for operands of these sizes;
@@ -61,11 +61,11 @@ class OpaqueNodes:
         return found
 
     def _by_expression(
-        self, n: g.Node, rounded: list[np.ndarray | None], operands: list[np.ndarray | None]
+        self, n: graph.Node, rounded: list[np.ndarray | None], operands: list[np.ndarray | None]
     ) -> list[np.ndarray] | None:
         try:
             data, feeds = node_model(self.source, n, rounded)
-            model = import_model(read(data))
+            model = import_model(read_model(data))
             if opaque_nodes(model.graph):
                 return None
             exact = {name: operands[int(name[1:])] for name in feeds}
@@ -77,7 +77,7 @@ class OpaqueNodes:
         return _in_order(n, dict(zip(names, found, strict=True)))
 
     def _in_onnxruntime(
-        self, n: g.Node, operands: list[np.ndarray | None]
+        self, n: graph.Node, operands: list[np.ndarray | None]
     ) -> list[np.ndarray] | None:
         if ort.available() is None:
             return None
@@ -99,7 +99,7 @@ def _as_type(array: np.ndarray | None, dtype: DType | None) -> np.ndarray | None
     return array.astype(to_numpy(dtype))
 
 
-def _in_order(n: g.Node, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+def _in_order(n: graph.Node, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
     """One array of `Reals(F64)` for each result of `n`, empty for a result without a name; None
     where an element type is not the one that the node has."""
     found: list[np.ndarray] = []
@@ -107,7 +107,7 @@ def _in_order(n: g.Node, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | No
         assert t.dtype is not None
         array = arrays.get(f"y{k}")
         if array is None:
-            array = np.zeros((0,) * len(t.shape or ()), DOUBLES.store(t.dtype))
+            array = np.zeros((0,) * len(t.shape or ()), DOUBLES.storage_dtype(t.dtype))
         try:
             found.append(DOUBLES.load(array, TensorType(t.dtype, array.shape)))
         except TypeError:

@@ -15,10 +15,10 @@ from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
 from superopt.cost.store import Store, Target, Times
 from superopt.errors import CheckFailed, OutOfTime
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source, read
+from superopt.onnx_io.source import Source, read_model
 from superopt.onnx_io.write import copy_unchanged, write_model
 from superopt.pipeline.admit import Admitted, admitted
 from superopt.pipeline.blame import ProvedButOff, blame, lossy_step
@@ -40,7 +40,7 @@ from superopt.report.data import Event, WorstStep
 from superopt.report.words import count
 from superopt.rules.rule import Rule
 from superopt.search.backtrack import Limits, StopReason
-from superopt.search.decisions import log, replay
+from superopt.search.decisions import decisions_json, replay
 from superopt.search.move import Refusals
 from superopt.search.run import Outcome, Variant, improve
 
@@ -136,7 +136,7 @@ class _Job:
             allowed = admitted(request, model.opset, notes.append)
             outcome, found = self.checked(original, costs, refusals, allowed.rules, notes.append)
             passed += found
-            if outcome.stop is StopReason.SECONDS and not outcome.seen:
+            if outcome.stop is StopReason.SECONDS and not outcome.visited:
                 notes.append(
                     f"the budget of {request.budget:g} s was too short to search: of it"
                     f" {SEARCH_PART:.0%} is for reading, running and pricing the model, which took"
@@ -359,7 +359,7 @@ class _Job:
         """The certificate of a candidate, or why there is none."""
         try:
             steps, rules = best.variant.steps, self.request.rules
-            return certificate(self.model, read(best.path), steps, rules)
+            return certificate(self.model, read_model(best.path), steps, rules)
         except CheckFailed as e:
             return f"{e.what}: {e.why}"
 
@@ -383,16 +383,16 @@ def save(done: Done, path: Path) -> Certificate | None:
         copy_unchanged(done.source, path)
         return None
     assert done.winner.certificate is not None
-    made = read(done.winner.path)
+    made = read_model(done.winner.path)
     if not made.has_external_data:
         copy_unchanged(made, path)
         return done.winner.certificate
-    folded = fold(done.winner.variant.graph)
-    write_model(export_model(done.model, folded.graph), path, like=done.source)
-    return replace(done.winner.certificate, optimized=read(path).sha256)
+    folded = fold_constants(done.winner.variant.graph)
+    write_model(export_model(done.model, folded.graph), path, original=done.source)
+    return replace(done.winner.certificate, optimized=read_model(path).sha256)
 
 
 def decisions(done: Done) -> str:
     """The log of what was decided, for `replay`; without rounds when nothing changed."""
     steps = done.winner.variant.steps if done.winner else ()
-    return log(steps, done.request.rules, done.source.sha256)
+    return decisions_json(steps, done.request.rules, done.source.sha256)

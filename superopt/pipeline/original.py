@@ -14,7 +14,7 @@ from superopt.check.inputs import KINDS, Feeds, feeds
 from superopt.check.numeric import Keep, Reference, Unrunnable, reference
 from superopt.check.regions import Regions, cut, drawn, opaque_nodes
 from superopt.errors import OutOfTime, UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.write import copy_unchanged
@@ -93,7 +93,7 @@ class Original:
         keep = releasing(self.model.source)
         try:
             if s.got is None or self.file is None:
-                born = sorted(set(self.model.born))
+                born = sorted(set(self.model.size_producers))
                 return reference(
                     self.regions, s.feed, drawn(self.regions, s.feed, born, self.seed), None, keep
                 )
@@ -116,10 +116,10 @@ def releasing(source: Source) -> Keep:
         backings.append(source.raw.backing)
     read = 0
 
-    def keep(v: g.Value, array: np.ndarray) -> None:
+    def keep(v: ir_graph.Value, array: np.ndarray) -> None:
         nonlocal read
-        n = g.producer(v)
-        read += sum(i.nbytes for i in (n.inputs if n else ()) if isinstance(i, g.Constant))
+        n = ir_graph.producer(v)
+        read += sum(i.nbytes for i in (n.inputs if n else ()) if isinstance(i, ir_graph.Constant))
         if read > RELEASE_BYTES:
             read = 0
             for b in backings:
@@ -129,12 +129,12 @@ def releasing(source: Source) -> Keep:
 
 
 def free_values(
-    regions: Regions, graph: g.Graph, ports: Mapping[g.Value, str], got: Got, feed: Feeds
+    regions: Regions, graph: ir_graph.Graph, ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds
 ) -> dict[str, np.ndarray]:
     """What the opaque nodes of `graph` gave in a run, by the names of the regions' inputs."""
     found: dict[str, np.ndarray] = {}
     for n in opaque_nodes(graph):
-        for i, v in zip(regions.free[n.attr("payload")], g.results(n), strict=True):
+        for i, v in zip(regions.free[n.attr("payload")], ir_graph.results(n), strict=True):
             array = value(ports, got, feed, v)
             if array is not None:
                 found[i.name] = array
@@ -175,7 +175,7 @@ def _prepare(
     if request.stop():
         note("it was stopped before anything was searched")
         return Original(model, regions, session, path, "", None, (), sizes, 0.0, request.seed)
-    wanted = [v for n in opaque_nodes(model.graph) for v in g.results(n)]
+    wanted = [v for n in opaque_nodes(model.graph) for v in ir_graph.results(n)]
     wanted += [p.value for p in regions.places]
     file = watched(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
     own = file is not None and file.path == path
@@ -238,7 +238,7 @@ class _Probe:
             note("running the original takes long: it was checked on one set of inputs")
             return
         self.sizes = first.feed.sizes
-        if self.model.sizes:
+        if self.model.size_bindings:
             yield from self._elsewhere(self.sizes, note)
         for kind in KINDS[1:]:
             if self.request.stop():
@@ -254,7 +254,7 @@ class _Probe:
     ) -> tuple[Feeds, Got | None]:
         defaults = {
             i.name: v.const_value.numpy()
-            for i, v in self.model.overridable.items()
+            for i, v in self.model.input_defaults.items()
             if v.const_value is not None
         }
         feed = Feeds("given", {**defaults, **arrays}, sizes)
@@ -284,7 +284,7 @@ class _Probe:
             why = self.why
             if self.empty is not None:
                 empty = empty or Set(*self.empty, True)
-            if not self.model.sizes:
+            if not self.model.size_bindings:
                 break
         if empty is not None:
             return empty

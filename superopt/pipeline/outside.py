@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import Port, around, declared, inferred, scalars
-from superopt.onnx_io.repair import repaired
+from superopt.onnx_io.outside import Port, opaque_model, with_output_types, with_inferred_output_types, scalar_outputs
+from superopt.onnx_io.repair import repair_model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import inlined, told
-from superopt.onnx_io.undeclared import undeclared
-from superopt.onnx_io.validate import harmless, validate
+from superopt.onnx_io.told import inline_functions, decompose_contrib_ops
+from superopt.onnx_io.undeclared import drop_initializer_inputs
+from superopt.onnx_io.validate import is_structurally_valid, validate
 from superopt.ort.values import element_of
 from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 
@@ -39,15 +39,15 @@ class Readable:
 
 def readable(source: Source, threads: int) -> Readable:
     """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
-    fixed, _ = repaired(source)
-    own = told(fixed)
+    fixed, _ = repair_model(source)
+    own = decompose_contrib_ops(fixed)
     for some in (own, fixed) if own is not None else (fixed,):
         try:
             validate(some)
             return Readable(_flat(some), source)
         except ModelError as e:
             error = e
-        for other in (undeclared(some), inferred(some)):
+        for other in (drop_initializer_inputs(some), with_inferred_output_types(some)):
             if other is not None and _valid(other) is not None:
                 return Readable(_flat(other), source)
     found = outside(source, threads)
@@ -63,25 +63,25 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
     for it, and what runs it. None where onnxruntime does not, either. It is loaded in another
     process first, which it may crash."""
     held = file_or_bytes(source)
-    fixed, _ = repaired(source)
-    if held is None or not harmless(fixed) or not loads_in_onnxruntime(source, threads):
+    fixed, _ = repair_model(source)
+    if held is None or not is_structurally_valid(fixed) or not loads_in_onnxruntime(source, threads):
         return None
     try:
         session = ort.session(held, threads)
         if not all(_is_tensor(p.type) for p in (*session.inputs, *session.outputs)):
             return fixed, None
         inputs, outputs = _ports(session, source)
-        full = _valid(declared(source, outputs))
+        full = _valid(with_output_types(source, outputs))
         if full is not None:
             return full, None
-        return replace(around("model", inputs, outputs), label=source.label), session
+        return replace(opaque_model("model", inputs, outputs), label=source.label), session
     except (ModelError, UsageError, ValueError):  # ValueError: of what is no tensor
         return None
 
 
 def _flat(source: Source) -> Source:
     """Without local functions, where it can be."""
-    flat = inlined(source)
+    flat = inline_functions(source)
     return source if flat is None or _valid(flat) is None else flat
 
 
@@ -100,11 +100,11 @@ def _is_tensor(type_text: str) -> bool:
 def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
     """Of inputs and of outputs. Where the model tells no shape, onnxruntime says that there are no
     axes: that there are none is known then where onnx's own inference says so."""
-    graph = source.skeleton.message.graph
+    graph = source.skeleton.shared_proto.graph
     ports = (*graph.input, *graph.output)
     told = {v.name for v in ports if v.type.tensor_type.HasField("shape")}
     if any(not p.shape and p.name not in told for p in session.outputs):
-        told |= scalars(source)
+        told |= scalar_outputs(source)
     both = (session.inputs, session.outputs)
     return [
         [(p.name, element_of(p.type), p.shape if p.shape or p.name in told else None) for p in some]

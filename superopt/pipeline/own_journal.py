@@ -17,7 +17,7 @@ from typing import Any
 
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal, OtherRun
-from superopt.partial.sizes import names_of
+from superopt.partial.sizes import size_names
 from superopt.pipeline.program_mutants import is_term
 from superopt.report.words import count
 from superopt.rules.rule import Rule, parse_rules
@@ -126,4 +126,4 @@ def _dropped(x: Any) -> bool:
 
 def _of_channels(text: str) -> bool:
     """Of channels, and of a number of pictures."""
-    return all(map(NAME.fullmatch, names_of(rule_of(text))))
+    return all(map(NAME.fullmatch, size_names(rule_of(text))))

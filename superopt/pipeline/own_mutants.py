@@ -30,13 +30,13 @@ from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels import cache as files
-from superopt.onnx_io.atomic import new_files
+from superopt.onnx_io.atomic import atomic_files
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
-from superopt.partial.program import Program, channels
-from superopt.partial.sizes import sides
+from superopt.partial.program import Program, free_channels
+from superopt.partial.sizes import sides_at
 from superopt.pipeline import entries
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.entries import own_contents
@@ -52,9 +52,9 @@ from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event
 from superopt.report.mutation import MutantCount, Mutation
 from superopt.report.words import count, otherwise
-from superopt.rules.exactness import classed
+from superopt.rules.exactness import with_computed_class
 from superopt.rules.rule import Rule
-from superopt.rules.stated import learn
+from superopt.rules.stated import record_proof
 from superopt.rules.trial import try_rule
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
@@ -179,7 +179,7 @@ class _Found:
 
 
 def _found(
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     costs: Costs,
     journal: Journal,
     progress: Callable[[Event], None],
@@ -272,8 +272,8 @@ def _proved(text: str) -> Line:
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
     if entirely(replace(verdict, bound=None)):
-        learn(rule, verdict.proof)  # so that it is not proved again before it is applied
-    return {"corrected": str(classed(rule)), "proof": str(verdict)}
+        record_proof(rule, verdict.proof)  # so that it is not proved again before it is applied
+    return {"corrected": str(with_computed_class(rule)), "proof": str(verdict)}
 
 
 def _faster(some: Sequence[tuple[Window | Program, list[Line]]], costs: Costs) -> Iterator[Line]:
@@ -291,9 +291,9 @@ def _best(lines: Sequence[Line], own: dict[str, int], costs: Costs) -> list[Line
     """Of a program at these sizes. To measure takes most of the time, so those that should cost
     least are priced first, and the others as far as it takes to see that they cost more."""
     rough = Costs(costs.sizes, by_roofline(1), costs.fused)
-    told: list[tuple[float, int, g.Graph, g.Graph]] = []
+    told: list[tuple[float, int, ir_graph.Graph, ir_graph.Graph]] = []
     for n, line in enumerate(lines):
-        both = sides(rule_of(line["corrected"]), own)
+        both = sides_at(rule_of(line["corrected"]), own)
         if both is not None:
             before, after = map(with_weights, both)
             told.append((rough.of_graph(after), n, before, after))
@@ -309,7 +309,7 @@ def _best(lines: Sequence[Line], own: dict[str, int], costs: Costs) -> list[Line
 def _sizes(p: Window | Program) -> dict[str, int]:
     """What the names of its sizes are in the model."""
     if isinstance(p, Program):
-        return {name: n for n, name in channels(p).items()}
+        return {name: n for n, name in free_channels(p).items()}
     return p.own()
 
 
@@ -318,7 +318,7 @@ def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
     for n, line in enumerate(lines):
         pair, fixed = (_renamed(line[k], f"{name}-{n}") for k in ("pair", "corrected"))
         named.append({**line, "pair": str(pair), "corrected": str(fixed)})
-    with new_files() as create:
+    with atomic_files() as create:
         for suffix, content in (
             ("pairs", "".join(f"{x['pair']}\n" for x in named)),
             ("corrected.rules", "".join(f"{x['corrected']}\n" for x in named)),

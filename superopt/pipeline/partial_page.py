@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from superopt.partial.cells import TooMany
-from superopt.partial.claims import conditions
-from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, proved_parts
-from superopt.partial.regions import Regions, regions
-from superopt.partial.sizes import at, names_of, some
-from superopt.partial.split import SPLIT, split
-from superopt.partial.symbolic import parts as formulas
-from superopt.partial.symbolic import show
+from superopt.partial.cells import TooManyCells
+from superopt.partial.claims import box_conditions
+from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, prove_parts
+from superopt.partial.regions import Regions, find_regions
+from superopt.partial.sizes import pair_at, size_names, sample_sizes
+from superopt.partial.split import SPLIT, split_pairs
+from superopt.partial.symbolic import symbolic_regions as formulas
+from superopt.partial.symbolic import format_symbolic_box
 from superopt.report.diagram import InParts
 from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
-from superopt.rules.readable import together
+from superopt.rules.readable import merge_conditions
 from superopt.rules.rule import Rule, show_side
 from superopt.rules.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
@@ -33,31 +33,31 @@ def page(name: str, own: Sequence[Rule] = ()) -> PartialPage | None:
 
 def _page(made: PartialRule) -> PartialPage:
     pair, parts = made.pair, made.parts
-    sizes, seen = parts.seen[0]
+    sizes, seen = parts.sampled_regions[0]
     equal = [
-        Proof(show(box), isinstance(v, Proved), str(v))
+        Proof(format_symbolic_box(box), isinstance(v, Proved), str(v))
         for box, (_, v) in zip(parts.equal, made.claims, strict=True)
     ]
     corrections = [
         Correction(
-            c.how, _sides(c.rule), _proof(c.rule, c.verdict), tuple(_proof(*p) for p in c.parts)
+            c.kind, _sides(c.rule), _proof(c.rule, c.verdict), tuple(_proof(*p) for p in c.lemmas)
         )
-        for c in made.corrected
+        for c in made.corrections
     ]
     return PartialPage(
         pair.name, ", ".join(map(str, pair.params)), show_side(pair.lhs), show_side(pair.rhs),
         ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
-        tuple(show(b) for b in parts.different), _needs(made), dict(sizes), seen.share,
+        tuple(format_symbolic_box(b) for b in parts.different), _needs(made), dict(sizes), seen.equal_share,
         _picture(seen),
-        tuple(corrections), all(r.exact for _, r in parts.seen),
+        tuple(corrections), all(r.is_exact for _, r in parts.sampled_regions),
     )  # fmt: skip
 
 
 def _needs(made: PartialRule) -> tuple[str, ...]:
     """Of the sizes, for the boxes to be there, and for the proofs that they are equal."""
-    of_boxes = map(shown, conditions(made.parts))
+    of_boxes = map(shown, box_conditions(made.parts))
     of_proofs = (c for _, v in made.claims if isinstance(v, Proved) for c in v.derived)
-    return together((*of_boxes, *of_proofs), least=1)
+    return merge_conditions((*of_boxes, *of_proofs), min_value=1)
 
 
 def in_parts(
@@ -67,49 +67,49 @@ def in_parts(
     where a pair of one's own has another program, or where it is right is not proved. where: gives
     the rule's sizes where it was applied, at which the picture is drawn; else it is at small ones.
     """
-    pairs = {**({p.name: p for p in load_pairs()} if rule.made else {}), **own}
+    pairs = {**({p.name: p for p in load_pairs()} if rule.is_from_pair else {}), **own}
     base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
     if is_split and base in pairs:
-        pairs = {p.name: p for p in split(pairs[base])}
+        pairs = {p.name: p for p in split_pairs(pairs[base])}
     pair = pairs.get(rule.name) or pairs.get(rule.name.rpartition("-")[0])
     if pair is None:
         return None
     given = base in own or pair.name in own
     if given and show_side(pair.lhs) != show_side(rule.lhs):
         return None
-    found = proved_parts(pair) if given else formulas(some(pair))
+    found = prove_parts(pair) if given else formulas(sample_sizes(pair))
     if found is None:
         return None
-    sizes, seen = _seen(pair, where()) or found.seen[0]
+    sizes, seen = _seen(pair, where()) or found.sampled_regions[0]
     how = "equal" if not found.different else SPLIT if is_split else "recomputed"
     if pair.name != rule.name:
         how = rule.name.rpartition("-")[2]
     return InParts(
         rule.name, how, found.shape,
-        tuple(map(show, found.equal)), tuple(map(show, found.different)),
-        tuple(sizes.items()), seen.share, _picture(seen),
+        tuple(map(format_symbolic_box, found.equal)), tuple(map(format_symbolic_box, found.different)),
+        tuple(sizes.items()), seen.equal_share, _picture(seen),
     )  # fmt: skip
 
 
 def _seen(pair: Rule, where: Mapping[str, int]) -> tuple[Mapping[str, int], Regions] | None:
     """Where the pair is right at these sizes; None where they are not all of its, do not fit, or
     the boxes are too many."""
-    names = names_of(pair)
-    made = at(pair, {n: where[n] for n in names}) if where.keys() >= set(names) else None
+    names = size_names(pair)
+    made = pair_at(pair, {n: where[n] for n in names}) if where.keys() >= set(names) else None
     try:
-        return None if made is None else (made.sizes, regions(made.left, made.right))
-    except TooMany:
+        return None if made is None else (made.sizes, find_regions(made.program, made.mutant))
+    except TooManyCells:
         return None
 
 
 def _sides(r: Rule) -> str:
-    where = ", ".join(together(map(shown, r.where), least=1))
+    where = ", ".join(merge_conditions(map(shown, r.where), min_value=1))
     return f"{show_side(r.lhs)} => {show_side(r.rhs)}{where and f' where {where}'}"
 
 
 def _proof(r: Rule, v: Verdict) -> Proof:
     if isinstance(v, Proved):
-        v = replace(v, derived=together(v.derived, least=1))
+        v = replace(v, derived=merge_conditions(v.derived, min_value=1))
     return Proof(r.name, isinstance(v, Proved), str(v))
 
 

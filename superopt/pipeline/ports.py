@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from superopt.errors import ModelError, UsageError
-from superopt.ir import graph as g
-from superopt.ir.evaluate import bound_sizes
+from superopt.ir import graph as ir_graph
+from superopt.ir.evaluate import infer_sizes
 from superopt.onnx_io.model import Model
 from superopt.pipeline.arrays import Port
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.domain import Reals
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
 
 
-def port(i: g.Input, optional: bool) -> Port:
+def port(i: ir_graph.Input, optional: bool) -> Port:
     """An input, as people see it. optional: has the model a value for it?"""
     t = i.type
     dtype = None if t.dtype is None else dtype_of(t)
@@ -27,12 +27,12 @@ def port(i: g.Input, optional: bool) -> Port:
 
 def shape_at(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     assert t.shape is not None
-    return tuple(ix.evaluate(d, dict(sizes)) for d in t.shape)
+    return tuple(index.evaluate(d, dict(sizes)) for d in t.shape)
 
 
-def checked_windows(model: Model, nodes: Iterable[g.Node], sizes: Mapping[str, int]) -> None:
+def checked_windows(model: Model, nodes: Iterable[ir_graph.Node], sizes: Mapping[str, int]) -> None:
     """Raises ModelError where a value of these nodes would have a side of less than nothing."""
-    for v in (v for n in nodes for v in g.results(n) if v.type.shape is not None):
+    for v in (v for n in nodes for v in ir_graph.results(n) if v.type.shape is not None):
         if min(shape := shape_at(v.type, sizes), default=0) < 0:
             raise ModelError(
                 f"{model.source.label}: {model.names.get(v, 'a value')} has shape {list(shape)}",
@@ -45,12 +45,12 @@ def dtype_of(t: TensorType) -> np.dtype:
     return np.dtype(to_numpy(t.dtype))
 
 
-def given_sizes(graph: g.Graph, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+def given_sizes(graph: ir_graph.Graph, arrays: Sequence[np.ndarray]) -> dict[str, int]:
     """The symbolic sizes that these inputs have; raises UsageError where shapes do not fit."""
     given = dict(zip(graph.inputs, arrays, strict=True))
     if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
         return {}
     try:
-        return bound_sizes(given, Reals())
+        return infer_sizes(given, Reals())
     except ValueError as e:
         raise UsageError("the inputs do not fit", str(e), "give other shapes") from None

@@ -12,17 +12,17 @@ import numpy as np
 
 from superopt.cost.machine import machine
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.kernels import work
 from superopt.kernels.calls import Call, Loop
-from superopt.kernels.peak import SIZES, Peak, peak
+from superopt.kernels.peak import BUFFER_BYTES, CpuPeak, measure_cpu_peak
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Branch, Foreign, Native, Step
 from superopt.plan.build import Program
-from superopt.plan.execute import Timed, timed
-from superopt.plan.origins import named
-from superopt.plan.segments import graph_of
+from superopt.plan.execute import TimedProgram, time_calls
+from superopt.plan.origins import inherit_names
+from superopt.plan.segments import segment_graph
 from superopt.report import words
 from superopt.report.profile import Part, Profile
 from superopt.te.dtype import F64
@@ -38,7 +38,7 @@ class _Lane:
     """A step of the model, and the seconds of its calls in each run."""
 
     step: Step
-    clock: Timed | None
+    clock: TimedProgram | None
     seconds: list[np.ndarray] = field(default_factory=list)
 
     def run(self, env: Arrays) -> None:
@@ -83,7 +83,7 @@ def _profile(
         return _of_branch(exe, first, arrays, seconds, stop)
     with exe.lock:
         lanes = [
-            _Lane(s, timed(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)
+            _Lane(s, time_calls(s.code, exe.machine, exe.folder) if isinstance(s, Native) else None)
             for s in exe.variant(sizes)
         ]
         end, runs = time.monotonic() + seconds, 0
@@ -123,58 +123,58 @@ def _of_branch(
     )
 
 
-def _peak(exe: Executable) -> Peak:
+def _peak(exe: Executable) -> CpuPeak:
     try:
-        return peak(exe.machine, exe.threads)
+        return measure_cpu_peak(exe.machine, exe.threads)
     except MemoryError:
-        needs = exe.threads * SIZES[-1]
+        needs = exe.threads * BUFFER_BYTES[-1]
         raise UsageError(
             "no memory to measure what this machine can do", f"that takes {needs} bytes",
             "give the process more memory, or use fewer threads",
         ) from None  # fmt: skip
 
 
-def _parts(exe: Executable, lane: _Lane, most: Peak) -> list[Part]:
+def _parts(exe: Executable, lane: _Lane, most: CpuPeak) -> list[Part]:
     median = np.median(np.stack(lane.seconds), axis=0)
     if not isinstance(lane.step, Native):
         step = lane.step
-        nodes = step.segment.nodes if isinstance(step, Foreign) else g.nodes(step.graph())
-        name = exe.model.names.get(g.item(nodes[-1], 0), "") if nodes else ""
+        nodes = step.segment.nodes if isinstance(step, Foreign) else graph.nodes(step.graph())
+        name = exe.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
         ops = tuple(n.op.title for n in nodes)
         return [Part(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0.0, 0.0)]
     return _kernels(exe, lane.step, median, most)
 
 
-def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> list[Part]:
+def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -> list[Part]:
     program = step.code.program
-    come = program.origins
+    come = program.provenance
     assert come is not None
-    names = named(graph_of(step.segment), come.graph, exe.model.names)
+    names = inherit_names(segment_graph(step.segment), come.graph, exe.model.names)
     # Of a table some rows are read, and of all of a model's constants those that are lie somewhere.
-    problems = [program.problems[key] for key in program.solved if key]
-    held = sum(work.moved(p.tensor, p.constants)[0] for p in problems)
+    problems = [program.problems[key] for key in program.call_problems if key]
+    held = sum(work.count_bytes(p.tensor, p.constants)[0] for p in problems)
     out = []
-    for n, key in enumerate(program.solved):
+    for n, key in enumerate(program.call_problems):
         if not key:
-            part = _loop if n in program.bodies else _scatter
+            part = _loop if n in program.loop_bodies else _scatter
             out.append(part(program, n, float(median[n]), most))
             continue
-        result = program.results[n]
-        nodes = come.of(result)
-        value = come.value(result)
+        result = program.call_results[n]
+        nodes = come.nodes_of(result)
+        value = come.value_of(result)
         how = str(program.options[key])
-        first = n + 1 < len(program.results) and program.results[n + 1] is result
+        first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
         t = program.problems[key].tensor
         count, fixed, other = 0, 0, 0
         if not first:  # what prepares the next call does nothing that is asked for
-            count = work.operations(t)
-            fixed, other = work.moved(t, program.problems[key].constants)
+            count = work.count_operations(t)
+            fixed, other = work.count_bytes(t, program.problems[key].constants)
         rate = most.flops / 2 if t.dtype == F64 else most.flops
         arithmetic = count / rate
         memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
         if first:  # a call that reads nothing writes zeros around its result
             call = program.calls[n]
-            border = isinstance(call, Call) and len(call.given) == 1
+            border = isinstance(call, Call) and len(call.arguments) == 1
             how += ": its border" if border else ": its first step"
         shown = tuple(x.op.title for x in nodes) or (result.name,)
         name = "" if value is None else names.get(value, "")
@@ -187,31 +187,31 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: Peak) -> l
     return out
 
 
-def _loop(program: Program, n: int, seconds: float, most: Peak) -> Part:
+def _loop(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
     """Call number n of a program, which is a loop: the work of all its steps. The bytes are those
     of what the kernels of a step read and write, which stays in a cache."""
-    loop, bodies = program.calls[n], program.bodies[n]
+    loop, bodies = program.calls[n], program.loop_bodies[n]
     assert isinstance(loop, Loop)
     count, moved, arithmetic = 0, 0, 0.0
     ops: dict[str, None] = {}
     for body in bodies:
-        for key, result in zip(body.solved, body.results, strict=True):
+        for key, result in zip(body.call_problems, body.call_results, strict=True):
             p = body.problems[key]
-            own = loop.steps * work.operations(p.tensor)
+            own = loop.steps * work.count_operations(p.tensor)
             count += own
             arithmetic += own / (most.flops / 2 if p.tensor.dtype == F64 else most.flops)
-            moved += loop.steps * sum(work.moved(p.tensor, p.constants))
-            if body.origins is not None:
-                ops |= dict.fromkeys(x.op.name for x in body.origins.of(result))
+            moved += loop.steps * sum(work.count_bytes(p.tensor, p.constants))
+            if body.provenance is not None:
+                ops |= dict.fromkeys(x.op.name for x in body.provenance.nodes_of(result))
     kernels = sum(len(body.calls) for body in bodies)
     lanes = "" if len(bodies) == 1 else f" in {len(bodies)} lanes"
     how = f"loop of {words.count(loop.steps, 'step')}{lanes}: {words.count(kernels, 'kernel')}"
-    shown = str(program.results[n].type)
+    shown = str(program.call_results[n].type)
     memory = moved / most.bandwidth(moved // loop.steps)
     return Part("", tuple(ops), shown, how, seconds, count, moved, arithmetic, memory)
 
 
-def _scatter(program: Program, n: int, seconds: float, most: Peak) -> Part:
+def _scatter(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
     """Call number n of a program, which is a scatter: all of its buffers are read or written."""
     call = program.calls[n]
     assert isinstance(call, Call)
@@ -219,5 +219,5 @@ def _scatter(program: Program, n: int, seconds: float, most: Peak) -> Part:
     sizes = [[d for d in t.shape if isinstance(d, int)] for t in buffers]
     widths = (max(t.dtype.bits // 8, 1) for t in buffers)
     moved = sum(prod(shape) * width for shape, width in zip(sizes, widths, strict=True))
-    shown, memory = str(program.results[n].type), moved / most.bandwidth(moved)
+    shown, memory = str(program.call_results[n].type), moved / most.bandwidth(moved)
     return Part("", ("Scatter",), shown, "scatter", seconds, 0, moved, 0.0, memory)

@@ -17,20 +17,20 @@ import numpy as np
 from superopt.cost.fusion import compiled_away
 from superopt.cost.model import Costs, by_roofline
 from superopt.generate.journal import Journal
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import InferError
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
-from superopt.partial.cells import TooMany
+from superopt.partial.cells import TooManyCells
 from superopt.partial.correct import NoCorrection
-from superopt.partial.enumerate import Hit, Term, hits, made_again
-from superopt.partial.generalise import inputs, pair_of, rule_of
-from superopt.partial.operators import OPERATORS, picture
-from superopt.partial.pairs import HOW, correction
-from superopt.partial.program import Program, at_channels, small, windows
-from superopt.partial.regions import regions
-from superopt.partial.restrict import shape_of
-from superopt.partial.sizes import Sized
+from superopt.partial.enumerate import Hit, Candidate, find_hits, instantiate
+from superopt.partial.generalise import graph_inputs, pair_from_sizes, rule_from_sizes
+from superopt.partial.operators import OPERATORS, is_activation_name
+from superopt.partial.pairs import CORRECTION_KINDS, corrected_value
+from superopt.partial.program import Program, at_channel_choices, small_program, convolutions
+from superopt.partial.regions import find_regions
+from superopt.partial.restrict import static_shape
+from superopt.partial.sizes import SizedPair
 from superopt.partial.symbolic import NoFormula
 from superopt.pipeline.subprograms import BIASED
 from superopt.pipeline.windows import LEAST, Line, said
@@ -49,17 +49,17 @@ def enumerated(
     """What is said of each mutant of a program that may be faster, and is right somewhere; None
     where it was time to stop."""
     try:
-        little = small(p)
+        little = small_program(p)
     except InferError:
         return []
     key = f"hits of {most} {little.key}"
     if key not in journal.known:
-        found = hits(little, most, stop=stop)
+        found = find_hits(little, most, stop=stop)
         if stop():
             return None
         journal.add(key, json.dumps([[_plain(h.term), h.share] for h in found]))
     some = [Hit(_read(t), share) for t, share in json.loads(journal.known[key])]
-    programs = at_channels(p)
+    programs = at_channel_choices(p)
     out = []
     for h in _cheap(p, some):
         if stop():
@@ -68,20 +68,20 @@ def enumerated(
     return out
 
 
-def _plain(t: Term) -> list[Any]:
+def _plain(t: Candidate) -> list[Any]:
     return [t.name, t.operator, [_plain(o) for o in t.operands]]
 
 
-def _read(plain: Any) -> Term:
+def _read(plain: Any) -> Candidate:
     name, operator, operands = plain
-    return Term(name, operator, tuple(map(_read, operands)))
+    return Candidate(name, operator, tuple(map(_read, operands)))
 
 
 def is_term(plain: Any) -> bool:
     """Is it the text of a term?"""
     match plain:
         case [str(), int(n), list(operands)]:
-            arity = len(OPERATORS[n].kinds) if 0 <= n < len(OPERATORS) else 0
+            arity = len(OPERATORS[n].weight_operands) if 0 <= n < len(OPERATORS) else 0
             fine = -1 <= n < len(OPERATORS) and len(operands) == arity
             return fine and all(map(is_term, operands))
     return False
@@ -90,14 +90,14 @@ def is_term(plain: Any) -> bool:
 def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
     """Those that are no dearer than the program by much, the cheapest first."""
     costs = Costs({}, by_roofline(1), compiled_away)
-    program = p.whole
+    program = p.joined_output
     limit = DEARER * costs.of_graph(with_weights([program]))
     priced: list[tuple[float, int]] = []
     seen = {program}
     for n, h in enumerate(some):
-        if len(windows(p)) == 1 and set(_names(h.term)) <= MOVED:
+        if len(convolutions(p)) == 1 and set(_names(h.term)) <= MOVED:
             continue
-        made = made_again(h.term, p)
+        made = instantiate(h.term, p)
         if made is None or made.type != program.type or made in seen:
             continue
         seen.add(made)
@@ -107,20 +107,20 @@ def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
     return [some[n] for _, n in sorted(priced)[:LOOKED_AT]]
 
 
-def with_weights(values: Sequence[g.Value]) -> g.Graph:
+def with_weights(values: Sequence[graph.Value]) -> graph.Graph:
     """The graph of some values, with weights that are known, as they are in models."""
-    given = inputs(*values)
-    known: dict[g.Value, g.Value] = {
-        i: _unknown(i.name, shape_of(i)) for i in given if not picture(i.name)
+    given = graph_inputs(*values)
+    known: dict[graph.Value, graph.Value] = {
+        i: _unknown(i.name, static_shape(i)) for i in given if not is_activation_name(i.name)
     }
-    whole = replace_all(g.Graph((), tuple(values)), known)
-    return g.Graph(tuple(i for i in given if i not in known), whole.outputs)
+    whole = replace_all(graph.Graph((), tuple(values)), known)
+    return graph.Graph(tuple(i for i in given if i not in known), whole.outputs)
 
 
 @lru_cache(maxsize=256)
-def _unknown(name: str, shape: tuple[int, ...]) -> g.Constant:
+def _unknown(name: str, shape: tuple[int, ...]) -> graph.Constant:
     """A constant of any numbers."""
-    return g.constant(
+    return graph.constant(
         type=TensorType(F32, shape),
         key=("any", name, shape),
         load=lambda: np.ones(shape, np.float32),
@@ -128,36 +128,36 @@ def _unknown(name: str, shape: tuple[int, ...]) -> g.Constant:
     )
 
 
-def _about(t: Term, programs: Sequence[tuple[dict[str, int], Program]]) -> list[Line]:
+def _about(t: Candidate, programs: Sequence[tuple[dict[str, int], Program]]) -> list[Line]:
     """What is said of a mutant, with each of its corrections; nothing of one that is hardly
     right."""
-    made = [made_again(t, p) for _, p in programs]
-    wholes = [p.whole for _, p in programs]
+    made = [instantiate(t, p) for _, p in programs]
+    wholes = [p.joined_output for _, p in programs]
     both = [(a, b) for a, b in zip(wholes, made, strict=True) if b is not None]
     if len(both) < len(programs) or any(a.type != b.type for a, b in both):
         return [{"dropped": "other mutants at other channels"}]
     try:
-        found = [regions(*x) for x in both]
-    except (TooMany, InferError, ValueError):
+        found = [find_regions(*x) for x in both]
+    except (TooManyCells, InferError, ValueError):
         return [{"dropped": "too many break points"}]
-    if found[0].share < LEAST:
+    if found[0].equal_share < LEAST:
         return []
     at = [sizes for sizes, _ in programs]
-    some = [Sized(s, a, b) for s, (a, b) in zip(at, both, strict=True)]
+    some = [SizedPair(s, a, b) for s, (a, b) in zip(at, both, strict=True)]
     name = "-".join(_names(t))
     out = []
-    for how in HOW if found[0].different else HOW[:1]:  # the first leaves what is right as it is
+    for how in CORRECTION_KINDS if found[0].different else CORRECTION_KINDS[:1]:  # the first leaves what is right as it is
         try:
-            fixed = [correction(how, s, r) for s, r in zip(some, found, strict=True)]
+            fixed = [corrected_value(how, s, r) for s, r in zip(some, found, strict=True)]
             sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
-            rule = rule_of(name if how == HOW[0] else f"{name}-{how}", at, sides)
-            out.append(said(pair_of(name, some), rule, found[0]))
+            rule = rule_from_sizes(name if how == CORRECTION_KINDS[0] else f"{name}-{how}", at, sides)
+            out.append(said(pair_from_sizes(name, some), rule, found[0]))
         except (NoCorrection, NoFormula, InferError):
             continue
     return out or [{"dropped": "no correction along axes"}]
 
 
-def _names(t: Term) -> list[str]:
+def _names(t: Candidate) -> list[str]:
     """The operators of a term, those of weights before those of pictures."""
     if t.operator < 0:
         return []
@@ -165,30 +165,30 @@ def _names(t: Term) -> list[str]:
     return [*(n for o in t.operands for n in _names(o)), own]
 
 
-def _sides(p: Program, made: g.Value) -> tuple[tuple[g.Value, ...], tuple[g.Value, ...]]:
+def _sides(p: Program, made: graph.Value) -> tuple[tuple[graph.Value, ...], tuple[graph.Value, ...]]:
     """Both sides of a rule: the results as the program has them, with their biases; and the mutant,
     taken apart."""
-    left = p.outs
-    sizes = [shape_of(v)[1] for v in p.outs] if p.bias else []
-    biases = [g.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]
+    left = p.outputs
+    sizes = [static_shape(v)[1] for v in p.outputs] if p.has_bias else []
+    biases = [graph.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]
     if biases:
         left = tuple(_biased(v, b) for v, b in zip(left, biases, strict=True))
     apart = p.axis != 1 and len(biases) > 1
     if biases and not apart:
-        one = biases[0] if len(biases) == 1 else g.node(OPS["Concat"], biases, axis=0)
+        one = biases[0] if len(biases) == 1 else graph.node(OPS["Concat"], biases, axis=0)
         made = _biased(made, one)
     if len(left) == 1:
         return left, (made,)
-    split = tuple(shape_of(v)[p.axis] for v in p.outs)
-    each = g.results(g.node(OPS["Split"], [made], axis=p.axis, split=split))
+    split = tuple(static_shape(v)[p.axis] for v in p.outputs)
+    each = graph.results(graph.node(OPS["Split"], [made], axis=p.axis, split=split))
     if apart:
         each = tuple(_biased(v, b) for v, b in zip(each, biases, strict=True))
     return left, each
 
 
-def _biased(v: g.Value, b: g.Value) -> g.Value:
-    n = g.producer(v)
+def _biased(v: graph.Value, b: graph.Value) -> graph.Value:
+    n = graph.producer(v)
     if n is not None and n.op.name in BIASED:
-        return g.node(n.op, [*n.inputs, b], **dict(n.attrs))
-    around = (1, shape_of(b)[0], *(1 for _ in shape_of(v)[2:]))
-    return g.node(OPS["Add"], [v, g.node(OPS["Reshape"], [b], shape=around)])
+        return graph.node(n.op, [*n.inputs, b], **dict(n.attrs))
+    around = (1, static_shape(b)[0], *(1 for _ in static_shape(v)[2:]))
+    return graph.node(OPS["Add"], [v, graph.node(OPS["Reshape"], [b], shape=around)])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels.engine import Machine
 from superopt.kernels.option import Option
 from superopt.pipeline.allowed import Allowed
-from superopt.plan.build import Program, program
-from superopt.plan.link import linked
-from superopt.plan.looped import looped
-from superopt.plan.segments import Segment, graph_of
-from superopt.plan.simplify import simplified
+from superopt.plan.build import Program, plan_program
+from superopt.plan.link import link_program
+from superopt.plan.looped import lower_loops
+from superopt.plan.segments import Segment, segment_graph
+from superopt.plan.simplify import simplify_graph
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class Simple:
     """A segment with loops in place of what is no expression; and, where it has none, as it was
     simplified, by the outputs that operators outside of it decide by."""
 
-    looped: g.Graph
-    simplified: dict[tuple[int, ...], g.Graph] = field(default_factory=dict)
+    looped: ir_graph.Graph
+    simplified: dict[tuple[int, ...], ir_graph.Graph] = field(default_factory=dict)
 
 
 def program_of(
@@ -40,18 +40,18 @@ def program_of(
     Raises one of NO_KERNEL where an operator has no kernel.
     """
 
-    def plan(graph: g.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
+    def plan(graph: ir_graph.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
         tiles = allowed.tiles and not repeated  # steps are small
         given = None if graph is not simple.looped else simple.simplified.get(decided)
         if given is None:
-            given = simplified(graph, allowed.float_class, threads, decided=decided)
+            given = simplify_graph(graph, allowed.float_class, threads, sensitive_outputs=decided)
         if graph is simple.looped:
             simple.simplified[decided] = given
         on, partial = machine, allowed.partial
-        return program(given, sizes, on.width, chosen, tiles, on.unit, partial, on.registers)
+        return plan_program(given, sizes, on.width, chosen, tiles, on.multiply_bytes, partial, on.vector_registers)
 
     key = s.nodes, s.outputs
     if key not in known:
-        known[key] = Simple(looped(graph_of(s), threads))
+        known[key] = Simple(lower_loops(segment_graph(s), threads))
     simple = known[key]
-    return linked(simple.looped, plan, sizes, s.decided)
+    return link_program(simple.looped, plan, sizes, s.sensitive_outputs)

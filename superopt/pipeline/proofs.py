@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir import graph as g
-from superopt.ir.fold import fold
+from superopt.ir import graph as ir_graph
+from superopt.ir.fold import fold_constants
 from superopt.pipeline.chains import by_rules
 from superopt.report.data import OutputVerdict, Verdict
 from superopt.report.words import count
-from superopt.verifier.prove import ASSUMES, Limits
-from superopt.verifier.regions import compared
-from superopt.verifier.related import Relation, related
+from superopt.verifier.prove import ASSUMPTIONS, Limits
+from superopt.verifier.regions import compare_graphs
+from superopt.verifier.related import Relation, relate_constants
 from superopt.verifier.verdict import Proved, Unknown
 
 SECONDS = 20.0  # of one proof
 WORK = 200_000
 RELATING = 0.5  # of the time, at most, for what constants are computed of
 DEFINED = "where both are defined"
-CHAINED = (*ASSUMES, "constants that are computed are equal to a few units in the last place")
+CHAINED = (*ASSUMPTIONS, "constants that are computed are equal to a few units in the last place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Proofs:
 
 
 def by_definition(
-    one: g.Graph,
-    other: g.Graph,
+    one: ir_graph.Graph,
+    other: ir_graph.Graph,
     names: Sequence[str],
     seconds: float,
     seed: int,
@@ -83,11 +83,11 @@ def by_definition(
     """Each output by the operators' definitions, for so many seconds. `other` is over the inputs
     of `one`, see `interface.joined`."""
     end = time.monotonic() + seconds
-    a, b = (fold(graph).graph for graph in (one, other))
-    b, relations = related(a, b, RELATING * seconds)
+    a, b = (fold_constants(graph).graph for graph in (one, other))
+    b, relations = relate_constants(a, b, RELATING * seconds)
     left = max(end - time.monotonic(), 0.0)
     limits = Limits(seconds=min(SECONDS, seconds), work=WORK)
-    found = compared(a, b, limits, left, seed, stop)
+    found = compare_graphs(a, b, limits, left, seed, stop)
     outputs = [
         OutputVerdict(name, "unknown", v.reason)
         if isinstance(v, Unknown)
@@ -115,15 +115,15 @@ def _folded(relations: Sequence[Relation]) -> tuple[str, ...]:
 
 
 def with_chains(
-    one: g.Graph,
-    other: g.Graph,
+    one: ir_graph.Graph,
+    other: ir_graph.Graph,
     proof: Proofs,
     end: float,
     told: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> Proofs:
     """With the outputs that a chain of proved rules makes one of the other, until `end`."""
-    graphs = [fold(graph).graph for graph in (one, other)]
+    graphs = [fold_constants(graph).graph for graph in (one, other)]
     outputs = list(proof.outputs)
     open_ = [k for k, o in enumerate(outputs) if o.decision != "proved"]
     for n, k in enumerate(open_):

@@ -20,13 +20,13 @@ import numpy as np
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import store_file
 from superopt.kernels import cache as files
-from superopt.kernels.engine import VERSION, Machine
-from superopt.kernels.enter import places
+from superopt.kernels.engine import LLVMLITE_VERSION, Machine
+from superopt.kernels.enter import object_offsets
 from superopt.pipeline import constant_files, entries
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.native import Native, Whole
-from superopt.plan.constants import POOL, Constants
-from superopt.plan.image import Image, aligned, ready
+from superopt.plan.constants import CONSTANT_POOL, PackedConstants
+from superopt.plan.image import ProgramImage, aligned_zeros, load_image
 
 if TYPE_CHECKING:
     from superopt.plan.build import Program
@@ -51,7 +51,7 @@ class Options:
         on, may = self.machine, self.allowed
         about = (
             entries.FORMAT, digest, self.threads, may.float_class, may.partial, on.cpu, on.features,
-            on.width, VERSION, np.__version__, sys.version, places(), entries.own_files(),
+            on.width, LLVMLITE_VERSION, np.__version__, sys.version, object_offsets(), entries.own_files(),
             entries.state_of(store_file(self.store)),
         )  # fmt: skip
         return entries.sum_of(about)
@@ -71,12 +71,12 @@ class Kept:
         def parsed(about: dict[str, Any], texts: bytes) -> Native | None:
             ends = np.cumsum([0, *about["objects"]]).tolist()
             objects = tuple(texts[a:b] for a, b in pairwise(ends))
-            image = Image(objects, about["threads"], about["enters"], *about["bytes"])
-            constants = _constants(about["constants"], image.constants, texts[ends[-1] :])
+            image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
+            constants = _constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
             if constants is None:
                 return None
             both = cache(lambda: planned(about["options"]))
-            code = ready(image, constants, self.machine, lambda: both()[1])
+            code = load_image(image, constants, self.machine, lambda: both()[1])
             specs = tuple(
                 (tuple(shape), entries.dtype_named(name)) for shape, name in about["specs"]
             )
@@ -95,7 +95,7 @@ class Kept:
         key = entries.sum_of((self.key, SECONDS))
         files.write(entries.folder(), key, repr(seconds).encode(), SECONDS)
 
-    def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: Image) -> None:
+    def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: ProgramImage) -> None:
         """Write down a program that is a whole model."""
         held = made.code.constants
         large = [a for a in held.arrays if len(a) > INLINE_BYTES]
@@ -105,15 +105,15 @@ class Kept:
             "options": {key: str(o) for key, o in made.code.program.options.items()},
             "objects": [*map(len, image.objects)],
             "threads": image.threads,
-            "enters": image.enters,
-            "bytes": (image.constants, image.memory, image.workspace),
+            "enters": image.has_enter,
+            "bytes": (image.constant_bytes, image.memory_bytes, image.workspace_bytes),
             "specs": [(shape, dtype.name) for shape, dtype in made.specs],
             "takes": made.whole.takes,
             "gives": [*made.whole.gives.items()],
         }
         described, size = [], 0
         small: list[bytes] = []
-        for at, digest, a in zip(held.places, held.digests, held.arrays, strict=True):
+        for at, digest, a in zip(held.offsets, held.digests, held.arrays, strict=True):
             check = ""
             if len(a) > INLINE_BYTES:
                 check = constant_files.checksum(a)
@@ -129,20 +129,20 @@ class Kept:
         written(size + sum(map(len, texts)))
 
 
-def _constants(about: list[list[Any]], size: int, small: bytes) -> Constants | None:
+def _constants(about: list[list[Any]], size: int, small: bytes) -> PackedConstants | None:
     """A program's constants; None where one of them is not whole. size: of all of them."""
     arrays = []
-    inline = aligned(len(small))
+    inline = aligned_zeros(len(small))
     inline[:] = np.frombuffer(small, np.uint8)
     at = 0
     for _, digest, length, check in about:
         if check:
             found = constant_files.read(digest, length, check)
         else:
-            found = POOL.add(digest, inline[at : at + length])
+            found = CONSTANT_POOL.add(digest, inline[at : at + length])
             at += length
         if found is None:
             return None
         arrays.append(found)
     places, digests = (tuple(c[n] for c in about) for n in (0, 1))
-    return Constants(places, size, digests, tuple(arrays))
+    return PackedConstants(places, size, digests, tuple(arrays))

@@ -15,7 +15,7 @@ from superopt.pipeline.gpu_last import Sizes
 @cache
 def memory(number: int | None) -> int:
     """Bytes, of this GPU; None: where the interpreter's kernels run."""
-    return machine.memory() or UNKNOWN if number is None else gpu_driver.memory(number)
+    return machine.memory() or UNKNOWN if number is None else gpu_driver.device_memory_bytes(number)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
@@ -51,11 +51,11 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         )
         after = speedup = None
     kinds = _kinds(done.source.model.graph)
-    kinds_after = _kinds(read(winner.path).model.graph) if winner else kinds
+    kinds_after = _kinds(read_model(winner.path).model.graph) if winner else kinds
     o = done.outcome
     stats = SearchStats(
-        graphs_seen=o.seen,
-        graphs_per_second=o.seen / max(o.seconds, 1e-9),
+        graphs_seen=o.visited,
+        graphs_per_second=o.visited / max(o.seconds, 1e-9),
         seconds=o.seconds,
         stop_reason=o.stop.value,
         partitions=o.pieces,
@@ -70,7 +70,7 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
         nodes_before=kinds.total(),
         nodes_after=kinds_after.total(),
         operators=tuple((k, kinds[k], kinds_after[k]) for k in sorted(kinds | kinds_after)),
-        opaque=done.model.opaque,
+        opaque=done.model.opaque_reasons,
         cost_before_us=done.cost_before,
         cost_after_us=done.cost_after,
         latency_before=before,
@@ -124,10 +124,10 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
     rows: list[Rejected] = []
     for (rule, reason, detail), row in sorted(done.refusals.table.items()):
         if reason == "cost":
-            if rule in fired and row.least_us < 0:
+            if rule in fired and row.min_us < 0:
                 continue
-            said = "no gain" if row.least_us >= 0 else "a gain within noise"
-            detail = f"{said}: at best {row.least_us:+.2f} us by the cost model"
+            said = "no gain" if row.min_us >= 0 else "a gain within noise"
+            detail = f"{said}: at best {row.min_us:+.2f} us by the cost model"
         where = tuple(names[v] for v in row.values)
         rows.append(Rejected(rule, where, REASONS.get(reason, "condition"), detail, row.count))
     return tuple(rows)

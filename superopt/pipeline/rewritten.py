@@ -10,10 +10,10 @@ from pathlib import Path
 from superopt.cost import tuned
 from superopt.cost.store import Store
 from superopt.errors import SuperoptError
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import Source, read
+from superopt.onnx_io.source import Source, read_model
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
@@ -28,8 +28,8 @@ def rewritten(source: Source, log: str) -> Source:
     try:
         model = import_model(source)
         steps = replay(log, model.graph, load_library(), source.sha256)
-        made = export_model(model, fold(steps[-1].after).graph)
-        return replace(read(made), label=source.label)
+        made = export_model(model, fold_constants(steps[-1].after).graph)
+        return replace(read_model(made), label=source.label)
     except SuperoptError:  # of another version's rules
         return source
 

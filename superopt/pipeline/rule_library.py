@@ -47,7 +47,7 @@ def library_digest() -> str:
     """Of everything that the parsed rules depend on: their text and computed float classes, and
     the sources of the rule language, operators and expressions."""
     found = blake2b(digest_size=DIGEST_BYTES)
-    texts = [LIBRARY / name for name in (*shipped.files(), FLOATS)]
+    texts = [LIBRARY / name for name in (*shipped.library_files(), FLOATS)]
     folders = (LIBRARY.parent, *(Path(p) for part in (ops, ir, te) for p in part.__path__))
     sources = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     for path in (*texts, *sources):

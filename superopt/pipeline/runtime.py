@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt import ort
 from superopt.check.inputs import Feeds
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.exporter import ExportError, export_model
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.write import write_model
@@ -77,11 +77,11 @@ class Watched:
     """A file whose outputs hold more than the model's own: by which name each value comes out."""
 
     path: Path
-    ports: Mapping[g.Value, str]
+    ports: Mapping[ir_graph.Value, str]
 
 
 def watched(
-    model: Model, graph: g.Graph, wanted: Sequence[g.Value], path: Path, plain: Path
+    model: Model, graph: ir_graph.Graph, wanted: Sequence[ir_graph.Value], path: Path, plain: Path
 ) -> Watched | None:
     """A file of `graph` that gives all of `wanted`: `plain` where its outputs do, else one written
     to `path`. None where it cannot be written.
@@ -90,24 +90,24 @@ def watched(
     """
     names = [v.name or "" for v in model.source.model.graph.outputs]
     ports = dict(zip(graph.outputs, names, strict=True))
-    more = [v for v in dict.fromkeys(wanted) if g.producer(v) is not None and v not in ports]
+    more = [v for v in dict.fromkeys(wanted) if ir_graph.producer(v) is not None and v not in ports]
     more = [v for v in more if v.type.dtype is not None]
     if not more:
         return Watched(plain, ports)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_model(export_model(model, graph, extra=more), path, like=model.source)
+        write_model(export_model(model, graph, extra_outputs=more), path, original=model.source)
     except (ExportError, ValueError):
         return None
     return Watched(path, {**ports, **{v: f"extra{n}" for n, v in enumerate(more)}})
 
 
-def value(ports: Mapping[g.Value, str], got: Got, feed: Feeds, v: g.Value) -> np.ndarray | None:
+def value(ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds, v: ir_graph.Value) -> np.ndarray | None:
     """The array of `v` after a run; None where it is no tensor or did not come out."""
     match v:
-        case g.Input(name, _):
+        case ir_graph.Input(name, _):
             return feed.arrays.get(name)
-        case g.Constant():
+        case ir_graph.Constant():
             return v.load()
     found = got.get(ports.get(v, ""))
     return found if isinstance(found, np.ndarray) else None

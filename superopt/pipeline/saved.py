@@ -16,8 +16,8 @@ from superopt.errors import SuperoptError
 from superopt.kernels.option import Option
 from superopt.onnx_io import sections
 from superopt.onnx_io.mapped import Region
-from superopt.onnx_io.protos import tensors
-from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_size, stub_index
+from superopt.onnx_io.protos import stored_tensors
+from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_bytes, stub_index
 from superopt.onnx_io.source import Source
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.executable import Sizes, Steps
@@ -55,7 +55,7 @@ def saved_from(
     """What was compiled of a model."""
     found = [s.code for steps in variants.values() for s in natives(steps)]
     options = {key: o for c in found for key, o in c.program.options.items()}
-    constants = {c.program.identity(): c.constants.joined() for c in found}
+    constants = {c.program.identity(): c.constants.concatenate() for c in found}
     sizes = tuple(map(dict, variants))
     return Saved(source, threads, width, allowed, options, sizes, constants)
 
@@ -92,18 +92,18 @@ def write(s: Saved, path: Path) -> None:
             copy_blob(blob, file)
             file.write(bytes(-size % ALIGNED))
 
-    def held(array: np.ndarray) -> sections.Writer:
+    def held(array: np.ndarray) -> sections.SectionWriter:
         def put(file: BinaryIO) -> None:
             file.write(array.data)
 
         return put
 
-    sections.write(path, about, [graph, weights, *map(held, s.constants.values())])
+    sections.write_sections(path, about, [graph, weights, *map(held, s.constants.values())])
 
 
 def read(path: Path) -> Saved:
     """What `write` wrote. Raises UsageError where the file is none, or is damaged."""
-    about, found = sections.read(path)
+    about, found = sections.read_sections(path)
     try:
         graph, weights, *others = found
         places = [(int(at), int(size)) for at, size in about["weights"]]
@@ -113,7 +113,7 @@ def read(path: Path) -> Saved:
             max(int(about["threads"]), 1),
             int(about["width"]),
             Allowed(str(about["float_class"]), bool(about.get("partial", True))),
-            {str(k): Option.parsed(str(o)) for k, o in dict(about["schedules"]).items()},
+            {str(k): Option.parse(str(o)) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
             {
                 name: np.frombuffer(region.view(), np.uint8)
@@ -127,7 +127,7 @@ def read(path: Path) -> Saved:
     except SuperoptError:
         raise
     except Exception as e:  # of many kinds: whatever is no such description
-        raise sections.damaged(path, f"its description: {type(e).__name__}: {e}") from None
+        raise sections.damaged_file_error(path, f"its description: {type(e).__name__}: {e}") from None
 
 
 def _source(
@@ -139,8 +139,8 @@ def _source(
             raise ValueError(f"{size} bytes at {at} are beyond the weights")
         blobs.append(Region(weights.backing, weights.offset + at, size))
     skeleton = Skeleton(bytes(graph.view()), tuple(blobs))
-    for tensor, name, _ in tensors(skeleton.message):
+    for tensor, name, _ in stored_tensors(skeleton.shared_proto):
         index = stub_index(tensor)
-        if index is not None and expected_size(tensor) != blobs[index].size:
+        if index is not None and expected_bytes(tensor) != blobs[index].size:
             raise ValueError(f"{name} has {blobs[index].size} bytes")
     return Source(label, path, path.absolute().parent, None, skeleton, graph.size + weights.size)

@@ -25,11 +25,11 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
     `given` is keyed by the name in the file or by ours. Raises UsageError for an unknown name or a
     value below 1.
     """
-    ours = {**{name: name for name in model.sizes}, **dict(model.symbols)}
+    ours = {**{name: name for name in model.size_bindings}, **dict(model.symbols)}
     sizes: dict[str, int] = {}
     for name, value in given.items():
         if name not in ours:
-            known = [theirs for theirs, our in model.symbols.items() if our in model.sizes]
+            known = [theirs for theirs, our in model.symbols.items() if our in model.size_bindings]
             raise UsageError(
                 f"--shape {name}={value}: the model has no size {name}",
                 f"its symbolic sizes are {', '.join(sorted(known))}"
@@ -97,5 +97,5 @@ def others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 def text(model: Model, sizes: Mapping[str, int]) -> str:
     """Sizes as the user writes them: `batch=8,sequence=128`, by their names in the file."""
-    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.sizes}
+    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.size_bindings}
     return ",".join(f"{bound[our]}={n}" for our, n in sorted(sizes.items()) if our in bound)

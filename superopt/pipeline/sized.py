@@ -7,39 +7,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from superopt.errors import ModelError
-from superopt.onnx_io.decided import conditions, decided
+from superopt.onnx_io.decided import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.row_scatters import by_rows, row_scatters
+from superopt.onnx_io.row_scatters import row_scatters_to_scatter_nd, row_scatter_positions
 from superopt.onnx_io.source import Source
-from superopt.te import index as ix
+from superopt.te import index
 
 
 def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
     """sizes: by our names. None where the model makes no sense at them, and where some of its
     inputs' sizes are symbolic even then, as those of an input that is an output may be."""
     try:
-        out = by_rows(decided(import_model(_source(model, sizes))))
+        out = row_scatters_to_scatter_nd(fold_constant_ifs(import_model(_source(model, sizes))))
     except ModelError:
         return None
     some = (d for i in out.graph.inputs for d in i.type.shape or ())
-    return None if any(ix.symbols(d) for d in some) else out
+    return None if any(index.symbols(d) for d in some) else out
 
 
 def plainer(model: Model) -> bool:
     """Is it read as another, whatever its sizes are?"""
-    return bool(conditions(model) or row_scatters(model))
+    return bool(constant_conditions(model) or row_scatter_positions(model))
 
 
 def _source(model: Model, sizes: Mapping[str, int]) -> Source:
     source = model.source
-    proto = source.skeleton.proto()
+    proto = source.skeleton.new_proto()
     types = {i.name: i.type for i in model.graph.inputs}
     for given in proto.graph.input:
         t = types.get(given.name)
         if t is None or t.dtype is None or t.shape is None:
             continue
         for d, n in zip(given.type.tensor_type.shape.dim, t.shape, strict=True):
-            if ix.symbols(n) <= sizes.keys():
-                d.dim_value = ix.evaluate(n, dict(sizes))
-    return source.instead(proto)
+            if index.symbols(n) <= sizes.keys():
+                d.dim_value = index.evaluate(n, dict(sizes))
+    return source.with_proto(proto)

@@ -22,7 +22,7 @@ from superopt.check.compare import TOLERANCE, root_mean_square
 from superopt.check.inputs import Feeds
 from superopt.check.numeric import Unrunnable, values_at
 from superopt.check.special import special_feeds
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.model import Model
 from superopt.pipeline import shapes
 from superopt.pipeline.original import original_file
@@ -58,7 +58,7 @@ COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEq
 CHOICES = frozenset({"Where", "Max", "Min", "Clip"})
 
 
-def sensitivities(a: g.Graph, b: g.Graph) -> tuple[Sensitivity, ...]:
+def sensitivities(a: graph.Graph, b: graph.Graph) -> tuple[Sensitivity, ...]:
     """Of each output of two graphs over the same inputs; NONE where both have the same value."""
     return tuple(
         Sensitivity.NONE if x is y else _sensitivity(x, y)
@@ -66,19 +66,19 @@ def sensitivities(a: g.Graph, b: g.Graph) -> tuple[Sensitivity, ...]:
     )
 
 
-def _sensitivity(x: g.Value, y: g.Value) -> Sensitivity:
+def _sensitivity(x: graph.Value, y: graph.Value) -> Sensitivity:
     """The strongest among the nodes that only one of two values needs, and among the tests and
     comparisons whose answers such nodes read."""
-    both = [g.nodes([v]) for v in (x, y)]
+    both = [graph.nodes([v]) for v in (x, y)]
     shared = set(both[0]) & set(both[1])
-    answers: dict[g.Node, Sensitivity] = {}  # of boolean values
-    fixed: set[g.Value] = set()  # which have one value over real numbers, whatever the inputs
+    answers: dict[graph.Node, Sensitivity] = {}  # of boolean values
+    fixed: set[graph.Value] = set()  # which have one value over real numbers, whatever the inputs
     found = Sensitivity.NONE
     for n in dict.fromkeys((*both[0], *both[1])):
-        producers = [g.producer(v) for v in n.inputs if v is not None]
+        producers = [graph.producer(v) for v in n.inputs if v is not None]
         read = [answers.get(p, Sensitivity.NONE) for p in producers if p is not None]
         if _is_fixed(n, fixed):
-            fixed.update(g.results(n))
+            fixed.update(graph.results(n))
         level = max((_of_node(n, fixed), *read))
         if n.types[0].dtype == BOOL:
             answers[n] = level
@@ -87,7 +87,7 @@ def _sensitivity(x: g.Value, y: g.Value) -> Sensitivity:
     return found
 
 
-def _of_node(n: g.Node, fixed: Set[g.Value]) -> Sensitivity:
+def _of_node(n: graph.Node, fixed: Set[graph.Value]) -> Sensitivity:
     operands = [v for v in n.inputs if v is not None]
     floats = any(v.type.dtype is not None and v.type.dtype.is_float for v in operands)
     if not floats:
@@ -96,39 +96,39 @@ def _of_node(n: g.Node, fixed: Set[g.Value]) -> Sensitivity:
         return Sensitivity.TESTS
     if n.op.name in COMPARISONS:
         decided = _are_one_value(operands) or any(map(_bounds_all_numbers, operands))
-        decided |= all(v in fixed or isinstance(v, g.Constant) for v in operands)
+        decided |= all(v in fixed or isinstance(v, graph.Constant) for v in operands)
         return Sensitivity.TESTS if decided else Sensitivity.COMPARISONS
     return Sensitivity.CHOICES if n.op.name in CHOICES else Sensitivity.NONE
 
 
-def _is_fixed(n: g.Node, fixed: Set[g.Value]) -> bool:
+def _is_fixed(n: graph.Node, fixed: Set[graph.Value]) -> bool:
     """True for x - x, x / x, 0 x, and what is computed from such values and constants only."""
     operands = [v for v in n.inputs if v is not None]
     if n.op.name in ("Sub", "Div") and _are_one_value(operands):
         return True
     if n.op.name == "Mul" and any(map(_is_zero, operands)):
         return True
-    known = [v in fixed or isinstance(v, g.Constant) for v in operands]
+    known = [v in fixed or isinstance(v, graph.Constant) for v in operands]
     return any(v in fixed for v in operands) and all(known) and not n.op.opaque
 
 
-def _are_one_value(operands: Sequence[g.Value]) -> bool:
+def _are_one_value(operands: Sequence[graph.Value]) -> bool:
     return len({_without_identity(v) for v in operands}) == 1
 
 
-def _without_identity(v: g.Value) -> g.Value:
-    while isinstance(v, g.Node) and v.op.name == "Identity" and v.inputs[0] is not None:
+def _without_identity(v: graph.Value) -> graph.Value:
+    while isinstance(v, graph.Node) and v.op.name == "Identity" and v.inputs[0] is not None:
         v = v.inputs[0]
     return v
 
 
-def _is_zero(v: g.Value) -> bool:
-    return isinstance(v, g.Constant) and v.type.dtype != STRING and not np.any(v.load())
+def _is_zero(v: graph.Value) -> bool:
+    return isinstance(v, graph.Constant) and v.type.dtype != STRING and not np.any(v.load())
 
 
-def _bounds_all_numbers(v: g.Value) -> bool:
+def _bounds_all_numbers(v: graph.Value) -> bool:
     """True for a constant that holds NaN, an infinity, or the greatest number of its type."""
-    if not isinstance(v, g.Constant) or v.type.dtype is None or not v.type.dtype.is_float:
+    if not isinstance(v, graph.Constant) or v.type.dtype is None or not v.type.dtype.is_float:
         return False
     array = v.load()
     greatest = float(ml_dtypes.finfo(array.dtype).max)  # type: ignore[no-untyped-call]
@@ -259,7 +259,7 @@ def _trials(
 def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) -> Iterator[Feeds]:
     """At the representative sizes, and at others in case the models do not run there."""
     sizes = shapes.representative(one, given)
-    tries = [sizes] if given or not one.sizes else [sizes, *shapes.others(sizes)]
+    tries = [sizes] if given or not one.size_bindings else [sizes, *shapes.others(sizes)]
     for at in tries:
         try:
             large = max(

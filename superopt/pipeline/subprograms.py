@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.constancy import is_constant
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial.program import Program
-from superopt.partial.scene import PRODUCTS
+from superopt.partial.scene import PRODUCT_OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
@@ -31,12 +31,12 @@ MOVES = ("Reshape", "Transpose")
 BIASED = ("Conv", "Gemm")  # that add a third operand
 
 
-def subprograms(graph: g.Graph) -> list[Program]:
+def subprograms(graph: ir_graph.Graph) -> list[Program]:
     """Each once."""
     found: dict[str, Program] = {}
     for p in _all(_Model(graph)):
         try:
-            _ = p.whole
+            _ = p.joined_output
         except InferError:
             continue
         found.setdefault(p.key, p)
@@ -45,21 +45,21 @@ def subprograms(graph: g.Graph) -> list[Program]:
 
 @dataclass(slots=True)
 class _Model:
-    graph: g.Graph
-    users: dict[g.Value, list[g.Node]] = field(init=False)
-    products: list[g.Node] = field(init=False)
-    constant: dict[g.Node, bool] = field(default_factory=dict)
+    graph: ir_graph.Graph
+    users: dict[ir_graph.Value, list[ir_graph.Node]] = field(init=False)
+    products: list[ir_graph.Node] = field(init=False)
+    constant: dict[ir_graph.Node, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.users = g.users(self.graph)
-        self.products = [n for n in g.nodes(self.graph) if self.product(n)]
+        self.users = ir_graph.users(self.graph)
+        self.products = [n for n in ir_graph.nodes(self.graph) if self.product(n)]
 
-    def known(self, v: g.Value | None) -> bool:
+    def known(self, v: ir_graph.Value | None) -> bool:
         return v is not None and is_constant(v, self.constant)
 
-    def product(self, n: g.Node) -> bool:
+    def product(self, n: ir_graph.Node) -> bool:
         """Does it multiply what it is given by what is known; or two matrices that are computed?"""
-        if n.op.name not in PRODUCTS or n.op.domain or self.known(n.inputs[0]):
+        if n.op.name not in PRODUCT_OPS or n.op.domain or self.known(n.inputs[0]):
             return False
         types = [v.type for v in n.inputs if v is not None]
         if not all(map(_fine, (*types, n.type))):
@@ -68,7 +68,7 @@ class _Model:
             return min(len(t.shape or ()) for t in types) > 1
         return all(map(self.known, n.inputs[1:])) and (n.op.name != "Gemm" or _plain(n))
 
-    def only(self, v: g.Value) -> g.Node | None:
+    def only(self, v: ir_graph.Value) -> ir_graph.Node | None:
         """The one node that reads it; None where there are more, or it is a result."""
         some = self.users.get(v, [])
         return some[0] if len(some) == 1 and v not in self.graph.outputs else None
@@ -78,7 +78,7 @@ def _fine(t: TensorType) -> bool:
     return t.dtype == F32 and bool(t.shape) and all(isinstance(d, int) and d for d in t.shape or ())
 
 
-def _plain(n: g.Node) -> bool:
+def _plain(n: ir_graph.Node) -> bool:
     """Is it a product, and no more than a number added to each column?"""
     bias = n.inputs[2] if len(n.inputs) > 2 else None
     fine = (n.attr("alpha"), n.attr("beta"), n.attr("transA")) == (1, 1, 0)
@@ -88,8 +88,8 @@ def _plain(n: g.Node) -> bool:
 def _all(m: _Model) -> Iterator[Program]:
     for n in m.products:
         yield from _of(m, [n], [n])
-    reading: dict[g.Value | None, list[g.Node]] = defaultdict(list)
-    kernels: dict[g.Value | None, list[g.Node]] = defaultdict(list)
+    reading: dict[ir_graph.Value | None, list[ir_graph.Node]] = defaultdict(list)
+    kernels: dict[ir_graph.Value | None, list[ir_graph.Node]] = defaultdict(list)
     for n in m.products:
         reading[n.inputs[0]].append(n)
         kernels[n.inputs[1]].append(n)
@@ -98,9 +98,9 @@ def _all(m: _Model) -> Iterator[Program]:
             yield from _of(m, [_behind(m, n) for n in several], several)
     for k, a in enumerate(m.products):
         for b in m.products[k + 1 : k + 1 + APART]:
-            if _alike(a, b) and not g.depends([b], [a]):
+            if _alike(a, b) and not ir_graph.depends_on([b], [a]):
                 yield from _of(m, [a, b], [a, b])
-    for n in g.nodes(m.graph):
+    for n in ir_graph.nodes(m.graph):
         behind = [p for v in n.inputs if (p := _producer(v)) in m.products and p is not None]
         if n.op.name in ("Concat", "Add") and len(behind) == len(n.inputs) in range(2, MOST + 1):
             yield from _of(m, [n], [*behind, n])
@@ -111,8 +111,8 @@ def _all(m: _Model) -> Iterator[Program]:
                 yield from _of(m, [n], [before, *between, n])
 
 
-def _some(nodes: Sequence[g.Node]) -> Iterator[tuple[g.Node, ...]]:
-    made: Iterable[tuple[g.Node, ...]] = (
+def _some(nodes: Sequence[ir_graph.Node]) -> Iterator[tuple[ir_graph.Node, ...]]:
+    made: Iterable[tuple[ir_graph.Node, ...]] = (
         some for count in range(MOST, 1, -1) for some in combinations(nodes, count)
     )
     for number, some in enumerate(made):
@@ -122,7 +122,7 @@ def _some(nodes: Sequence[g.Node]) -> Iterator[tuple[g.Node, ...]]:
             yield some
 
 
-def _alike(a: g.Node, b: g.Node) -> bool:
+def _alike(a: ir_graph.Node, b: ir_graph.Node) -> bool:
     """Do they read tensors of one shape, or kernels of one, by the same operator?"""
     if a.op != b.op or a.inputs[0] is b.inputs[0] or a.inputs[1] is b.inputs[1]:
         return False
@@ -131,26 +131,26 @@ def _alike(a: g.Node, b: g.Node) -> bool:
     return any(_shape(x) == _shape(y) for x, y in zip(a.inputs[:2], b.inputs[:2], strict=True))
 
 
-def _shape(v: g.Value | None) -> object:
+def _shape(v: ir_graph.Value | None) -> object:
     return None if v is None else v.type.shape
 
 
-def _producer(v: g.Value | None) -> g.Node | None:
-    return None if v is None else g.producer(v)
+def _producer(v: ir_graph.Value | None) -> ir_graph.Node | None:
+    return None if v is None else ir_graph.producer(v)
 
 
-def _behind(m: _Model, n: g.Node) -> g.Node:
+def _behind(m: _Model, n: ir_graph.Node) -> ir_graph.Node:
     """A product, or what moves its elements when nothing else reads them."""
     while (after := m.only(n)) is not None and after.op.name in MOVES and _fine(after.type):
         n = after
     return n
 
 
-def _before(m: _Model, at: g.Value | None) -> tuple[g.Node | None, list[g.Node]]:
+def _before(m: _Model, at: ir_graph.Value | None) -> tuple[ir_graph.Node | None, list[ir_graph.Node]]:
     """The product that another one reads as this operand, by nothing or what is linear between
     them."""
-    between: list[g.Node] = []
-    while at is not None and m.only(at) is not None and (p := g.producer(at)) is not None:
+    between: list[ir_graph.Node] = []
+    while at is not None and m.only(at) is not None and (p := ir_graph.producer(at)) is not None:
         if p in m.products:
             return p, between
         if p.op.name not in BETWEEN or not all(map(m.known, p.inputs[1:])):
@@ -160,12 +160,12 @@ def _before(m: _Model, at: g.Value | None) -> tuple[g.Node | None, list[g.Node]]
     return None, between
 
 
-def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator[Program]:
+def _of(m: _Model, outs: Sequence[ir_graph.Node], inside: Sequence[ir_graph.Node]) -> Iterator[Program]:
     """The program of these nodes, of what moves elements between them and their results, and of
     Splits before them; joined along each axis that has a use."""
     within = set(inside)
     for o in outs:
-        at: g.Node | None = o
+        at: ir_graph.Node | None = o
         while at is not None and at not in within:
             within.add(at)
             at = _producer(at.inputs[0])
@@ -177,14 +177,14 @@ def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator
     if biased and len(biased) < len(outs):
         return  # one of them would be the whole without a bias
     names = {False: iter(PICTURES), True: iter(WEIGHTS)}
-    made: dict[g.Value, g.Value] = {}
+    made: dict[ir_graph.Value, ir_graph.Value] = {}
     known: list[str] = []
-    for n in g.nodes(outs):
+    for n in ir_graph.nodes(outs):
         if n not in within:
             continue
         if n.op.opaque:
             return
-        given: list[g.Value] = []
+        given: list[ir_graph.Value] = []
         for v in n.inputs[:2] if n in biased else n.inputs:
             if v is None:
                 return
@@ -193,25 +193,25 @@ def _of(m: _Model, outs: Sequence[g.Node], inside: Sequence[g.Node]) -> Iterator
                 if name is None or not _fine(v.type):
                     return
                 known += [name] if m.known(v) else []
-                made[v] = g.Input(name, v.type)
+                made[v] = ir_graph.Input(name, v.type)
             given.append(made[v])
-        again = g.node(OPS[n.op.name], given, **dict(n.attrs))
-        made.update(zip(g.results(n), g.results(again), strict=True))
+        again = ir_graph.node(OPS[n.op.name], given, **dict(n.attrs))
+        made.update(zip(ir_graph.results(n), ir_graph.results(again), strict=True))
     roots = tuple(made[n] for n in outs)
     for axis in _joins(roots, biased):
         yield Program(roots, frozenset(known), axis, bool(biased))
 
 
-def _joins(roots: Sequence[g.Value], biased: Sequence[g.Node]) -> tuple[int, ...]:
+def _joins(roots: Sequence[ir_graph.Value], biased: Sequence[ir_graph.Node]) -> tuple[int, ...]:
     """Along which axis several results are taken for one: channels, or what there are rows of."""
     rank = len(roots[0].type.shape or ())
     if len(roots) == 1:
         return (0,)
-    image = any(n.op.name == "Conv" for n in g.nodes(roots))
-    read = {v for n in g.nodes(roots) for v in n.inputs[1:2]}
+    image = any(n.op.name == "Conv" for n in ir_graph.nodes(roots))
+    read = {v for n in ir_graph.nodes(roots) for v in n.inputs[1:2]}
     if image:
         return (0,) if len(read) == 1 and not biased else (1,)
     if rank == 4:
         return (1,)  # heads
-    pictures = {v for n in g.nodes(roots) if n.op.name in PRODUCTS for v in n.inputs[:1]}
+    pictures = {v for n in ir_graph.nodes(roots) if n.op.name in PRODUCT_OPS for v in n.inputs[:1]}
     return (rank - 1,) if len(pictures) == 1 else (0,)

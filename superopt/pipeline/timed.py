@@ -10,10 +10,10 @@ import numpy as np
 
 from superopt.cost.clock import LEAST_ROUNDS
 from superopt.errors import ModelError
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.ort import Failed, Timing
 from superopt.pipeline.compile import Executable, compile
-from superopt.plan.measure import seconds as seconds_of
+from superopt.plan.measure import measure_seconds as seconds_of
 from superopt.te.dtype import to_numpy
 
 KIND = "compiled-node-v1"  # changes when what is timed changes
@@ -35,7 +35,7 @@ def time_nodes(
             out.append(Failed("skipped", "not timed: there was no time left"))
             continue
         try:
-            exe = compile(read(model), threads=threads, valid=True)
+            exe = compile(read_model(model), threads=threads, valid=True)
             feeds = drawn(exe)
             median, low, high, runs = seconds_of(lambda: exe.run(feeds))  # noqa: B023
         except (ModelError, ValueError, NotImplementedError) as e:
@@ -71,7 +71,7 @@ def time_models(
 ) -> list[list[float]]:
     """Microseconds of whole models, a list of rounds for each, in an order that is drawn for each
     round; as `superopt.ort.time_interleaved` does it there."""
-    ready = [compile(read(p), threads=threads) for p in paths]
+    ready = [compile(read_model(p), threads=threads) for p in paths]
     for exe in ready:
         exe.run(feeds)
     times: list[list[float]] = [[] for _ in ready]

@@ -13,17 +13,17 @@ from itertools import groupby, product
 
 from superopt.check.certificate.replay import find, instance, play
 from superopt.check.identical import Refused
-from superopt.ir import graph as g
-from superopt.ir.numbered import Numbered, numbered
+from superopt.ir import graph as ir_graph
+from superopt.ir.numbered import ValueNumbering, number_values
 from superopt.ir.syntax import show_attr, show_type
 from superopt.report.certificate import Application
 from superopt.rules.build import rewrite
-from superopt.rules.context import GraphContext, context
+from superopt.rules.context import GraphContext, graph_context
 from superopt.rules.functions import NotKnown
 from superopt.rules.match import Match, matches
 from superopt.rules.rule import Rule, bound_names
 from superopt.rules.syntax import Param
-from superopt.rules.term import All, App, Filled, Number, Pick, Scalar, Term
+from superopt.rules.term import AllResults, App, Fill, Number, Pick, Scalar, Term
 from superopt.search.move import Step
 
 
@@ -32,16 +32,16 @@ class Untraceable(Exception):
 
 
 def rounds(
-    graph: g.Graph, steps: Sequence[Step], rules: Mapping[str, Rule]
-) -> tuple[Numbered, tuple[tuple[Application, ...], ...]]:
+    graph: ir_graph.Graph, steps: Sequence[Step], rules: Mapping[str, Rule]
+) -> tuple[ValueNumbering, tuple[tuple[Application, ...], ...]]:
     """The steps from `graph` as rounds, and the state of the replay after them."""
-    state = numbered(graph)
+    state = number_values(graph)
     out: list[tuple[Application, ...]] = []
     for _, group in groupby(steps, key=lambda s: (id(s.before), id(s.after))):
         some = list(group)
         if state.graph != some[0].before:
             raise Untraceable(f"the replay does not reach the graph before {some[0].rule}")
-        ctx = context(state.graph)
+        ctx = graph_context(state.graph)
         made = tuple(application(state, ctx, s, rules[s.rule]) for s in some)
         try:
             play(state, made, rules)
@@ -53,16 +53,16 @@ def rounds(
     return state, tuple(out)
 
 
-def application(state: Numbered, ctx: GraphContext, step: Step, rule: Rule) -> Application:
+def application(state: ValueNumbering, ctx: GraphContext, step: Step, rule: Rule) -> Application:
     """A step with what the names of its rule stand for."""
-    near = {n for v in step.change if (n := g.producer(v)) is not None}
+    near = {n for v in step.change if (n := ir_graph.producer(v)) is not None}
     for m in matches(rule, ctx, near):
         if rewrite(m, ctx) == step.change:
             return _application(state, m)
     raise Untraceable(f"no match of {rule.name} makes what its step made")
 
 
-def _application(state: Numbered, m: Match) -> Application:
+def _application(state: ValueNumbering, m: Match) -> Application:
     rule, held = m.rule, m.bindings
     operands = {p.name for p in rule.params if isinstance(p, Param)}
     bound: list[tuple[str, ...]] = []
@@ -90,21 +90,21 @@ def _application(state: Numbered, m: Match) -> Application:
     raise Untraceable(f"{rule.name} at {', '.join(at)}: its left side cannot be built again")
 
 
-def _literals(m: Match) -> list[list[g.Constant]]:
+def _literals(m: Match) -> list[list[ir_graph.Constant]]:
     """For each number or fill of the left side, as it is built, the constants that it may be."""
-    out: list[list[g.Constant]] = []
+    out: list[list[ir_graph.Constant]] = []
     seen: set[Term] = set()
 
     def visit(t: Term) -> None:
         match t:
-            case Pick(app, _) | All(app):
+            case Pick(app, _) | AllResults(app):
                 visit(app)
             case App(_, inner) if t not in seen:
                 seen.add(t)
                 for o in inner:
-                    if isinstance(o, (Number, Scalar, Filled)):
+                    if isinstance(o, (Number, Scalar, Fill)):
                         read = m.terms[t].inputs
-                        out.append([v for v in read if isinstance(v, g.Constant)])
+                        out.append([v for v in read if isinstance(v, ir_graph.Constant)])
                     visit(o)
 
     for t in m.rule.lhs:
@@ -112,18 +112,18 @@ def _literals(m: Match) -> list[list[g.Constant]]:
     return out
 
 
-def _typed(state: Numbered, v: g.Value) -> str:
+def _typed(state: ValueNumbering, v: ir_graph.Value) -> str:
     return f"{_ref(state, v)}: {show_type(v.type)}"
 
 
-def _ref(state: Numbered, v: g.Value) -> str:
+def _ref(state: ValueNumbering, v: ir_graph.Value) -> str:
     """What a certificate calls `v`: a value of the graph, or a part of an n-ary node."""
     number = state.numbers.get(v)
     if number is not None:
         return f"v{number}"
-    if isinstance(v, g.Node):
+    if isinstance(v, ir_graph.Node):
         for n, k in state.numbers.items():
-            if isinstance(n, g.Node) and n.op is v.op and n.attrs == v.attrs:
+            if isinstance(n, ir_graph.Node) and n.op is v.op and n.attrs == v.attrs:
                 for i in range(len(n.inputs) - len(v.inputs) + 1):
                     if n.inputs[i : i + len(v.inputs)] == v.inputs:
                         return f"v{k}[{i}:{i + len(v.inputs)}]"

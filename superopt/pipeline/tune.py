@@ -19,7 +19,7 @@ from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.space import options
 from superopt.plan.build import Program
-from superopt.plan.measure import runnable, seconds
+from superopt.plan.measure import build_runnable, measure_seconds
 from superopt.report.compiled import Tuned, TunedKernel
 from superopt.report.data import Event
 
@@ -111,10 +111,10 @@ def _kernels(program: Program, store: Store, threads: int) -> list[_Kernel]:
     for key, p in program.problems.items():
         first, *rest = options(p)
         if ranking is not None and len(rest) > 1:
-            rest = ranking.ordered(p.numbers(), rest)
+            rest = ranking.ordered(p.features(), rest)
         order = [first, *rest]
         held = {o: s for o, s in known.get(key, {}).items() if o in order}
-        out.append(_Kernel(key, p, program.count(key), order, held))
+        out.append(_Kernel(key, p, program.solve_count(key), order, held))
     return out
 
 
@@ -132,9 +132,9 @@ def _measure(
             continue
         if over():
             break
-        new[option] = seconds(runnable(k.problem, option, machine, threads))
+        new[option] = measure_seconds(build_runnable(k.problem, option, machine, threads))
     k.times |= new
-    tuned.keep(store, tuned.target(threads), k.key, k.problem.numbers(), new)
+    tuned.keep(store, tuned.target(threads), k.key, k.problem.features(), new)
 
 
 def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option:
@@ -142,8 +142,8 @@ def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option
     none is clearly faster."""
     ranked = sorted(k.times, key=lambda o: k.times[o][0])[:FINALISTS]
     if ranked[0] != k.default:
-        runs = {o: runnable(k.problem, o, machine, threads) for o in {k.default, *ranked}}
-        rounds = [{o: seconds(run, 0.0)[0] for o, run in runs.items()} for _ in range(TURNS)]
+        runs = {o: build_runnable(k.problem, o, machine, threads) for o in {k.default, *ranked}}
+        rounds = [{o: measure_seconds(run, 0.0)[0] for o, run in runs.items()} for _ in range(TURNS)]
         for o in runs:
             own = sorted(r[o] for r in rounds)
             k.times[o] = (own[TURNS // 2], own[1], own[-2], TURNS)
@@ -151,7 +151,7 @@ def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option
         if k.times[ranked[0]][0] * GAIN > k.times[k.default][0]:
             ranked.insert(0, k.default)
     winner = ranked[0]
-    numbers = k.problem.numbers()
+    numbers = k.problem.features()
     tuned.keep(
         store, tuned.target(threads), k.key, numbers, {winner: k.times[winner]}, tuned.CHOSEN
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.check.numeric import OWN, RUNTIME, Checked, Result
 from superopt.check.regions import opaque_nodes
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.source import Source
 from superopt.pipeline.comparison import Second, compare_outputs, output_reference
@@ -72,7 +72,7 @@ def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict
         if other.outputs == one.graph.outputs:
             return _all_proved(one, "both are the same graph")
         whole = not (opaque_nodes(one.graph) or opaque_nodes(other))
-        if whole and fold(one.graph).graph.outputs == fold(other).graph.outputs:
+        if whole and fold_constants(one.graph).graph.outputs == fold_constants(other).graph.outputs:
             return _all_proved(one, "both are the same graph once constants are folded")
     why = OTHER_SIZES if other is None else "not tried"
     names = _names(one)
@@ -101,7 +101,7 @@ def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict
         return verdict
     assert other is not None
     question.progress(Event("compare", "NaN, infinities and ties", 0.95))
-    levels = sensitivities(fold(one.graph).graph, fold(other).graph)
+    levels = sensitivities(fold_constants(one.graph).graph, fold_constants(other).graph)
     return tried(one, two, levels, verdict, question.shapes, question.seed, end)
 
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.generate.journal import Journal
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial.boxes import Box
-from superopt.partial.cells import TooMany
-from superopt.partial.correct import NoCorrection, recomputed
-from superopt.partial.generalise import pair_of
-from superopt.partial.moves import WINDOWS, mutants
-from superopt.partial.regions import Regions, regions
-from superopt.partial.sizes import Sized
+from superopt.partial.cells import TooManyCells
+from superopt.partial.correct import NoCorrection, recompute
+from superopt.partial.generalise import pair_from_sizes
+from superopt.partial.moves import WINDOW_OPS, window_mutants
+from superopt.partial.regions import Regions, find_regions
+from superopt.partial.sizes import SizedPair
 from superopt.partial.symbolic import NoFormula
 from superopt.rules.rule import Rule
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F32
 from superopt.te.expr import Dim, TensorType
 from superopt.te.node import Expr
@@ -61,7 +61,7 @@ class Window:
         """Axes of which nothing moves: of any number of pictures there are no equal parts."""
         return (0,) if self.batch is None else ()
 
-    def at(self, c: int, o: int, n: int) -> g.Value:
+    def at(self, c: int, o: int, n: int) -> ir_graph.Value:
         """With so many channels and pictures."""
         group = dict(self.attrs).get("group", 1)
         shapes = {"x": (n, c, *self.sides)}
@@ -69,8 +69,8 @@ class Window:
             shapes["k"] = (o, c // group, *self.kernel)
         if self.bias:
             shapes["b"] = (o,)
-        given = [g.Input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
-        return g.node(OPS[self.op], given, **dict(self.attrs))
+        given = [ir_graph.Input(name, TensorType(F32, shape)) for name, shape in shapes.items()]
+        return ir_graph.node(OPS[self.op], given, **dict(self.attrs))
 
     def own(self) -> dict[str, int]:
         """Its sizes in the model, those that its mutants have names for."""
@@ -85,16 +85,16 @@ class Window:
         some = ({"c": 2, "o": 3, "n": 3}, {"c": 3, "o": 7, "n": 2}, {"c": 5, "o": 4, "n": 4})
         return [{name: at[name] for name in names} for at in some] if names else [{}]
 
-    def some(self) -> list[g.Value]:
+    def some(self) -> list[ir_graph.Value]:
         own = {**dict(zip("co", self.channels, strict=True)), "n": self.batch or self.priced}
         return [self.at(**{**own, **x}) for x in self.sizes()]
 
 
-def windows_of(graph: g.Graph, sizes: Mapping[str, int] | None = None) -> Iterator[Window | None]:
+def windows_of(graph: ir_graph.Graph, sizes: Mapping[str, int] | None = None) -> Iterator[Window | None]:
     """The windows of a graph that compute anything; None for one of sizes that are not known, but
     for the number of pictures, or of another type. sizes: at which windows are priced."""
-    for n in g.nodes(graph):
-        if n.op.name not in WINDOWS or n.op.domain or n.op.opaque:
+    for n in ir_graph.nodes(graph):
+        if n.op.name not in WINDOW_OPS or n.op.domain or n.op.opaque:
             continue
         types = [v.type for v in n.inputs if v is not None]
         if any(d == 0 for t in (*types, n.type) for d in t.shape or ()):
@@ -123,14 +123,14 @@ def _numbers(dims: Sequence[Dim] | None) -> list[int] | None:
 
 def _asked(d: Expr, sizes: Mapping[str, int]) -> int:
     """A size at these ones; 1 where they do not say."""
-    return ix.evaluate(d, dict(sizes)) if ix.symbols(d) <= sizes.keys() else 1
+    return index.evaluate(d, dict(sizes)) if index.symbols(d) <= sizes.keys() else 1
 
 
 def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:
     """What is said of each mutant of a program that is right somewhere; None where it was time to
     stop. What is known of each is kept meanwhile."""
     programs = w.some()
-    each = [list(mutants(p, w.still)) for p in programs]
+    each = [list(window_mutants(p, w.still)) for p in programs]
     if len({tuple(name for name, _ in some) for some in each}) > 1:
         return [{"dropped": "other mutants at other sizes"}]
     out: list[Line] = []
@@ -150,30 +150,30 @@ def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line]
 
 
 def _about(
-    name: str, sizes: Sequence[dict[str, int]], programs: Sequence[g.Value], made: Sequence[g.Value]
+    name: str, sizes: Sequence[dict[str, int]], programs: Sequence[ir_graph.Value], made: Sequence[ir_graph.Value]
 ) -> Line | None:
     """What is said of a mutant, None of one that is hardly right."""
     try:
-        found = [regions(*both) for both in zip(programs, made, strict=True)]
-    except (TooMany, InferError, ValueError):
+        found = [find_regions(*both) for both in zip(programs, made, strict=True)]
+    except (TooManyCells, InferError, ValueError):
         return {"dropped": "too many break points"}
-    return _said(name, sizes, programs, made, found) if found[0].share >= LEAST else None
+    return _said(name, sizes, programs, made, found) if found[0].equal_share >= LEAST else None
 
 
 def _said(
     name: str,
     sizes: Sequence[dict[str, int]],
-    programs: Sequence[g.Value],
-    made: Sequence[g.Value],
+    programs: Sequence[ir_graph.Value],
+    made: Sequence[ir_graph.Value],
     found: Sequence[Regions],
 ) -> Line:
     try:
         fixed = [
-            recomputed(p, m, r) if r.different else m
+            recompute(p, m, r) if r.different else m
             for p, m, r in zip(programs, made, found, strict=True)
         ]
         pair, rule = (
-            pair_of(name, [Sized(*x) for x in zip(sizes, programs, right, strict=True)])
+            pair_from_sizes(name, [SizedPair(*x) for x in zip(sizes, programs, right, strict=True)])
             for right in (made, fixed)
         )
     except (NoCorrection, NoFormula):
@@ -184,8 +184,8 @@ def _said(
 def said(pair: Rule, rule: Rule, r: Regions) -> Line:
     """What is kept of a mutant and its correction; its boxes are those of a sample."""
     return {
-        "pair": str(pair), "corrected": str(rule), "share": r.share,
-        "equal": boxes(r.equal, r), "different": boxes(r.different, r), "exact": r.exact,
+        "pair": str(pair), "corrected": str(rule), "share": r.equal_share,
+        "equal": boxes(r.equal, r), "different": boxes(r.different, r), "exact": r.is_exact,
     }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 
 from superopt.check.numeric import Result
-from superopt.ir import graph as g
-from superopt.ir.substitute import Cycle
+from superopt.ir import graph as ir_graph
+from superopt.ir.substitute import ReplacementCycle
 from superopt.pipeline.blame import in_runtime
 from superopt.pipeline.candidate import Candidate
 from superopt.pipeline.naming import Names
@@ -17,10 +17,10 @@ from superopt.pipeline.original import Original
 from superopt.pipeline.request import Deadline
 from superopt.report.data import WorstStep
 from superopt.search.move import Step
-from superopt.search.view import together
+from superopt.search.view import apply_together
 
 PART = 0.1  # of the budget that this may take beyond it
-ErrorOf = Callable[[g.Graph], float | None]
+ErrorOf = Callable[[ir_graph.Graph], float | None]
 
 
 def worst_step(
@@ -43,7 +43,7 @@ def worst_step(
     end = time.monotonic() + max(deadline.left(), PART * deadline.seconds)
     slowest = 0.0
 
-    def error_of(graph: g.Graph) -> float | None:
+    def error_of(graph: ir_graph.Graph) -> float | None:
         nonlocal slowest
         begin = time.monotonic()
         errors = [r.compared.max_error for r in judge(graph) if r.place == result.place]
@@ -108,7 +108,7 @@ def bisected(
     return low + 1, high, before, after
 
 
-def _after(steps: Sequence[Step], count: int) -> g.Graph | None:
+def _after(steps: Sequence[Step], count: int) -> ir_graph.Graph | None:
     """The graph after the first `count` steps; None where those of a round that are among them do
     not go without the others."""
     done = 0
@@ -118,8 +118,8 @@ def _after(steps: Sequence[Step], count: int) -> g.Graph | None:
             if done + len(some) == count:
                 return some[-1].after
             try:
-                return together(some[0].before, [s.change for s in some[: count - done]])
-            except Cycle:
+                return apply_together(some[0].before, [s.change for s in some[: count - done]])
+            except ReplacementCycle:
                 return None
         done += len(some)
     raise AssertionError(f"step {count} of {len(steps)}")

@@ -15,65 +15,65 @@ from math import prod
 from typing import TypeVar
 
 from superopt.kernels.layout import Layout, row_major
-from superopt.plan.rows import Group, fused, grown
-from superopt.plan.within import needs
-from superopt.te import index as ix
+from superopt.plan.rows import RowGroup, fuse_group, grow_row_group
+from superopt.plan.within import kernel_inputs
+from superopt.te import index
 from superopt.te.expr import Tensor
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Dim, Expr, Load, Reduce
 from superopt.te.walk import loads, reductions
 
 T = TypeVar("T")
-ZERO = ix.as_index(0)
+ZERO = index.as_index(0)
 
 # for each axis of a tensor, the axis of the result; None for a broadcast axis
 Place = tuple[int | None, ...]
 
-LONGEST = 512  # elements of a row; of longer rows too few are read contiguously
+MAX_ROW_ELEMENTS = 512  # elements of a row; of longer rows too few are read contiguously
 
 
 @dataclass(frozen=True, slots=True)
 class AxisOrder:
     """The axes of a result: those that select a row, and those along it."""
 
-    first: tuple[int, ...]
-    rest: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    reduced_axes: tuple[int, ...]
 
     @property
     def axes(self) -> tuple[int, ...]:
-        return self.first + self.rest
+        return self.row_axes + self.reduced_axes
 
-    def lies(self, layout: Layout | None) -> Layout:
+    def permute_layout(self, layout: Layout | None) -> Layout:
         """Return a layout in terms of the axes in this order."""
         parts = (layout or row_major(len(self.axes))).parts
         return Layout(tuple(replace(p, axis=self.axes.index(p.axis)) for p in parts))
 
-    def back(self, some: Sequence[T]) -> tuple[T, ...]:
+    def to_tensor_order(self, items: Sequence[T]) -> tuple[T, ...]:
         """Return `items`, given in this order, in the order of the tensor's axes."""
-        return tuple(some[self.axes.index(n)] for n in range(len(some)))
+        return tuple(items[self.axes.index(n)] for n in range(len(items)))
 
 
-def across(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], leads: Mapping[Tensor, int]
+def fuse_strided_softmax(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], batch_ranks: Mapping[Tensor, int]
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, AxisOrder]]:
     """Return the definitions with such rows fused, and the axis order of each fused result.
     batch_ranks: the tensors that are fused into rows already. materialized: the tensors that must
     be in memory."""
     out, orders = dict(current), dict[Tensor, AxisOrder]()
     for t in reversed(list(current)):
-        order = None if t not in out or t in leads else _order(t, out)
+        order = None if t not in out or t in batch_ranks else _axis_order(t, out)
         if order is None:
             continue
-        group = _group(t, order, out, {*stay, *leads})
+        group = _row_group(t, order, out, {*materialized, *batch_ranks})
         if group is not None:
             found, now, stages = group
-            out[t], orders[t] = fused(found, now), order
+            out[t], orders[t] = fuse_group(found, now), order
             for x in stages:
                 del out[x]
     return out, orders
 
 
-def _order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
+def _axis_order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
     """Return the axis order of a tensor that reads a reduction which does not depend on some of its
     axes; None where there is none."""
     now = current[t]
@@ -85,26 +85,26 @@ def _order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
             continue
         rest = tuple(n for n, a in enumerate(now.axes) if a not in e.index and a.size > 1)
         first = tuple(n for n in range(now.rank) if n not in rest)
-        if first and 1 < prod(now.axes[n].size for n in rest) <= LONGEST:
+        if first and 1 < prod(now.axes[n].size for n in rest) <= MAX_ROW_ELEMENTS:
             return AxisOrder(first, rest)
     return None
 
 
-def _group(
-    t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], stay: Collection[Tensor]
-) -> tuple[Group, Tensor, Sequence[Tensor]] | None:
+def _row_group(
+    t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]
+) -> tuple[RowGroup, Tensor, Sequence[Tensor]] | None:
     """Return the row group of a result, its permuted definition, and the other tensors of the
     group."""
-    places = _places(t, order, current, stay)
+    places = _axis_places(t, order, current, materialized)
     while True:
-        turning = _Turning(order, current[t].shape, places)
-        turned = {x: turning.empty(x) for x in places}
-        new = {turned[x]: turning.turned(current[x], x, turned) for x in current if x in places}
+        turning = _Transposer(order, current[t].shape, places)
+        turned = {x: turning.transposed_buffer(x) for x in places}
+        new = {turned[x]: turning.transpose(current[x], x, turned) for x in current if x in places}
         readers: dict[Tensor, set[Tensor]] = {x: set() for x in new}
         for u, now in current.items():
-            for x in places.keys() & needs(now, current):
+            for x in places.keys() & kernel_inputs(now, current):
                 readers[turned[x]].add(turned.get(u, u))
-        group = grown(turned[t], new, (), readers)
+        group = grow_row_group(turned[t], new, (), readers)
         if group is None:
             return None
         inside = {x: p for x, p in places.items() if x is t or turned[x] in group.stages}
@@ -113,12 +113,12 @@ def _group(
         places = inside  # tensors outside of the group are read in their own order
 
 
-def _places(
-    t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], stay: Collection[Tensor]
+def _axis_places(
+    t: Tensor, order: AxisOrder, current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]
 ) -> dict[Tensor, Place]:
     """Return the axis map of `t` and of its transitive producers that hold an element or one number
     for each of its rows."""
-    sizes, row = current[t].shape, [current[t].axes[p] for p in order.rest]
+    sizes, row = current[t].shape, [current[t].axes[p] for p in order.reduced_axes]
     out: dict[Tensor, Place] = {t: tuple(range(t.rank))}
     wrong: set[Tensor] = set()
     waiting = [t]
@@ -138,15 +138,15 @@ def _places(
             continue
         for axes in sums:
             if [a.extent for a in axes] == [a.extent for a in row]:
-                along |= zip(axes, order.rest, strict=True)
+                along |= zip(axes, order.reduced_axes, strict=True)
         wrong |= {e.tensor for x in loads(now.body) for i in x.index for e in loads(i)}
         for e in loads(now.body):
             x = e.tensor
-            if x not in current or x in stay or current[x].body is None:
+            if x not in current or x in materialized or current[x].body is None:
                 continue
             at = zip(e.index, x.shape, strict=True)
             place = tuple(along.get(i) if n != 1 else None for i, n in at)
-            if x in wrong or not _fits(place, x, order, sizes) or out.get(x, place) != place:
+            if x in wrong or not _is_row_operand(place, x, order, sizes) or out.get(x, place) != place:
                 wrong.add(x)
                 out.pop(x, None)
             elif x not in out:
@@ -155,17 +155,17 @@ def _places(
     return out
 
 
-def _fits(place: Place, x: Tensor, order: AxisOrder, sizes: Sequence[Dim]) -> bool:
+def _is_row_operand(place: Place, x: Tensor, order: AxisOrder, sizes: Sequence[Dim]) -> bool:
     """True if the tensor holds one element for each of the result's, or one number for each row."""
     own = [p for p in place if p is not None]
     if any(n != (1 if p is None else sizes[p]) for p, n in zip(place, x.shape, strict=True)):
         return False
     wanted = {p for p in order.axes if sizes[p] != 1}
-    return len(set(own)) == len(own) and set(own) in (wanted, wanted - {*order.rest})
+    return len(set(own)) == len(own) and set(own) in (wanted, wanted - {*order.reduced_axes})
 
 
 @dataclass(frozen=True, slots=True)
-class _Turning:
+class _Transposer:
     order: AxisOrder
     sizes: Sequence[Dim]
     places: Mapping[Tensor, Place]
@@ -173,27 +173,27 @@ class _Turning:
     def axes(self, x: Tensor) -> Sequence[int]:
         """Return the axes of the result that a tensor of the group has."""
         own = {p for p in self.places[x] if p is not None}
-        return self.order.axes if own & {*self.order.rest} else self.order.first
+        return self.order.axes if own & {*self.order.reduced_axes} else self.order.row_axes
 
-    def empty(self, x: Tensor) -> Tensor:
+    def transposed_buffer(self, x: Tensor) -> Tensor:
         return Tensor(x.name, x.dtype, tuple(self.sizes[p] for p in self.axes(x)))
 
-    def turned(self, now: Tensor, x: Tensor, turned: Mapping[Tensor, Tensor]) -> Tensor:
+    def transpose(self, definition: Tensor, x: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
         """Return the definition of `x` with permuted axes."""
-        assert now.body is not None
-        own = dict(zip(self.places[x], now.axes, strict=True))
+        assert definition.body is not None
+        own = dict(zip(self.places[x], definition.axes, strict=True))
         axes = tuple(own[p] if p in own else Axis(f"one{p}", 1) for p in self.axes(x))
-        gone: dict[Axis, Expr] = {a: ZERO for a in now.axes if a not in axes}
+        gone: dict[Axis, Expr] = {a: ZERO for a in definition.axes if a not in axes}
 
         def made(e: Expr) -> Expr:
             match e:
-                case Load(t, index, dtype) if t in turned:
+                case Load(t, index, dtype) if t in buffers:
                     at = dict(zip(self.places[t], index, strict=True))
-                    return Load(turned[t], tuple(at.get(p, ZERO) for p in self.axes(t)), dtype)
+                    return Load(buffers[t], tuple(at.get(p, ZERO) for p in self.axes(t)), dtype)
                 case Apply(fn, args, dtype):
                     return Apply(fn, tuple(map(made, args)), dtype)
                 case Reduce(fn, over, body, dtype):
                     return Reduce(fn, over, made(body), dtype)
             return e
 
-        return Tensor(now.name, now.dtype, self.empty(x).shape, axes, placed(made(now.body), gone))
+        return Tensor(definition.name, definition.dtype, self.transposed_buffer(x).shape, axes, substitute_axes(made(definition.body), gone))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attr
 from superopt.ops import OPS
 from superopt.te.dtype import to_numpy
@@ -35,7 +35,7 @@ class Activation:
 
 # Names, with the defaults of alpha and beta. `...` marks a required parameter: ONNX has no default,
 # or onnxruntime uses another one (0 for ThresholdedRelu's alpha, where ONNX says 1).
-_NUMBERS: Mapping[str, tuple[Any, Any]] = {
+_PARAMETER_DEFAULTS: Mapping[str, tuple[Any, Any]] = {
     "affine": (..., ...),
     "elu": (1.0, None),
     "hardsigmoid": (0.2, 0.5),
@@ -50,7 +50,7 @@ _NUMBERS: Mapping[str, tuple[Any, Any]] = {
 }
 
 
-def activations(attributes: Mapping[str, Any], default: Sequence[str]) -> tuple[Activation, ...]:
+def parse_activations(attributes: Mapping[str, Any], default: Sequence[str]) -> tuple[Activation, ...]:
     """Return the functions of a layer's attributes. default: their names if the attribute is
     absent.
 
@@ -68,11 +68,11 @@ def _text(name: str | bytes) -> str:
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
-    if name not in _NUMBERS:
+    if name not in _PARAMETER_DEFAULTS:
         raise UnknownActivation(f"activation {name!r} is not defined by ONNX")
     out = []
     for what, given, default in zip(
-        ("alpha", "beta"), (alphas, betas), _NUMBERS[name], strict=True
+        ("alpha", "beta"), (alphas, betas), _PARAMETER_DEFAULTS[name], strict=True
     ):
         number = None if default is None else next(given, default)
         if number is ...:
@@ -81,47 +81,47 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
     return Activation(name, *out)
 
 
-def applied(a: Activation, x: g.Value) -> g.Value:
+def apply_activation(a: Activation, x: ir_graph.Value) -> ir_graph.Value:
     """Return the function of `x`, elementwise."""
-    return _GRAPHS[a.name](x, a.alpha, a.beta)
+    return _BUILDERS[a.name](x, a.alpha, a.beta)
 
 
-def scalar(number: float, like: g.Value) -> g.Value:
+def scalar_like(number: float, like: ir_graph.Value) -> ir_graph.Value:
     """Return a scalar constant with the element type of `like`."""
     assert like.type.dtype is not None
-    return g.constant(np.array(number, to_numpy(like.type.dtype)))
+    return ir_graph.constant(np.array(number, to_numpy(like.type.dtype)))
 
 
-def _do(name: str, *inputs: g.Value, **attrs: Attr) -> g.Value:
-    return g.node(OPS[name], inputs, **attrs)
+def _make_node(name: str, *inputs: ir_graph.Value, **attrs: Attr) -> ir_graph.Value:
+    return ir_graph.node(OPS[name], inputs, **attrs)
 
 
-def _operator(name: str, *numbers: str) -> Callable[..., g.Value]:
-    def graph(x: g.Value, alpha: float | None, beta: float | None) -> g.Value:
+def _unary_builder(name: str, *numbers: str) -> Callable[..., ir_graph.Value]:
+    def graph(x: ir_graph.Value, alpha: float | None, beta: float | None) -> ir_graph.Value:
         given = {"alpha": alpha, "beta": beta}
-        return _do(name, x, **{k: given[k] for k in numbers})
+        return _make_node(name, x, **{k: given[k] for k in numbers})
 
     return graph
 
 
-def _affine(x: g.Value, alpha: float, beta: float) -> g.Value:
-    return _do("Add", _do("Mul", x, scalar(alpha, x)), scalar(beta, x))
+def _affine(x: ir_graph.Value, alpha: float, beta: float) -> ir_graph.Value:
+    return _make_node("Add", _make_node("Mul", x, scalar_like(alpha, x)), scalar_like(beta, x))
 
 
-def _scaled_tanh(x: g.Value, alpha: float, beta: float) -> g.Value:
-    return _do("Mul", _do("Tanh", _do("Mul", x, scalar(beta, x))), scalar(alpha, x))
+def _scaled_tanh(x: ir_graph.Value, alpha: float, beta: float) -> ir_graph.Value:
+    return _make_node("Mul", _make_node("Tanh", _make_node("Mul", x, scalar_like(beta, x))), scalar_like(alpha, x))
 
 
-_GRAPHS: Mapping[str, Callable[..., g.Value]] = {
+_BUILDERS: Mapping[str, Callable[..., ir_graph.Value]] = {
     "affine": _affine,
-    "elu": _operator("Elu", "alpha"),
-    "hardsigmoid": _operator("HardSigmoid", "alpha", "beta"),
-    "leakyrelu": _operator("LeakyRelu", "alpha"),
-    "relu": _operator("Relu"),
+    "elu": _unary_builder("Elu", "alpha"),
+    "hardsigmoid": _unary_builder("HardSigmoid", "alpha", "beta"),
+    "leakyrelu": _unary_builder("LeakyRelu", "alpha"),
+    "relu": _unary_builder("Relu"),
     "scaledtanh": _scaled_tanh,
-    "sigmoid": _operator("Sigmoid"),
-    "softplus": _operator("Softplus"),
-    "softsign": _operator("Softsign"),
-    "tanh": _operator("Tanh"),
-    "thresholdedrelu": _operator("ThresholdedRelu", "alpha"),
+    "sigmoid": _unary_builder("Sigmoid"),
+    "softplus": _unary_builder("Softplus"),
+    "softsign": _unary_builder("Softsign"),
+    "tanh": _unary_builder("Tanh"),
+    "thresholdedrelu": _unary_builder("ThresholdedRelu", "alpha"),
 }

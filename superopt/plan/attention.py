@@ -10,56 +10,56 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels.attention import attention as found_in
-from superopt.kernels.contraction import contraction, strides
+from superopt.kernels.attention import match_attention as found_in
+from superopt.kernels.contraction import match_contraction, axis_stride
 from superopt.kernels.layout import Layout
-from superopt.kernels.online import online
+from superopt.kernels.online import match_online_attention
 from superopt.kernels.transform import reduction
-from superopt.plan.rows import instead
-from superopt.plan.within import needs, within
+from superopt.plan.rows import replace_tensors
+from superopt.plan.within import kernel_inputs, kernel_stages
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
-LARGE = 1 << 20  # of the scores
+MIN_SCORE_BYTES = 1 << 20  # of the scores
 
 
 @dataclass(frozen=True, slots=True)
-class Fusing:
+class AttentionFusion:
     """What a target can fuse. can_fuse: true if there is a kernel for these rows and this product
     of them. can_fuse_scores: true if the product that gives the scores belongs to the kernel, too.
     """
 
-    fits: Callable[[Tensor, Tensor], bool]
-    joins: Callable[[Tensor], bool] = lambda scores: True
+    can_fuse: Callable[[Tensor, Tensor], bool]
+    can_fuse_scores: Callable[[Tensor], bool] = lambda scores: True
 
 
-def on_processor(constants: Collection[Tensor], width: int) -> Fusing:
+def cpu_attention_fusion(constants: Collection[Tensor], width: int) -> AttentionFusion:
     """vector_bytes: bytes of a vector register."""
 
     def fits(row: Tensor, product: Tensor) -> bool:
-        large = product.dtype == F32 and prod(_sizes(row)) * 4 >= LARGE
+        large = product.dtype == F32 and prod(_static_sizes(row)) * 4 >= MIN_SCORE_BYTES
         return large and found_in(product, constants, {}, width * 8 // F32.bits) is not None
 
     def joins(scores: Tensor) -> bool:
-        c = contraction(scores, constants)
-        return c is not None and (c.b.tensor in constants or strides(c.b, scores.axes[-1]) == 1)
+        c = match_contraction(scores, constants)
+        return c is not None and (c.b.tensor in constants or axis_stride(c.b, scores.axes[-1]) == 1)
 
-    return Fusing(fits, joins)
+    return AttentionFusion(fits, joins)
 
 
-def on_gpu(constants: Collection[Tensor], width: int) -> Fusing:
+def gpu_attention_fusion(constants: Collection[Tensor], width: int) -> AttentionFusion:
     """Fuse every product of queries and keys with its product with values."""
-    return Fusing(lambda row, product: online(product) is not None)
+    return AttentionFusion(lambda row, product: match_online_attention(product) is not None)
 
 
-def attention(
+def fuse_attention(
     current: Mapping[Tensor, Tensor],
-    leads: Mapping[Tensor, int],
-    stay: Collection[Tensor],
-    lying: Mapping[Tensor, Layout],
+    batch_ranks: Mapping[Tensor, int],
+    materialized: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout],
     constants: Collection[Tensor],
-    how: Fusing,
+    fusion: AttentionFusion,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
     """Return the definitions with attention fused, and the number of leading axes that select a row
     of each tensor computed by rows.
@@ -68,39 +68,39 @@ def attention(
     """
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
-        for x in needs(now, current):
+        for x in kernel_inputs(now, current):
             readers.setdefault(x, []).append(t)
 
     def only(x: Tensor, reader: Tensor) -> bool:
         """True if `reader` is the only reader."""
-        return x not in stay and x not in lying and readers.get(x) == [reader]
+        return x not in materialized and x not in layouts and readers.get(x) == [reader]
 
-    out, rows = dict(current), dict(leads)
+    out, rows = dict(current), dict(batch_ranks)
     for t, now in current.items():
-        c = contraction(now, constants)
+        c = match_contraction(now, constants)
         found = reduction(now)
-        if c is None or t in lying or found is None or found.dtype != F32:
+        if c is None or t in layouts or found is None or found.dtype != F32:
             continue
-        if c.a.tensor not in leads:
+        if c.a.tensor not in batch_ranks:
             continue
         row = c.a.tensor
-        if not only(row, t) or not _by_rows(now, row, leads[row]):
+        if not only(row, t) or not _reads_one_row(now, row, batch_ranks[row]):
             continue
-        scores = [x for x in needs(out[row], current) if only(x, row)]
+        scores = [x for x in kernel_inputs(out[row], current) if only(x, row)]
         scores = [
-            x for x in scores if _scores(current[x], row, constants) and how.joins(current[x])
+            x for x in scores if _is_score_product(current[x], row, constants) and fusion.can_fuse_scores(current[x])
         ]
         if len(scores) > 1:
             continue
         buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
-        if how.fits(row, _fused(t, out, row, scores, buffers)):
-            out[t], rows[t] = _fused(t, out, row, scores, {}), leads[row]
+        if fusion.can_fuse(row, _fuse_rows(t, out, row, scores, buffers)):
+            out[t], rows[t] = _fuse_rows(t, out, row, scores, {}), batch_ranks[row]
             for x in (row, *scores):
                 del out[x]
     return out, rows
 
 
-def _fused(
+def _fuse_rows(
     t: Tensor, current: Mapping[Tensor, Tensor], row: Tensor, scores: Collection[Tensor],
     buffers: Mapping[Tensor, Tensor],
 ) -> Tensor:  # fmt: skip
@@ -108,37 +108,37 @@ def _fused(
     read from `buffers`."""
     done = dict(buffers)
     for x in (*scores, row):
-        for s in within(current[x], current):
+        for s in kernel_stages(current[x], current):
             assert s.body is not None
-            made = Tensor(s.name, s.dtype, s.shape, s.axes, instead(s.body, done))
+            made = Tensor(s.name, s.dtype, s.shape, s.axes, replace_tensors(s.body, done))
             done[s] = made
         done[x] = done[current[x]]
     now = current[t]
     assert now.body is not None
-    return Tensor("attention", now.dtype, now.shape, now.axes, instead(now.body, done))
+    return Tensor("attention", now.dtype, now.shape, now.axes, replace_tensors(now.body, done))
 
 
-def _by_rows(now: Tensor, row: Tensor, lead: int) -> bool:
+def _reads_one_row(definition: Tensor, row: Tensor, batch_rank: int) -> bool:
     """True if each element of the product reads one row, which all of its axes but the last
     select."""
-    assert now.body is not None
-    found = reduction(now)
-    some = [x for x in loads(now.body) if x.tensor is row]
-    if found is None or len(found.axes) != 1 or len(some) != 1 or lead != row.rank - 1:
+    assert definition.body is not None
+    found = reduction(definition)
+    some = [x for x in loads(definition.body) if x.tensor is row]
+    if found is None or len(found.axes) != 1 or len(some) != 1 or batch_rank != row.rank - 1:
         return False
     *own, last = some[0].index
     axes = [i for i, n in zip(own, row.shape, strict=False) if n != 1]
-    others = [a for a in now.axes[:-1] if a.extent != 1]
+    others = [a for a in definition.axes[:-1] if a.extent != 1]
     return last == found.axes[0] and len(set(axes)) == len(axes) and set(axes) == set(others)
 
 
-def _scores(now: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
+def _is_score_product(definition: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
     """True if it is a product that gives these rows."""
-    c = contraction(now, constants)
-    if c is None or now.shape != row.shape or not c.of_b or c.of_b[-1] != now.axes[-1]:
+    c = match_contraction(definition, constants)
+    if c is None or definition.shape != row.shape or not c.b_axes or c.b_axes[-1] != definition.axes[-1]:
         return False
-    return now.axes[-2].extent == 1 or now.axes[-2] in c.of_a
+    return definition.axes[-2].extent == 1 or definition.axes[-2] in c.a_axes
 
 
-def _sizes(t: Tensor) -> list[int]:
+def _static_sizes(t: Tensor) -> list[int]:
     return [n for n in t.shape if isinstance(n, int)]

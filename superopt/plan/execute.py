@@ -10,85 +10,85 @@ from pathlib import Path
 import numpy as np
 
 from superopt.kernels.calls import references
-from superopt.kernels.cpu import Machine, kernel_code, object_code
-from superopt.kernels.cpu_run import CLOCK_BYTES, run_text
-from superopt.kernels.engine import linked
-from superopt.kernels.enter import enter_text, places
+from superopt.kernels.cpu import Machine, kernel_object_code, object_code
+from superopt.kernels.cpu_run import CLOCK_BYTES, program_text
+from superopt.kernels.engine import link_objects
+from superopt.kernels.enter import entry_text, object_offsets
 from superopt.plan.build import Program
-from superopt.plan.constants import Constants
-from superopt.plan.image import Code, Image, functions, ready, table
-from superopt.plan.pack_constants import pack_constants, split_constants, table_of
+from superopt.plan.constants import PackedConstants
+from superopt.plan.image import LoadedProgram, ProgramImage, entry_points, load_image, pointer_table
+from superopt.plan.pack_constants import pack_constants, split_constants, constant_numbers
 
 
-def code(
+def load_program(
     program: Program,
     machine: Machine,
     threads: int,
     folder: Path | None,
     constants: np.ndarray | None = None,
     release: Callable[[], None] | None = None,
-) -> Code:
+) -> LoadedProgram:
     """Return the program as loaded machine code. folder: the cache of object files. constants: the
     bytes of all packed constants, if known. release: see `pack_constants`."""
-    made = image(program, machine, threads, folder)
-    held = _packed(program, constants, release)
-    return ready(made, held, machine, lambda: program)
+    made = build_image(program, machine, threads, folder)
+    held = _pack(program, constants, release)
+    return load_image(made, held, machine, lambda: program)
 
 
-def _packed(
-    program: Program, known: np.ndarray | None, release: Callable[[], None] | None
-) -> Constants:
+def _pack(
+    program: Program, data: np.ndarray | None, release: Callable[[], None] | None
+) -> PackedConstants:
     """Return all constants as kernels read them. Raises NotImplementedError, as for a missing
     kernel, where a constant does not fit."""
     size = program.constant_bytes
-    if known is not None and len(known) == size:
-        return split_constants(program.constants, known)
+    if data is not None and len(data) == size:
+        return split_constants(program.constants, data)
     try:
         return pack_constants(program.constants, size, release)
     except (LookupError, TypeError, ValueError) as e:
         raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 
 
-def image(program: Program, machine: Machine, threads: int, folder: Path | None) -> Image:
+def build_image(program: Program, machine: Machine, threads: int, folder: Path | None) -> ProgramImage:
     """Return the machine code of the program, and what it needs."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
-    made = objects(program, machine, some, folder)
-    if (at := places()) is not None:
-        given = (r.at for r in references(program.calls) if r.place == "argument")
-        made.append(object_code(enter_text(max(given, default=-1) + 1, *at), machine, folder))
-    sizes = program.constant_bytes, program.memory, program.workspace
-    return Image(tuple(made), some, at is not None, *sizes)
+    made = object_files(program, machine, some, folder)
+    if (at := object_offsets()) is not None:
+        given = (r.position for r in references(program.calls) if r.region == "argument")
+        made.append(object_code(entry_text(max(given, default=-1) + 1, *at), machine, folder))
+    sizes = program.constant_bytes, program.memory_bytes, program.workspace_bytes
+    return ProgramImage(tuple(made), some, at is not None, *sizes)
 
 
 @dataclass(slots=True)
-class Timed:
+class TimedProgram:
     """A program that reads the clock after each call. seconds: the time of each call in the last
     run."""
 
-    code: Code
+    code: LoadedProgram
     seconds: np.ndarray
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         c = self.code
         words = CLOCK_BYTES // 8
         clock = np.zeros((len(self.seconds) + 1, words), np.int64)
-        c.run(table((*inputs, *outputs)), *c.places, c.state(), clock.ctypes.data)
+        c.run(pointer_table((*inputs, *outputs)), *c.addresses, c.thread_state(), clock.ctypes.data)
         passed = np.diff(clock, axis=0)
         self.seconds[:] = passed[:, 0] + 1e-9 * passed[:, 1]
 
 
-def timed(c: Code, machine: Machine, folder: Path | None) -> Timed:
+def time_calls(c: LoadedProgram, machine: Machine, folder: Path | None) -> TimedProgram:
     """Return the same program on the same memory with a timer for each call."""
     p = c.program
-    made = objects(p, machine, c.threads, folder, timed=True)
-    engine = linked(made, machine)
-    sizes = p.constant_bytes, p.memory, p.workspace
-    run, work, _ = functions(engine, Image((), c.threads, False, *sizes), timed=True)
+    made = object_files(p, machine, c.threads, folder, timed=True)
+    engine = link_objects(made, machine)
+    sizes = p.constant_bytes, p.memory_bytes, p.workspace_bytes
+    run, work, _ = entry_points(engine, ProgramImage((), c.threads, False, *sizes), timed=True)
     own = replace(c, engine=engine, run=run, work=work, enter=None, pool=None)
-    return Timed(own, np.zeros(len(p.calls)))
+    return TimedProgram(own, np.zeros(len(p.calls)))
 
 
-def objects(
+def object_files(
     program: Program,
     machine: Machine,
     threads: int,
@@ -100,7 +100,7 @@ def objects(
     """Return the object files of a program: its kernels, and `run`, which calls them. shared: for a
     shared object, whose constants are one block of memory. timed: `run` reads the clock after each
     call."""
-    table = None if shared else table_of(program.constants)
-    text = run_text(program.calls, threads, platform.machine().lower(), timed, table)
-    kernels = [kernel_code(k, machine, folder, shared) for k in program.kernels.values()]
+    table = None if shared else constant_numbers(program.constants)
+    text = program_text(program.calls, threads, platform.machine().lower(), timed, table)
+    kernels = [kernel_object_code(k, machine, folder, shared) for k in program.kernels.values()]
     return [*kernels, object_code(text, machine, folder, shared)]

@@ -13,36 +13,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from superopt.kernels.contraction import contraction
-from superopt.kernels.factor import put
-from superopt.kernels.gpu_gates import MOST, alike, gated_of, read_so, worth
-from superopt.kernels.nest import put_for
+from superopt.kernels.contraction import match_contraction
+from superopt.kernels.factor import replace_loads
+from superopt.kernels.gpu_gates import MAX_PRODUCTS, have_same_operand, match_gated, is_gated_product, fused_product_count
+from superopt.kernels.nest import replace_reduction
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
-from superopt.plan.phases import Written
-from superopt.plan.rows import instead
-from superopt.plan.within import needs
+from superopt.plan.phases import WrittenParts
+from superopt.plan.rows import replace_tensors
+from superopt.plan.within import kernel_inputs
 from superopt.te.expr import Tensor
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr
 from superopt.te.walk import loads
 
-WIDTH = 64  # of a vector; has no effect here
+VECTOR_BYTES = 64  # of a vector; has no effect here
 Gates = Mapping[Tensor, Sequence[Tensor]]
 
 
-def gates(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    parts: Written, constants: Collection[Tensor], half: bool,
+def find_gates(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
+    parts: WrittenParts, constants: Collection[Tensor], fp16_operands: bool,
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:  # fmt: skip
     """Return the definitions, and for each result its gates: computed before it and read by nothing
     else. materialized: what must be in memory. excluded: what is computed by rows, or has an image
     layout. parts: tensors written in parts, which are in memory. fp16_operands: multiply 16-bit
     numbers."""
-    apart = {*apart, *(x.tensor for some in parts.values() for x in some)}
+    excluded = {*excluded, *(x.tensor for some in parts.values() for x in some)}
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in current.items():
-        for x in needs(now, current):
+        for x in kernel_inputs(now, current):
             readers.setdefault(x, []).append(t)
     there = {t: n for n, t in enumerate(current)}
     there |= {t: max(there.get(x.tensor, -1) for x in some) for t, some in parts.items()}
@@ -52,21 +52,21 @@ def gates(
     inside: set[Tensor] = set()
     for t, now in current.items():
         out[t] = now
-        c = None if t in apart else contraction(now, constants)
-        if c is None or not c.of_b or c.of_b[-1] != now.axes[-1]:
+        c = None if t in excluded else match_contraction(now, constants)
+        if c is None or not c.b_axes or c.b_axes[-1] != now.axes[-1]:
             # a product with permuted axes is separate from its epilogue (product_passes.py)
             continue
         known = {  # current definitions, which may contain another sum
-            g: out[g] for g in _read(now)
-            if g in out and g not in stay and g not in apart and g not in inside
-            and readers[g] == [t] and read_so(now, g)
+            g: out[g] for g in _tensors_read(now)
+            if g in out and g not in materialized and g not in excluded and g not in inside
+            and readers[g] == [t] and is_gated_product(now, g)
         }  # fmt: skip
-        whole, product = _led(now, known, constants, there)
-        read = _read(whole)
-        some = [g for g in known if g in read and alike(whole, known[g], constants)][: MOST - 1]
-        one = Problem(_whole(whole, some, out, buffers), {}, constants, WIDTH)
-        made = gated_of(one) if some else None
-        n = 1 if made is None else worth(made, half)
+        whole, product = _exchange_for_latest(now, known, constants, there)
+        read = _tensors_read(whole)
+        some = [g for g in known if g in read and have_same_operand(whole, known[g], constants)][: MAX_PRODUCTS - 1]
+        one = Problem(_with_gates(whole, some, out, buffers), {}, constants, VECTOR_BYTES)
+        made = match_gated(one) if some else None
+        n = 1 if made is None else fused_product_count(made, fp16_operands)
         if n > 1:
             found[t] = tuple(some[: n - 1])
             inside |= {t, *found[t]}
@@ -78,71 +78,71 @@ def gates(
     return out, found
 
 
-def _read(t: Tensor) -> dict[Tensor, None]:
+def _tensors_read(t: Tensor) -> dict[Tensor, None]:
     """Return the tensors that `t` reads, in order."""
     return dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
 
 
-def gated(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor]:
+def fuse_gates(current: Mapping[Tensor, Tensor], found: Gates) -> dict[Tensor, Tensor]:
     """Return the definitions with gates inlined in their readers."""
     inside = {g for some in found.values() for g in some}
     return {
-        t: _whole(now, found[t], current, {}) if t in found else now
+        t: _with_gates(now, found[t], current, {}) if t in found else now
         for t, now in current.items() if t not in inside
     }  # fmt: skip
 
 
-def _led(
-    now: Tensor, known: Mapping[Tensor, Tensor], constants: Collection[Tensor],
-    there: Mapping[Tensor, int],
+def _exchange_for_latest(
+    definition: Tensor, gate_definitions: Mapping[Tensor, Tensor], constants: Collection[Tensor],
+    positions: Mapping[Tensor, int],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return the result with the sum of the operand that is computed last, and its own sum as a
     tensor if another one was exchanged for it."""
 
     def place(t: Tensor) -> int:
-        c = contraction(t, constants)
-        return -1 if c is None else there.get(c.a.tensor, -1)
+        c = match_contraction(t, constants)
+        return -1 if c is None else positions.get(c.a.tensor, -1)
 
-    last = max(known, key=lambda g: place(_placed(known[g], now)), default=None)
-    if last is None or place(_placed(known[last], now)) <= place(now):
-        return now, None
-    return _exchanged(now, last, known[last])
+    last = max(gate_definitions, key=lambda g: place(_align_axes(gate_definitions[g], definition)), default=None)
+    if last is None or place(_align_axes(gate_definitions[last], definition)) <= place(definition):
+        return definition, None
+    return _exchange_products(definition, last, gate_definitions[last])
 
 
-def _placed(gate: Tensor, now: Tensor) -> Tensor:
+def _align_axes(gate: Tensor, reader: Tensor) -> Tensor:
     """Return the gate with the axes of its reader."""
     assert gate.body is not None
-    env: dict[Axis, Expr] = dict(zip(gate.axes, now.axes, strict=True))
-    return Tensor(gate.name, gate.dtype, now.shape, now.axes, placed(gate.body, env))
+    env: dict[Axis, Expr] = dict(zip(gate.axes, reader.axes, strict=True))
+    return Tensor(gate.name, gate.dtype, reader.shape, reader.axes, substitute_axes(gate.body, env))
 
 
-def _exchanged(now: Tensor, g: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+def _exchange_products(definition: Tensor, g: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
     """Return the result with the sum of a gate in place of its own one, which becomes a tensor.
 
     y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      where g = f(sum(b))
     """
-    found = reduction(now)
+    found = reduction(definition)
     assert found is not None
-    assert now.body is not None
-    product = Tensor("product", found.dtype, now.shape, now.axes, found)
-    inner = _placed(gate, now).body
+    assert definition.body is not None
+    product = Tensor("product", found.dtype, definition.shape, definition.axes, found)
+    inner = _align_axes(gate, definition).body
     assert inner is not None
-    body = put(put_for(now.body, found, product, now.axes), g, inner)
-    return Tensor(now.name, now.dtype, now.shape, now.axes, body), product
+    body = replace_loads(replace_reduction(definition.body, found, product, definition.axes), g, inner)
+    return Tensor(definition.name, definition.dtype, definition.shape, definition.axes, body), product
 
 
-def _whole(
-    now: Tensor, some: Sequence[Tensor], current: Mapping[Tensor, Tensor],
+def _with_gates(
+    definition: Tensor, gates: Sequence[Tensor], current: Mapping[Tensor, Tensor],
     buffers: Mapping[Tensor, Tensor],
 ) -> Tensor:  # fmt: skip
     """Return the result with its gates inlined; other tensors are read from `buffers`."""
     stages = {}
-    for g in some:
+    for g in gates:
         gate = current[g]
         assert gate.body is not None
-        body = instead(gate.body, buffers)
+        body = replace_tensors(gate.body, buffers)
         stages[g] = Tensor(g.name, gate.dtype, gate.shape, gate.axes, body)
-    assert now.body is not None
+    assert definition.body is not None
     return Tensor(
-        now.name, now.dtype, now.shape, now.axes, instead(now.body, {**buffers, **stages})
+        definition.name, definition.dtype, definition.shape, definition.axes, replace_tensors(definition.body, {**buffers, **stages})
     )

@@ -14,85 +14,85 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
-from superopt.kernels.contraction import contraction
+from superopt.kernels.contraction import match_contraction
 from superopt.kernels.transform import reduction
-from superopt.plan.phases import replaced
-from superopt.plan.within import needs
-from superopt.te import index as ix
-from superopt.te.expr import Tensor, both, compare, const, select
-from superopt.te.fn import unit
-from superopt.te.inline import placed
+from superopt.plan.phases import replace_reduction
+from superopt.plan.within import kernel_inputs
+from superopt.te import index
+from superopt.te.expr import Tensor, conjunction, compare, const, select
+from superopt.te.fn import identity_element
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr, Load, Reduce
 from superopt.te.walk import loads
 
-FOLDS = ("sum", "max", "min")
-LONG, SHORT = 1024, 64  # terms of a reduction that is split, and of a part, at least
-LEAST = 4  # parts
-POOR = 4  # split unevenly if fewer parts than the wanted ones over this divide the reduction
+SPLITTABLE_REDUCTIONS = ("sum", "max", "min")
+MIN_SPLIT_TERMS, MIN_PART_TERMS = 1024, 64  # terms of a reduction that is split, and of a part, at least
+MIN_PARTS = 4  # parts
+MAX_DIVISOR_SHORTFALL = 4  # split unevenly if fewer parts than the wanted ones over this divide the reduction
 
 
-def in_parts(
+def split_reductions(
     current: Mapping[Tensor, Tensor],
-    leads: Collection[Tensor],
+    row_tensors: Collection[Tensor],
     constants: Collection[Tensor],
-    stay: Collection[Tensor],
-    wanted: int,
+    materialized: Collection[Tensor],
+    min_elements: int,
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with long reductions split; partial reductions come before their
     readers. row_tensors: what is computed row by row. materialized: what must be in memory itself.
     min_elements: elements of a result that occupy all multiprocessors."""
     readers: dict[Tensor, set[Tensor]] = {}
     for t, now in current.items():
-        for x in needs(now, current):
+        for x in kernel_inputs(now, current):
             readers.setdefault(x, set()).add(t)
     out = dict(current)
     for t in current:
         now = out[t]  # it may read partial reductions by now
         total = reduction(now)
-        if t in leads or total is None or total.fn not in FOLDS or _multiplies(now, constants):
+        if t in row_tensors or total is None or total.fn not in SPLITTABLE_REDUCTIONS or _is_matmul(now, constants):
             continue
-        made = _apart(now, total, wanted)
+        made = _split_reduction(now, total, min_elements)
         if made is None:
             continue
         each, again = made
         (reader,) = some if len(some := readers.get(t, set())) == 1 else (None,)
-        if now.body == total and reader not in (None, *leads) and t not in stay:
-            whole = _into(out[reader], t, again)  # type: ignore[index]
+        if now.body == total and reader not in (None, *row_tensors) and t not in materialized:
+            whole = _merge_into_reader(out[reader], t, again)  # type: ignore[index]
             if whole is not None:
-                out = _instead(out, t, {each: each})
+                out = _replace_entry(out, t, {each: each})
                 out[reader] = whole  # type: ignore[index]
                 continue
         assert now.body is not None
-        body = replaced(now.body, total, again)
-        out = _instead(
+        body = replace_reduction(now.body, total, again)
+        out = _replace_entry(
             out, t, {each: each, t: Tensor(now.name, now.dtype, now.shape, now.axes, body)}
         )
     return out
 
 
-def _multiplies(now: Tensor, constants: Collection[Tensor]) -> bool:
+def _is_matmul(definition: Tensor, constants: Collection[Tensor]) -> bool:
     """True if it is a matrix product, which has a K-split of its own."""
-    found = contraction(now, constants, 1)
+    found = match_contraction(definition, constants, 1)
     if found is None:
         return False
-    return any(a.size > 1 for a in (*found.of_a, *found.of_b))
+    return any(a.size > 1 for a in (*found.a_axes, *found.b_axes))
 
 
-def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | None:
+def _split_reduction(t: Tensor, total: Reduce, min_elements: int) -> tuple[Tensor, Reduce] | None:
     """Return the partial reductions, and the reduction that combines them; None where there are too
     few parts."""
     terms = prod(a.size for a in total.axes)
     count = max(prod(a.size for a in t.axes), 1)
-    if terms < LONG or count >= wanted:
+    if terms < MIN_SPLIT_TERMS or count >= min_elements:
         return None
-    want = min(-(-wanted // count), terms // SHORT)
+    want = min(-(-min_elements // count), terms // MIN_PART_TERMS)
     cuts: list[tuple[Axis, int, int]] = []  # axis, number of its parts, and their extent
     for a in total.axes:
-        many, size = _cut(a.size, want)
+        many, size = _part_sizes(a.size, want)
         cuts.append((a, many, size))
         want = want // many if size == 1 else 1  # parts of later axes would not be contiguous
     count = prod(many for _, many, _ in cuts)
-    if count < LEAST:
+    if count < MIN_PARTS:
         return None
     part = Axis("part", count)
     env: dict[Axis, Expr] = {}
@@ -102,15 +102,15 @@ def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | Non
     for a, many, size in cuts:
         below //= many
         inner = Axis(f"{a.name}r", size)
-        env[a] = ix.as_index(part // below % many * inner.size + inner)
+        env[a] = index.as_index(part // below % many * inner.size + inner)
         rest += [inner] if inner.size > 1 else []
         if inner.size == 1:
-            env[a] = ix.as_index(part // below % many)
+            env[a] = index.as_index(part // below % many)
         if many * size > a.size:
             tests.append(compare("lt", env[a], a.size))
     axes = (part, *t.axes)
-    nothing = const(unit(total.fn, total.dtype), total.body.dtype)
-    term = select(both(*tests), placed(total.body, env), nothing)
+    nothing = const(identity_element(total.fn, total.dtype), total.body.dtype)
+    term = select(conjunction(*tests), substitute_axes(total.body, env), nothing)
     body = Reduce(total.fn, tuple(rest), term, total.dtype)
     each = Tensor("parts", total.dtype, tuple(a.size for a in axes), axes, body)
     again = Axis("parts", count)
@@ -118,32 +118,32 @@ def _apart(t: Tensor, total: Reduce, wanted: int) -> tuple[Tensor, Reduce] | Non
     return each, Reduce(total.fn, (again,), read, total.dtype)
 
 
-def _cut(n: int, want: int) -> tuple[int, int]:
+def _part_sizes(n: int, max_parts: int) -> tuple[int, int]:
     """Return (number of parts, their size) for n terms and at most `want` parts. Where the divisors
     of n give far fewer parts, the last part reaches beyond n."""
-    many = max(d for d in range(1, min(n, want) + 1) if n % d == 0)
-    if POOR * many > want:
+    many = max(d for d in range(1, min(n, max_parts) + 1) if n % d == 0)
+    if MAX_DIVISOR_SHORTFALL * many > max_parts:
         return many, n // many
-    size = 1 << (-(-n // want) - 1).bit_length()
+    size = 1 << (-(-n // max_parts) - 1).bit_length()
     return -(-n // size), size
 
 
-def _into(reader: Tensor, t: Tensor, again: Reduce) -> Tensor | None:
+def _merge_into_reader(reader: Tensor, t: Tensor, final: Reduce) -> Tensor | None:
     """Return a reader that only reduces `t` further by the same function, with the parts in its
     place; else None."""
     total = reduction(reader)
-    if total is None or total.fn != again.fn or not isinstance(total.body, Load):
+    if total is None or total.fn != final.fn or not isinstance(total.body, Load):
         return None
     assert reader.body is not None
     if total.body.tensor is not t or sum(x.tensor is t for x in loads(reader.body)) != 1:
         return None
-    own = placed(again.body, dict(zip(t.axes, total.body.index, strict=True)))
-    whole = Reduce(again.fn, (*total.axes, *again.axes), own, again.dtype)
-    body = replaced(reader.body, total, whole)
+    own = substitute_axes(final.body, dict(zip(t.axes, total.body.index, strict=True)))
+    whole = Reduce(final.fn, (*total.axes, *final.axes), own, final.dtype)
+    body = replace_reduction(reader.body, total, whole)
     return Tensor(reader.name, reader.dtype, reader.shape, reader.axes, body)
 
 
-def _instead(
+def _replace_entry(
     current: Mapping[Tensor, Tensor], t: Tensor, others: Mapping[Tensor, Tensor]
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with `others` in place of `t`."""

@@ -13,27 +13,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.plan.rows import once
-from superopt.te import index as ix
+from superopt.plan.rows import share_exponentials
+from superopt.te import index as te_index
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining, placed
+from superopt.te.inline import Inliner, substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions, slides
-from superopt.te.walk import parts as parts_of
+from superopt.te.walk import index_axes, loads, reductions, is_window_load
+from superopt.te.walk import subexpressions as parts_of
 
-SIMPLE = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
-DEAR = frozenset((
+CHEAP_FUNCTIONS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
+EXPENSIVE_FUNCTIONS = frozenset((
     "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "asinh", "acosh", "atanh", "pow", "sigmoid",
 ))  # fmt: skip
-LONGEST = 150  # functions in an expression
-FOLDED = 12  # quotients and remainders in its indices
-_FOLDS = ("floordiv", "mod")
-WIDER = 4  # elements of a reader for each element that it reads
+MAX_EXPRESSION_FUNCTIONS = 150  # functions in an expression
+MAX_INDEX_DIVISIONS = 12  # quotients and remainders in its indices
+_DIVISIONS = ("floordiv", "mod")
+MAX_BROADCAST_RATIO = 4  # elements of a reader for each element that it reads
 
 
-Turning = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
+OperandReordering = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Site:
 
     reader: Tensor
     index: tuple[Expr, ...]
-    summed: bool
+    in_reduction: bool
 
 
-def inlined(
+def inline_tensors(
     outputs: Sequence[Tensor],
-    kept: Collection[Tensor] = (),
+    materialized: Collection[Tensor] = (),
     parts: Mapping[Tensor, Sequence[Tensor]] | None = None,
-    turning: Turning | None = None,
+    reorder_operands: OperandReordering | None = None,
 ) -> dict[Tensor, Tensor]:
     """Return the definition of each tensor that is stored, producers first.
 
@@ -59,17 +59,17 @@ def inlined(
     the copies.
     """
     written = parts or {}
-    current = {t: t for t in in_order(outputs, written)}
-    stay = {*outputs, *kept, *(t for some in written.values() for t in some)}
-    stay |= _large(current)
-    stay |= _bordered(current) if turning is not None else set()
-    dear = turning is not None
-    current = once(settled(current, stay, (), dear))
-    current, turned = turning(current) if turning is not None else (current, set())
-    return settled(current, stay | turned, turned, dear)
+    current = {t: t for t in topological_order(outputs, written)}
+    stay = {*outputs, *materialized, *(t for some in written.values() for t in some)}
+    stay |= _large_expressions(current)
+    stay |= _padded_slices(current) if reorder_operands is not None else set()
+    dear = reorder_operands is not None
+    current = share_exponentials(inline_to_fixpoint(current, stay, (), dear))
+    current, turned = reorder_operands(current) if reorder_operands is not None else (current, set())
+    return inline_to_fixpoint(current, stay | turned, turned, dear)
 
 
-def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
+def _large_expressions(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     """Return tensors that are stored so that no expression becomes long or deep. An expression that
     reads an operand twice doubles with each inlining, and so do the indices of repeated reshapes. A
     reduction ends an expression."""
@@ -78,60 +78,60 @@ def _large(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     folds: dict[Tensor, int] = {}
     for t, now in current.items():
         assert now.body is not None
-        length[t] = _length(now.body, length)
-        folds[t] = sum(isinstance(e, Apply) and e.fn in _FOLDS for e in parts_of(now.body))
+        length[t] = _expression_length(now.body, length)
+        folds[t] = sum(isinstance(e, Apply) and e.fn in _DIVISIONS for e in parts_of(now.body))
         folds[t] += max((folds.get(x.tensor, 0) for x in loads(now.body)), default=0)
-        if length[t] > LONGEST or folds[t] > FOLDED:
+        if length[t] > MAX_EXPRESSION_FUNCTIONS or folds[t] > MAX_INDEX_DIVISIONS:
             out.add(t)
-        if t in out or sums(now.body):
+        if t in out or has_reduction(now.body):
             length[t], folds[t] = 1, 0
     return out
 
 
-def _bordered(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
+def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     """Return slices of images over which windows slide beyond the edge: a copy has a border of
     zeros, while reading the image would need a test for each element."""
     out: set[Tensor] = set()
     for t, now in current.items():
-        for site, read in _sites(t, now.body) if now.body is not None and windows(now) else ():
+        for site, read in _read_sites(t, now.body) if now.body is not None and has_window_reduction(now) else ():
             cut = current.get(read)
-            if cut is None or not isinstance(cut.body, Load) or not evenly(cut.body):
+            if cut is None or not isinstance(cut.body, Load) or not has_affine_loads(cut.body):
                 continue
-            ends = [(*ix.bounds(i), n) for i, n in zip(site.index, _sizes(read), strict=True)]
+            ends = [(*te_index.bounds(i), n) for i, n in zip(site.index, _static_sizes(read), strict=True)]
             inside = all(
                 low is not None and low >= 0 and h is not None and h < n for low, h, n in ends
             )
-            if not inside and prod(_sizes(read)) < prod(_sizes(cut.body.tensor)):
+            if not inside and prod(_static_sizes(read)) < prod(_static_sizes(cut.body.tensor)):
                 out.add(read)
     return out
 
 
-def _length(e: Expr, length: Mapping[Tensor, int]) -> int:
+def _expression_length(e: Expr, length: Mapping[Tensor, int]) -> int:
     match e:
         case Apply(_, args):
-            return 1 + sum(_length(a, length) for a in args)
+            return 1 + sum(_expression_length(a, length) for a in args)
         case Reduce(_, _, body):
-            return 1 + _length(body, length)
+            return 1 + _expression_length(body, length)
         case Load(t, _):
             return length.get(t, 1)
     return 1
 
 
-def settled(
+def inline_to_fixpoint(
     current: dict[Tensor, Tensor],
-    stay: Collection[Tensor],
-    turned: Collection[Tensor] = (),
-    dear: bool = False,
+    materialized: Collection[Tensor],
+    reordered: Collection[Tensor] = (),
+    costly_functions: bool = False,
 ) -> dict[Tensor, Tensor]:
     """Return the definitions after inlining to a fixpoint. reordered: tensors with another axis
     order than their operands, in which a reduction is slow. costly_functions: recomputing functions
     costs more than storing their results: on a CPU, where memory is near."""
-    while chosen := _chosen(current, stay, turned, dear):
-        current = _applied(current, chosen)
+    while chosen := _choose_inlined(current, materialized, reordered, costly_functions):
+        current = _inline_bodies(current, chosen)
     return current
 
 
-def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
+def topological_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
     """Return the computed tensors in topological order: after their operands and after the tensors
     that they overwrite."""
     done: dict[Tensor, None] = {}
@@ -152,36 +152,36 @@ def in_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
     return list(done)
 
 
-def _chosen(
-    current: dict[Tensor, Tensor], kept: Collection[Tensor], turned: Collection[Tensor], dear: bool
+def _choose_inlined(
+    current: dict[Tensor, Tensor], materialized: Collection[Tensor], reordered: Collection[Tensor], costly_functions: bool
 ) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
         assert now.body is not None
-        for s, read in _sites(t, now.body):
+        for s, read in _read_sites(t, now.body):
             if read in sites:
                 sites[read].add(s)
-    summing = {t for t, now in current.items() if now.body is not None and sums(now.body)}
+    summing = {t for t, now in current.items() if now.body is not None and has_reduction(now.body)}
     taken: set[Tensor] = set()  # readers into which a reduction is inlined
     chosen: set[Tensor] = set()
     going: set[Tensor] = set()  # inlined, or waiting for readers that are
     for t in reversed(current):
         now = current[t]
-        if t in kept or not sites[t] or now.body is None:
+        if t in materialized or not sites[t] or now.body is None:
             continue
-        if moves(now.body):
-            several = len({*loads(now.body)}) > 1 or _chosen_by(now.body)
-            even = evenly(now.body) and ordered(now)
+        if is_data_movement(now.body):
+            several = len({*loads(now.body)}) > 1 or _has_data_dependent_select(now.body)
+            even = has_affine_loads(now.body) and has_ordered_axes(now)
             if (several or not even) and any(s.reader in going for s in sites[t]):
-                ends = [(current[s.reader], s) for s in _ends(t, sites, going)]
-                looked = any(_looked_for(*e) for e in ends)
-                if (looked and not even) or (several and any(_multiplied(*e) for e in ends)):
+                ends = [(current[s.reader], s) for s in _final_sites(t, sites, going)]
+                looked = any(_has_irregular_reads(*e) for e in ends)
+                if (looked and not even) or (several and any(_is_product_operand(*e) for e in ends)):
                     going.add(t)  # until its readers are inlined
                     continue
-            if several and any(_multiplied(current[s.reader], s) for s in sites[t]):
+            if several and any(_is_product_operand(current[s.reader], s) for s in sites[t]):
                 continue  # operands of a matrix product must not select between sources
-            slid = [s for s in sites[t] if s.summed and windows(current[s.reader])]
-            if not slid or (even and not any(_sliding(now, current[s.reader], s) for s in slid)):
+            slid = [s for s in sites[t] if s.in_reduction and has_window_reduction(current[s.reader])]
+            if not slid or (even and not any(_creates_window(now, current[s.reader], s) for s in slid)):
                 chosen.add(t)
                 going.add(t)
             continue
@@ -190,15 +190,15 @@ def _chosen(
         (site,) = sites[t]
         if site.reader in going:
             continue  # it is inlined into another tensor first, which may read it many times
-        if site.summed and not _once(current[site.reader], site, t):
+        if site.in_reduction and not _reads_each_once(current[site.reader], site, t):
             continue
-        costly = _gate(now, current) or (dear and not site.summed and _functions(now.body))
-        if costly and WIDER * prod(_sizes(t)) <= prod(_sizes(site.reader)):
+        costly = _is_costly_epilogue(now, current) or (costly_functions and not site.in_reduction and _has_expensive_function(now.body))
+        if costly and MAX_BROADCAST_RATIO * prod(_static_sizes(t)) <= prod(_static_sizes(site.reader)):
             continue
         if t in summing:
-            same = prod(_sizes(t)) == prod(_sizes(site.reader)) and all(map(affine, site.index))
-            busy = site.reader in summing or site.reader in taken or site.reader in turned
-            if site.summed or busy or not same or _reshaped(now, site.reader):
+            same = prod(_static_sizes(t)) == prod(_static_sizes(site.reader)) and all(map(affine, site.index))
+            busy = site.reader in summing or site.reader in taken or site.reader in reordered
+            if site.in_reduction or busy or not same or _changes_image_rank(now, site.reader):
                 continue
             taken.add(site.reader)
         chosen.add(t)
@@ -206,107 +206,107 @@ def _chosen(
     return chosen
 
 
-def _reshaped(now: Tensor, reader: Tensor) -> bool:
+def _changes_image_rank(definition: Tensor, reader: Tensor) -> bool:
     """True if windows of more than one element slide over an image and the reader has another rank:
     the result would not be an image."""
-    return now.rank != reader.rank and _slid(now)
+    return definition.rank != reader.rank and _has_sliding_window(definition)
 
 
-def _gate(now: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
+def _is_costly_epilogue(definition: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
     """True for a costly function of a product's result, as in squeeze and excitation. It is an
     epilogue of that product and is not recomputed for each element that it scales."""
-    assert now.body is not None
-    before = [current[x.tensor] for x in loads(now.body) if x.tensor in current]
-    products = [r for x in before for r in reductions(x.body) if _products(r.body)]
-    return bool(products) and not _simple(now.body)
+    assert definition.body is not None
+    before = [current[x.tensor] for x in loads(definition.body) if x.tensor in current]
+    products = [r for x in before for r in reductions(x.body) if _is_product(r.body)]
+    return bool(products) and not _is_cheap(definition.body)
 
 
-def _functions(e: Expr) -> bool:
+def _has_expensive_function(e: Expr) -> bool:
     """True if it takes more than a few instructions for each element."""
-    return any(isinstance(x, Apply) and x.fn in DEAR for x in parts_of(e))
+    return any(isinstance(x, Apply) and x.fn in EXPENSIVE_FUNCTIONS for x in parts_of(e))
 
 
-def _simple(e: Expr) -> bool:
+def _is_cheap(e: Expr) -> bool:
     match e:
         case Apply(fn, args):
-            return fn in SIMPLE and all(map(_simple, args))
+            return fn in CHEAP_FUNCTIONS and all(map(_is_cheap, args))
         case Reduce(_, _, body):
-            return _simple(body)
+            return _is_cheap(body)
     return True
 
 
-def _once(reader: Tensor, site: Site, t: Tensor) -> bool:
+def _reads_each_once(reader: Tensor, site: Site, t: Tensor) -> bool:
     """True if the reductions of the reader read each element of `t` once."""
     axes = set(reader.axes)
     for r in reductions(reader.body):
         axes |= set(r.axes)
-    if any(_products(r.body) for r in reductions(reader.body)):
+    if any(_is_product(r.body) for r in reductions(reader.body)):
         return False
-    return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_sizes(t))
+    return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_static_sizes(t))
 
 
-def _sliding(now: Tensor, reader: Tensor, site: Site) -> bool:
+def _creates_window(definition: Tensor, reader: Tensor, site: Site) -> bool:
     """True if inlining would make windows slide over an operand over which none do, such as a
     flattened kernel: the two operands could then not be told apart."""
     over = [a for r in reductions(reader.body) for a in r.axes if a.extent != 1]
-    env = dict(zip(now.axes, site.index, strict=True))
-    read = [] if now.body is None else loads(now.body)
+    env = dict(zip(definition.axes, site.index, strict=True))
+    read = [] if definition.body is None else loads(definition.body)
     before, *within = (
-        Load(now, tuple(placed(i, use) for i in x), now.dtype)
+        Load(definition, tuple(substitute_axes(i, use) for i in x), definition.dtype)
         for use, x in (({}, site.index), *((env, x.index) for x in read))
     )
-    return not slides(reader.axes, over, before) and any(
-        slides(reader.axes, over, x) for x in within
+    return not is_window_load(reader.axes, over, before) and any(
+        is_window_load(reader.axes, over, x) for x in within
     )
 
 
-def _chosen_by(e: Expr) -> bool:
+def _has_data_dependent_select(e: Expr) -> bool:
     """True if values decide which element is read, as in x where x > 1/2, else zero."""
     return any(isinstance(x, Apply) and x.fn == "select" and loads(x.args[0]) for x in parts_of(e))
 
 
-def _multiplied(reader: Tensor, site: Site) -> bool:
-    return site.summed and any(_products(r.body) for r in reductions(reader.body))
+def _is_product_operand(reader: Tensor, site: Site) -> bool:
+    return site.in_reduction and any(_is_product(r.body) for r in reductions(reader.body))
 
 
-def _products(e: Expr) -> bool:
+def _is_product(e: Expr) -> bool:
     return isinstance(e, Apply) and e.fn == "mul"
 
 
-def _sizes(t: Tensor) -> list[int]:
+def _static_sizes(t: Tensor) -> list[int]:
     return [n for n in t.shape if isinstance(n, int)]
 
 
-def sums(e: Expr) -> bool:
+def has_reduction(e: Expr) -> bool:
     return bool(reductions(e))
 
 
-def moves(e: Expr) -> bool:
+def is_data_movement(e: Expr) -> bool:
     """True if each element is an element of another tensor or a constant, independent of values."""
     match e:
         case Load(_, index):
-            return all(_plain(i) for i in index)
+            return all(_is_static_index(i) for i in index)
         case Const():
             return True
         case Apply("select", (_, yes, no)):
-            return moves(yes) and moves(no)
+            return is_data_movement(yes) and is_data_movement(no)
     return False
 
 
-def windows(t: Tensor) -> bool:
+def has_window_reduction(t: Tensor) -> bool:
     """True if it has a reduction over more than one axis."""
     return any(len(r.axes) > 1 for r in reductions(t.body))
 
 
-def _ends(
-    t: Tensor, sites: Mapping[Tensor, Collection[Site]], going: Collection[Tensor]
+def _final_sites(
+    t: Tensor, sites: Mapping[Tensor, Collection[Site]], inlined: Collection[Tensor]
 ) -> set[Site]:
     """Return the sites that remain when all tensors in `inlined` are inlined."""
     out: set[Site] = set()
     todo, seen = [t], {t}
     while todo:
         for s in sites[todo.pop()]:
-            if s.reader not in going:
+            if s.reader not in inlined:
                 out.add(s)
             elif s.reader not in seen:
                 seen.add(s.reader)
@@ -314,72 +314,72 @@ def _ends(
     return out
 
 
-def _looked_for(reader: Tensor, site: Site) -> bool:
+def _has_irregular_reads(reader: Tensor, site: Site) -> bool:
     """True if a reduction over several axes reads terms at irregular addresses. A factor that is
     shared by a vector of results, such as a pixel of a 1x1 convolution, may be anywhere."""
-    own = set(reader.axes) - set[Axis]().union(*map(axes_of, site.index))
+    own = set(reader.axes) - set[Axis]().union(*map(index_axes, site.index))
     read = (x for r in reductions(reader.body) for x in loads(r.body))
-    factor = not _slid(reader) and any(axes_of(i) & own for x in read for i in x.index)
-    return site.summed and windows(reader) and not factor
+    factor = not _has_sliding_window(reader) and any(index_axes(i) & own for x in read for i in x.index)
+    return site.in_reduction and has_window_reduction(reader) and not factor
 
 
-def _slid(t: Tensor) -> bool:
+def _has_sliding_window(t: Tensor) -> bool:
     """True if windows of more than one element slide over what it reads."""
     return any(
-        slides(t.axes, [a for a in r.axes if a.extent != 1], x)
+        is_window_load(t.axes, [a for a in r.axes if a.extent != 1], x)
         for r in reductions(t.body) for x in loads(r.body)
     )  # fmt: skip
 
 
-def evenly(e: Expr) -> bool:
+def has_affine_loads(e: Expr) -> bool:
     """True if neighbours are read at a constant stride."""
     return all(affine(i) is not None for x in loads(e) for i in x.index)
 
 
-def ordered(t: Tensor) -> bool:
+def has_ordered_axes(t: Tensor) -> bool:
     """True if operands have their axes in the order of `t`. With channels last, an image has the
     layout that is read only after a copy."""
     assert t.body is not None
     for x in loads(t.body):
-        some = [[t.axes.index(a) for a in axes_of(i) if a in t.axes] for i in x.index]
+        some = [[t.axes.index(a) for a in index_axes(i) if a in t.axes] for i in x.index]
         found = [n for each in some for n in sorted(each)]
         if found != sorted(found):
             return False
     return True
 
 
-def _plain(e: Expr) -> bool:
+def _is_static_index(e: Expr) -> bool:
     match e:
         case Index():
             return False
         case Apply(_, args):
-            return all(map(_plain, args))
+            return all(map(_is_static_index, args))
     return True
 
 
-def _sites(reader: Tensor, e: Expr, summed: bool = False) -> Iterator[tuple[Site, Tensor]]:
+def _read_sites(reader: Tensor, e: Expr, in_reduction: bool = False) -> Iterator[tuple[Site, Tensor]]:
     seen: set[tuple[int, bool]] = set()
-    stack = [(e, summed)]
+    stack = [(e, in_reduction)]
     while stack:
-        e, summed = stack.pop()
-        if (id(e), summed) in seen:
+        e, in_reduction = stack.pop()
+        if (id(e), in_reduction) in seen:
             continue
-        seen.add((id(e), summed))
+        seen.add((id(e), in_reduction))
         match e:
             case Load(t, index):
-                yield Site(reader, index, summed), t
-                stack += [(i, summed) for i in index]
+                yield Site(reader, index, in_reduction), t
+                stack += [(i, in_reduction) for i in index]
             case Apply(_, args):
-                stack += [(a, summed) for a in args]
+                stack += [(a, in_reduction) for a in args]
             case Reduce(_, _, body):
                 stack.append((body, True))
             case Index(element, bound):
-                stack += [(element, summed), (bound, summed)]
+                stack += [(element, in_reduction), (bound, in_reduction)]
 
 
-def _applied(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> dict[Tensor, Tensor]:
+def _inline_bodies(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> dict[Tensor, Tensor]:
     """Return the remaining tensors with the others inlined."""
-    change = Inlining({t: current[t] for t in chosen})
+    change = Inliner({t: current[t] for t in chosen})
     out = {}
     for t, now in current.items():
         if t in chosen:

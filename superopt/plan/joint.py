@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.kernels.contraction import contraction
-from superopt.plan.rows import instead
-from superopt.te import index as ix
+from superopt.kernels.contraction import match_contraction
+from superopt.plan.rows import replace_tensors
+from superopt.te import index as te_index
 from superopt.te.affine import rebuild
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
-from superopt.te.walk import axes_of
+from superopt.te.walk import index_axes
 
 Constants = dict[Tensor, Callable[[], np.ndarray]]
-COLUMN = "column"
+COLUMN_AXIS = "column"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,45 +34,45 @@ class _Member:
     these constants, each with the dimension that runs along the column axis."""
 
     t: Tensor
-    at: int
-    form: object
+    column_dim: int
+    key: object
     slots: tuple[tuple[Load, int], ...]
 
     @property
     def size(self) -> int:
-        n = self.t.shape[self.at]
+        n = self.t.shape[self.column_dim]
         assert isinstance(n, int)
         return n
 
 
-def joint(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], constants: Constants
+def fuse_horizontally(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], constants: Constants
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with such products fused; concatenated constants are added to
     `constants`. materialized: the tensors that must be in memory."""
     groups: dict[object, list[_Member]] = {}
-    slots = _Slots()
+    slots = _ConstantSlots()
     for t, now in current.items():
-        member = None if t in stay else _member(t, now, constants, slots)
+        member = None if t in materialized else _match_member(t, now, constants, slots)
         if member is not None:
-            groups.setdefault(member.form, []).append(member)
+            groups.setdefault(member.key, []).append(member)
     whole: dict[Tensor, tuple[Tensor, int, int]] = {}
     first: dict[Tensor, Tensor] = {}
-    known = _Beside(constants)
+    known = _ConcatenatedConstants(constants)
     for members in groups.values():
         if len(members) < 2:
             continue
-        made = _made(members, current, known)
+        made = _fuse_members(members, current, known)
         first[members[0].t] = made
         begin = 0
         for m in members:
-            whole[m.t] = made, m.at, begin
+            whole[m.t] = made, m.column_dim, begin
             begin += m.size
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
         new = first.get(t, now)
         if t in first or t not in whole:
-            body = None if new.body is None else _read(new.body, whole)
+            body = None if new.body is None else _redirect_loads(new.body, whole)
             key = new if t in first else t
             out[key] = (
                 new if body == new.body else Tensor(new.name, new.dtype, new.shape, new.axes, body)
@@ -80,7 +80,7 @@ def joint(
     return out
 
 
-class _Slots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
+class _ConstantSlots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
     """Placeholders for constants by number, element type, and shape without the column axis."""
 
     def of(self, n: int, t: Tensor, d: int) -> Tensor:
@@ -88,67 +88,67 @@ class _Slots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
         return self.setdefault((n, t.dtype, shape), Tensor(f"slot{n}", t.dtype, shape))
 
 
-def _member(t: Tensor, now: Tensor, constants: Collection[Tensor], known: _Slots) -> _Member | None:
-    c = contraction(now, constants)
-    if c is None or now.body is None or len(c.of_b) != 1:
+def _match_member(t: Tensor, definition: Tensor, constants: Collection[Tensor], slots_of: _ConstantSlots) -> _Member | None:
+    c = match_contraction(definition, constants)
+    if c is None or definition.body is None or len(c.b_axes) != 1:
         return None
     if c.b.tensor not in constants or c.a.tensor in constants:
         return None
-    (column,) = c.of_b
-    env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(now.axes)}
-    env[column] = here = Axis(COLUMN, 1 << 30)
+    (column,) = c.b_axes
+    env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(definition.axes)}
+    env[column] = here = Axis(COLUMN_AXIS, 1 << 30)
     slots: list[tuple[Load, int]] = []
-    form = _form(placed(now.body, env), here, constants, slots, known)
+    form = _abstract_constants(substitute_axes(definition.body, env), here, constants, slots, slots_of)
     if form is None or not slots:
         return None
-    at = now.axes.index(column)
-    rest = (*now.shape[:at], *now.shape[at + 1 :], now.dtype)
+    at = definition.axes.index(column)
+    rest = (*definition.shape[:at], *definition.shape[at + 1 :], definition.dtype)
     read = [x.tensor for x, _ in slots]
     same = tuple(read.index(x) for x in read)  # which slots are the same constant
     return _Member(t, at, (at, form, rest, same), tuple(slots))
 
 
-def _form(
-    e: Expr, here: Axis, constants: Collection[Tensor], slots: list[tuple[Load, int]],
-    known: _Slots,
+def _abstract_constants(
+    e: Expr, column: Axis, constants: Collection[Tensor], slots: list[tuple[Load, int]],
+    slots_of: _ConstantSlots,
 ) -> Expr | None:  # fmt: skip
     """Return `e` with placeholders for the constants that vary along the column axis; None where
     anything else varies along it."""
     match e:
         case Load(t, index, dtype):
-            along = [d for d, i in enumerate(index) if here in axes_of(i)]
+            along = [d for d, i in enumerate(index) if column in index_axes(i)]
             if not along:
                 return e
-            if t not in constants or len(along) > 1 or index[along[0]] != here:
+            if t not in constants or len(along) > 1 or index[along[0]] != column:
                 return None
             slots.append((e, along[0]))
-            return Load(known.of(len(slots), t, along[0]), index, dtype)
+            return Load(slots_of.of(len(slots), t, along[0]), index, dtype)
         case Apply(fn, args, dtype):
-            some = [_form(a, here, constants, slots, known) for a in args]
+            some = [_abstract_constants(a, column, constants, slots, slots_of) for a in args]
             found = tuple(a for a in some if a is not None)
             return Apply(fn, found, dtype) if len(found) == len(args) else None
         case Reduce(fn, axes, body, dtype):
-            inner = _form(body, here, constants, slots, known)
+            inner = _abstract_constants(body, column, constants, slots, slots_of)
             return None if inner is None else Reduce(fn, axes, inner, dtype)
-    return None if here in axes_of(e) else e
+    return None if column in index_axes(e) else e
 
 
-def _made(members: Sequence[_Member], current: Mapping[Tensor, Tensor], known: _Beside) -> Tensor:
+def _fuse_members(members: Sequence[_Member], current: Mapping[Tensor, Tensor], concatenated: _ConcatenatedConstants) -> Tensor:
     """Return one product of all members, concatenated along the column axis."""
     now = current[members[0].t]
-    at, total = members[0].at, sum(m.size for m in members)
+    at, total = members[0].column_dim, sum(m.size for m in members)
     column = Axis(now.axes[at].name, total)
     new: dict[Tensor, Tensor] = {}
     for n, (load, d) in enumerate(members[0].slots):
-        new[load.tensor] = known.of([m.slots[n][0].tensor for m in members], d)
+        new[load.tensor] = concatenated.of([m.slots[n][0].tensor for m in members], d)
     axes = tuple(column if n == at else a for n, a in enumerate(now.axes))
     shape = tuple(a.extent for a in axes)
     assert now.body is not None
-    body = instead(placed(now.body, {now.axes[at]: column}), new)
+    body = replace_tensors(substitute_axes(now.body, {now.axes[at]: column}), new)
     return Tensor("beside", now.dtype, shape, axes, body)
 
 
-class _Beside(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
+class _ConcatenatedConstants(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
     """Concatenated constants: one for all products that read the same constants, such as the steps
     of a recurrent network."""
 
@@ -156,41 +156,41 @@ class _Beside(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
         super().__init__()
         self.constants = constants
 
-    def of(self, some: Sequence[Tensor], d: int) -> Tensor:
+    def of(self, tensors: Sequence[Tensor], d: int) -> Tensor:
         """Return the concatenation of `tensors` along dimension d."""
-        key = d, tuple(some)
+        key = d, tuple(tensors)
         if key not in self:
-            first = some[0]
-            total = sum(n for t in some if isinstance(n := t.shape[d], int))
+            first = tensors[0]
+            total = sum(n for t in tensors if isinstance(n := t.shape[d], int))
             shape = (*first.shape[:d], total, *first.shape[d + 1 :])
             made = self[key] = Tensor(f"{first.name}_beside", first.dtype, shape)
-            self.constants[made] = _beside([self.constants[t] for t in some], some, d)
+            self.constants[made] = _concatenated_loader([self.constants[t] for t in tensors], tensors, d)
         return self[key]
 
 
-def _beside(
-    some: Sequence[Callable[[], np.ndarray]], tensors: Sequence[Tensor], d: int
+def _concatenated_loader(
+    loaders: Sequence[Callable[[], np.ndarray]], tensors: Sequence[Tensor], d: int
 ) -> Callable[[], np.ndarray]:
     def load() -> np.ndarray:
         shapes = [[n for n in t.shape if isinstance(n, int)] for t in tensors]
-        arrays = [x().reshape(shape) for x, shape in zip(some, shapes, strict=True)]
+        arrays = [x().reshape(shape) for x, shape in zip(loaders, shapes, strict=True)]
         return np.concatenate(arrays, axis=d)
 
     return load
 
 
-def _read(e: Expr, whole: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:
+def _redirect_loads(e: Expr, places: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:
     """Return `e` with loads of a member as loads of the fused product."""
     match e:
         case Load(t, index, dtype):
-            index = tuple(_read(i, whole) for i in index)
-            if t not in whole:
+            index = tuple(_redirect_loads(i, places) for i in index)
+            if t not in places:
                 return Load(t, index, dtype)
-            made, at, begin = whole[t]
-            moved = ix.as_index(index[at] + begin)
+            made, at, begin = places[t]
+            moved = te_index.as_index(index[at] + begin)
             return Load(made, (*index[:at], moved, *index[at + 1 :]), dtype)
         case Apply(fn, args, dtype):
-            return rebuild(fn, tuple(_read(a, whole) for a in args), dtype)
+            return rebuild(fn, tuple(_redirect_loads(a, places) for a in args), dtype)
         case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _read(body, whole), dtype)
+            return Reduce(fn, axes, _redirect_loads(body, places), dtype)
     return e

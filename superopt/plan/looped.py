@@ -3,28 +3,28 @@ scatters kernels of their own."""
 
 from __future__ import annotations
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
-from superopt.plan.recurrent_loop import recurrent_loop
-from superopt.plan.scan import is_scan, scan_loop, why_no_loop
-from superopt.plan.scatters import has_kernel, scatter_node
+from superopt.plan.recurrent_loop import lower_to_loop
+from superopt.plan.scan import is_scan_or_loop, lower_scan_or_loop, unsupported_loop_reason
+from superopt.plan.scatters import has_scatter_kernel, scatter_node
 
 
-def looped(graph: g.Graph, threads: int = 1) -> g.Graph:
+def lower_loops(graph: ir_graph.Graph, threads: int = 1) -> ir_graph.Graph:
     """Return the graph with loop nodes and scatter nodes in place of these."""
     while True:
-        for n in g.nodes(graph):
+        for n in ir_graph.nodes(graph):
             made = _replacement(n, threads)
             if made is not None:
-                graph = replace_all(graph, dict(zip(g.results(n), made, strict=False)))
+                graph = replace_all(graph, dict(zip(ir_graph.results(n), made, strict=False)))
                 break
         else:
             return graph
 
 
-def _replacement(n: g.Node, threads: int) -> list[g.Value] | None:
-    if is_scan(n) and not why_no_loop(n):
-        return scan_loop(n)
-    if has_kernel(n):
+def _replacement(n: ir_graph.Node, threads: int) -> list[ir_graph.Value] | None:
+    if is_scan_or_loop(n) and not unsupported_loop_reason(n):
+        return lower_scan_or_loop(n)
+    if has_scatter_kernel(n):
         return scatter_node(n)
-    return recurrent_loop(n, threads)
+    return lower_to_loop(n, threads)

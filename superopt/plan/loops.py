@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.constancy import is_constant
 from superopt.ir.op import Op, Payload
-from superopt.ir.substitute import substituted
+from superopt.ir.substitute import substitute_values
 from superopt.te.expr import TensorType
 
-LOOP = Op("Loop", None, domain=None)
+LOOP_OP = Op("Loop", None, domain=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class LoopSpec:
     """What a loop node repeats.
 
     body: its inputs are states, slices and invariants, its outputs the next states and slices.
@@ -32,63 +32,63 @@ class Repeat:
     slices, whether step k uses the slice that is k before the last.
     """
 
-    body: g.Graph
+    body: graph.Graph
     steps: int
     states: int
     reads_backward: tuple[bool, ...]
     writes_backward: tuple[bool, ...]
 
-    def slices(self) -> tuple[g.Value, ...]:
+    def slices(self) -> tuple[graph.Value, ...]:
         """Return the values of the body that are slices, first read, then written."""
         read = self.body.inputs[self.states : self.states + len(self.reads_backward)]
         return (*read, *self.body.outputs[self.states :])
 
 
-def repeat(n: g.Node) -> Repeat:
+def loop_spec(n: graph.Node) -> LoopSpec:
     """Return what a loop node repeats."""
     payload = n.attr("payload")
     assert isinstance(payload, Payload)
-    assert isinstance(payload.content, Repeat)
+    assert isinstance(payload.content, LoopSpec)
     return payload.content
 
 
-def loop(
-    what: Repeat,
-    states: Sequence[g.Value],
-    slices: Sequence[g.Value],
+def make_loop(
+    spec: LoopSpec,
+    states: Sequence[graph.Value],
+    slices: Sequence[graph.Value],
     stacked: Sequence[TensorType],
     label: str,
-) -> list[g.Value]:
+) -> list[graph.Value]:
     """Return the results of a loop. Outer values that the body reads become operands, except those
     computed from constants only. stacked: the types of results made of slices. label: the operator
     that it replaces, for reports."""
-    inputs = what.body.inputs
-    outer = _captured(what.body)
-    inner = [g.Input(f"outer{n}", v.type) for n, v in enumerate(outer)]
-    body = g.Graph((*inputs, *inner), what.body.outputs)
-    body = substituted(body, dict(zip(outer, inner, strict=True)), inside=False)[0]
-    final = [v.type for v in what.body.outputs[: what.states]]
-    payload = Payload(replace(what, body=body), label)
-    return list(g.results(g.opaque(LOOP, (*states, *slices, *outer), payload, (*final, *stacked))))
+    inputs = spec.body.inputs
+    outer = _captured_values(spec.body)
+    inner = [graph.Input(f"outer{n}", v.type) for n, v in enumerate(outer)]
+    body = graph.Graph((*inputs, *inner), spec.body.outputs)
+    body = substitute_values(body, dict(zip(outer, inner, strict=True)), recursive=False)[0]
+    final = [v.type for v in spec.body.outputs[: spec.states]]
+    payload = Payload(replace(spec, body=body), label)
+    return list(graph.results(graph.opaque_node(LOOP_OP, (*states, *slices, *outer), payload, (*final, *stacked))))
 
 
-def _captured(body: g.Graph) -> list[g.Value]:
+def _captured_values(body: graph.Graph) -> list[graph.Value]:
     """Return the outer values that a body reads and that are not computed from constants."""
-    own, known = set(body.inputs), dict[g.Node, bool]()
-    inside: dict[g.Node, bool] = {}
+    own, known = set(body.inputs), dict[graph.Node, bool]()
+    inside: dict[graph.Node, bool] = {}
 
-    def hangs(v: g.Value | None) -> bool:
+    def hangs(v: graph.Value | None) -> bool:
         """True if a value depends on the body's inputs."""
-        p = None if v is None else g.producer(v)
+        p = None if v is None else graph.producer(v)
         return v in own or (p is not None and inside.get(p, False))
 
-    for n in g.nodes(body):
+    for n in graph.nodes(body):
         inside[n] = any(map(hangs, n.inputs))
-    found: dict[g.Value, None] = {}
+    found: dict[graph.Value, None] = {}
     for v in (*(v for n in inside if inside[n] for v in n.inputs), *body.outputs):
         if v is None or v in own or is_constant(v, known):
             continue
-        p = g.producer(v)
+        p = graph.producer(v)
         if p is None or not inside[p]:
             found[v] = None
     return list(found)

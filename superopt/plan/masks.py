@@ -9,18 +9,18 @@ from math import isfinite
 
 import numpy as np
 
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.affine import rebuild
 from superopt.te.dtype import BOOL
 from superopt.te.expr import Tensor, compare, select
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Number, Reduce
 
-LARGEST = 1 << 26  # of a constant that is inspected
+MAX_MASK_ELEMENTS = 1 << 26  # of a constant that is inspected
 Constants = Mapping[Tensor, Callable[[], np.ndarray]]
 
 
-def compared(
-    current: Mapping[Tensor, Tensor], rows: Collection[Tensor], constants: Constants
+def replace_causal_masks(
+    current: Mapping[Tensor, Tensor], row_tensors: Collection[Tensor], constants: Constants
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with causal masks replaced. row_tensors: those computed by rows, whose
     masks are inspected."""
@@ -28,20 +28,20 @@ def compared(
 
     def diagonal(t: Tensor) -> tuple[int, Number, Number] | None:
         if t not in known:
-            known[t] = _diagonal(t, constants[t])
+            known[t] = _match_diagonal(t, constants[t])
         return known[t]
 
     def read(e: Expr) -> Expr:
         match e:
             case Load(t, index, dtype) if t in constants:
-                found = _square(t, index)
+                found = _matrix_axes(t, index)
                 sides = None if found is None else diagonal(t)
                 if found is None or sides is None:
                     return e
                 (i, j), (offset, below, above) = found, sides
                 if dtype == BOOL and above:
-                    return compare("lt", ix.as_index(i + offset), j)
-                here = compare("le", j, ix.as_index(i + offset))
+                    return compare("lt", te_index.as_index(i + offset), j)
+                here = compare("le", j, te_index.as_index(i + offset))
                 if dtype == BOOL:
                     return here
                 return select(here, Const(below, dtype), Const(above, dtype))
@@ -75,10 +75,10 @@ def compared(
         assert t.body is not None
         return Tensor(t.name, t.dtype, t.shape, t.axes, within(read(t.body)))
 
-    return {t: one(now) if t in rows else now for t, now in current.items()}
+    return {t: one(now) if t in row_tensors else now for t, now in current.items()}
 
 
-def _square(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
+def _matrix_axes(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
     """Return the two axes that index a matrix; None where there are not two."""
     axes = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
     match axes:
@@ -87,11 +87,11 @@ def _square(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
     return None
 
 
-def _diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, Number] | None:
+def _match_diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, Number] | None:
     """Return (offset, below, above): the value is `below` where j <= i + offset, else `above`; None
     if the matrix is not of this form."""
     sides = [n for n in t.shape if isinstance(n, int) and n != 1]
-    if len(sides) != 2 or sides[0] * sides[1] > LARGEST:
+    if len(sides) != 2 or sides[0] * sides[1] > MAX_MASK_ELEMENTS:
         return None
     a = load().reshape(sides)
     below, above = a[-1, 0], a[0, -1]
@@ -103,10 +103,10 @@ def _diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, N
     where = np.arange(sides[1])[None, :] <= np.arange(sides[0])[:, None] + offset
     if not (a == np.where(where, below, above)).all():
         return None
-    return offset, _number(below), _number(above)
+    return offset, _exact_number(below), _exact_number(above)
 
 
-def _number(x: np.generic) -> Number:
+def _exact_number(x: np.generic) -> Number:
     if isinstance(x, np.bool_ | np.integer):
         return int(x)
     wide = float(x)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superopt.ir import graph as g
-from superopt.plan.tensors import Tensors
+from superopt.ir import graph as ir_graph
+from superopt.plan.tensors import GraphTensors
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
+class Provenance:
     """current: the definitions that kernels compute, by original tensor. nodes: the node of each
     expression's tensors. values: the graph value of a tensor."""
 
-    graph: g.Graph
+    graph: ir_graph.Graph
     current: Mapping[Tensor, Tensor]
-    nodes: Mapping[Tensor, g.Node]
-    values: Mapping[Tensor, g.Value]
+    nodes: Mapping[Tensor, ir_graph.Node]
+    values: Mapping[Tensor, ir_graph.Value]
 
-    def of(self, t: Tensor) -> tuple[g.Node, ...]:
+    def nodes_of(self, t: Tensor) -> tuple[ir_graph.Node, ...]:
         """Return the nodes that were fused into a tensor of `current`, operands first; empty for a
         copy."""
-        found: dict[g.Node, None] = {}
+        found: dict[ir_graph.Node, None] = {}
         seen: set[Tensor] = set()
         stack = [t]
         while stack:
@@ -37,23 +37,23 @@ class Origins:
             stack += [] if x.body is None else [load.tensor for load in loads(x.body)]
         return tuple(reversed(found))
 
-    def value(self, t: Tensor) -> g.Value | None:
+    def value_of(self, t: Tensor) -> ir_graph.Value | None:
         """Return the graph value that a tensor of `current` is, or belongs to."""
         if t in self.values:
             return self.values[t]
-        return g.results(self.nodes[t])[0] if t in self.nodes else None
+        return ir_graph.results(self.nodes[t])[0] if t in self.nodes else None
 
 
-def origins(graph: g.Graph, tensors: Tensors, current: Mapping[Tensor, Tensor]) -> Origins:
-    values = {x: v for v, x in tensors.of.items() if isinstance(x, Tensor)}
-    return Origins(graph, current, tensors.nodes, values)
+def provenance_of(graph: ir_graph.Graph, tensors: GraphTensors, current: Mapping[Tensor, Tensor]) -> Provenance:
+    values = {x: v for v, x in tensors.by_value.items() if isinstance(x, Tensor)}
+    return Provenance(graph, current, tensors.nodes, values)
 
 
-def named(old: g.Graph, new: g.Graph, names: Mapping[g.Value, str]) -> dict[g.Value, str]:
+def inherit_names(old: ir_graph.Graph, new: ir_graph.Graph, names: Mapping[ir_graph.Value, str]) -> dict[ir_graph.Value, str]:
     """Return names for the values of a rewritten graph: those of the values that they replace,
     found from the outputs as far as both graphs have the same operators."""
-    out: dict[g.Value, str] = {}
-    seen: set[g.Value] = set()
+    out: dict[ir_graph.Value, str] = {}
+    seen: set[ir_graph.Value] = set()
     stack = list(zip(new.outputs, old.outputs, strict=True))
     while stack:
         v, was = stack.pop()
@@ -62,12 +62,12 @@ def named(old: g.Graph, new: g.Graph, names: Mapping[g.Value, str]) -> dict[g.Va
         seen.add(v)
         if was in names:
             out[v] = names[was]
-        n, before = g.producer(v), g.producer(was)
+        n, before = ir_graph.producer(v), ir_graph.producer(was)
         if n is None or before is None:
             continue
         while before.op is not n.op and before.inputs and before.inputs[0] is not None:
             # an operator that was fused into it, such as a normalisation
-            above = g.producer(before.inputs[0])
+            above = ir_graph.producer(before.inputs[0])
             if above is None:
                 break
             before = above

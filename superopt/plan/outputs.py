@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from superopt.ir import graph as g
-from superopt.plan.phases import Written
-from superopt.plan.place import layouts
-from superopt.plan.tensors import Tensors
+from superopt.ir import graph as ir_graph
+from superopt.plan.phases import WrittenParts
+from superopt.plan.place import blocked_layouts
+from superopt.plan.tensors import GraphTensors
 from superopt.te.expr import Tensor, compute
 from superopt.te.node import Const
 from superopt.te.walk import reductions
 
 
-def stay(outputs: Sequence[Tensor], tensors: Tensors) -> set[Tensor]:
+def materialized_tensors(outputs: Sequence[Tensor], tensors: GraphTensors) -> set[Tensor]:
     """Return the tensors that must be in memory."""
     return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
 
 
-def outputs_of(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
+def output_tensors(graph: ir_graph.Graph, tensors: GraphTensors) -> list[Tensor]:
     """Return a separate tensor for each output."""
     out: list[Tensor] = []
     for v in graph.outputs:
@@ -33,14 +33,14 @@ def outputs_of(graph: g.Graph, tensors: Tensors) -> list[Tensor]:
     return out
 
 
-def copied(
+def copy_image_outputs(
     outputs: Sequence[Tensor],
     current: Mapping[Tensor, Tensor],
-    parts: Written,
+    parts: WrittenParts,
 ) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
     """Return outputs and definitions in which an output of windowed reductions is computed in an
     image layout and then copied."""
-    pictures = layouts(current, (), parts)
+    pictures = blocked_layouts(current, (), parts)
     out: list[Tensor] = []
     more = dict(current)
     for t in outputs:

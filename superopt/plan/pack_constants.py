@@ -8,21 +8,21 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels.pack import packed
+from superopt.kernels.pack import pack_constant
 from superopt.kernels.tile import Pack
-from superopt.plan.constants import POOL, Constants, Load, Writer, pooled
-from superopt.te import index as ix
+from superopt.plan.constants import CONSTANT_POOL, PackedConstants, Load, Writer, pool_arrays
+from superopt.te import index
 from superopt.te.expr import TensorType
 from superopt.te.node import Axis, Expr
 
-RELEASED_BYTES = 16 << 20  # that are packed before originals' pages are given back
+RELEASE_INTERVAL_BYTES = 16 << 20  # that are packed before originals' pages are given back
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ConstantSlot:
     """A constant of a program: `at` bytes into a copy of all of them, as its kernel reads it."""
 
-    at: int
+    offset: int
     type: TensorType
     load: Load
     pack: Pack | None
@@ -46,7 +46,7 @@ class Held:
         if self.pack is None:
             np.copyto(out, array.reshape(shape))
         else:
-            packed(self.pack, array, out)
+            pack_constant(self.pack, array, out)
 
 
 def layout_key(p: Pack) -> str:
@@ -54,72 +54,72 @@ def layout_key(p: Pack) -> str:
     axes = [Axis(f"i{n}", a.extent) for n, a in enumerate(p.axes)]
     env: dict[Expr, Expr] = dict(zip(p.axes, axes, strict=True))
     sizes = [a.extent for a in axes]
-    return f"{p.buffer.type} {sizes} {[ix.substitute(e, env) for e in p.index]}"
+    return f"{p.buffer.type} {sizes} {[index.substitute(e, env) for e in p.index]}"
 
 
-def _unique(held: Sequence[Held]) -> dict[int, Held]:
+def _slots_by_offset(slots: Sequence[ConstantSlot]) -> dict[int, ConstantSlot]:
     """The constants by place, in order; an empty one gives way to what begins at its place."""
-    out: dict[int, Held] = {}
-    for c in held:
-        if c.at not in out or out[c.at].bytes == 0:
-            out[c.at] = c
+    out: dict[int, ConstantSlot] = {}
+    for c in slots:
+        if c.offset not in out or out[c.offset].bytes == 0:
+            out[c.offset] = c
     return dict(sorted(out.items()))
 
 
-def table_of(held: Sequence[Held]) -> dict[int, int]:
+def constant_numbers(slots: Sequence[ConstantSlot]) -> dict[int, int]:
     """The number of each constant in the table of pointers, by its place."""
-    return {at: n for n, at in enumerate(_unique(held))}
+    return {at: n for n, at in enumerate(_slots_by_offset(slots))}
 
 
 def pack_constants(
-    held: Sequence[Held], size: int, release: Callable[[], None] | None = None
-) -> Constants:
+    slots: Sequence[ConstantSlot], size: int, release: Callable[[], None] | None = None
+) -> PackedConstants:
     """The constants as kernels read them; those that the process holds already are shared.
 
     size: bytes of a copy of all of them. release: gives memory back that reading originals took; it
     is called from time to time. New ones are put together into large pages. Raises what
     `Held.write` raises."""
-    some = _unique(held)
+    some = _slots_by_offset(slots)
     known = {
-        at: found for at, c in some.items() if (found := POOL.known(c.load, c.layout)) is not None
+        at: found for at, c in some.items() if (found := CONSTANT_POOL.find_packed(c.load, c.layout)) is not None
     }
     new = {at: c for at, c in some.items() if at not in known}
     packed_bytes = 0
 
-    def writer(c: Held) -> Writer:
+    def writer(c: ConstantSlot) -> Writer:
         def write(out: np.ndarray) -> None:
             nonlocal packed_bytes
             c.write(out)
             packed_bytes += len(out)
-            if release is not None and packed_bytes > RELEASED_BYTES:
+            if release is not None and packed_bytes > RELEASE_INTERVAL_BYTES:
                 packed_bytes = 0
                 release()
 
         return write
 
     writers = [(c.bytes, writer(c)) for c in new.values()]
-    for (at, c), found in zip(new.items(), pooled(writers), strict=True):
+    for (at, c), found in zip(new.items(), pool_arrays(writers), strict=True):
         known[at] = found
-        POOL.remember(c.load, c.layout, found[0])
+        CONSTANT_POOL.remember(c.load, c.layout, found[0])
     if release is not None:
         release()
-    return _ordered(some, size, known)
+    return _in_table_order(some, size, known)
 
 
-def split_constants(held: Sequence[Held], data: np.ndarray) -> Constants:
+def split_constants(slots: Sequence[ConstantSlot], data: np.ndarray) -> PackedConstants:
     """The constants whose bytes are known: a copy of all, as `Constants.joined` makes it."""
 
     def writer(at: int) -> Writer:
         return lambda out: np.copyto(out, data[at : at + len(out)])
 
-    some = _unique(held)
-    found = pooled([(c.bytes, writer(at)) for at, c in some.items()])
-    return _ordered(some, len(data), dict(zip(some, found, strict=True)))
+    some = _slots_by_offset(slots)
+    found = pool_arrays([(c.bytes, writer(at)) for at, c in some.items()])
+    return _in_table_order(some, len(data), dict(zip(some, found, strict=True)))
 
 
-def _ordered(
+def _in_table_order(
     places: Iterable[int], size: int, found: Mapping[int, tuple[str, np.ndarray]]
-) -> Constants:
+) -> PackedConstants:
     some = tuple(places)
     digests = tuple(found[at][0] for at in some)
-    return Constants(some, size, digests, tuple(found[at][1] for at in some))
+    return PackedConstants(some, size, digests, tuple(found[at][1] for at in some))

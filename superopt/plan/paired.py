@@ -14,33 +14,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from superopt.kernels.gpu_gates import MOST, gated_of, together
-from superopt.kernels.nest import put_for
+from superopt.kernels.gpu_gates import MAX_PRODUCTS, match_gated, should_fuse
+from superopt.kernels.nest import replace_reduction
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
-from superopt.plan.cells import Cell, Where, cells, one_of, read_there
-from superopt.plan.phases import Written
-from superopt.plan.rows import instead
+from superopt.plan.cells import FusedCell, ResultPlaces, find_cells, select_result, redirect_reads
+from superopt.plan.phases import WrittenParts
+from superopt.plan.rows import replace_tensors
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining, placed
+from superopt.te.inline import Inliner, substitute_axes
 from superopt.te.node import Axis, Expr
 from superopt.te.walk import loads
 
-WIDTH = 64  # of a vector; has no effect here
+VECTOR_BYTES = 64  # of a vector; has no effect here
 
 
-def paired(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], apart: Collection[Tensor],
-    parts: Written, constants: Collection[Tensor], half: bool,
+def fuse_gated_cells(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
+    parts: WrittenParts, constants: Collection[Tensor], fp16_operands: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
     """Return the definitions with cells fused where that should be faster; see `find_gates` for the
     parameters."""
-    some = {c.results[-1]: c for c in cells(current, stay, apart, parts, constants, few=False)}
+    some = {c.results[-1]: c for c in find_cells(current, materialized, excluded, parts, constants, few_rows=False)}
     inside: set[Tensor] = set()
     where: dict[Tensor, tuple[Tensor, int, bool]] = {}
     made: dict[Tensor, tuple[Tensor, ...]] = {}
     for t in current:
-        if t in some and (found := _made(some[t], current, where, constants, half)) is not None:
+        if t in some and (found := _build_gated_cell(some[t], current, where, constants, fp16_operands)) is not None:
             made[t] = found
             inside |= {*some[t].stages}
             where |= {x: (found[-1], n, True) for n, x in enumerate(some[t].results)}
@@ -49,16 +49,16 @@ def paired(
         if t in made:
             out |= {x: x for x in made[t]}
         elif t not in inside:
-            out[t] = read_there(now, where)
+            out[t] = redirect_reads(now, where)
     return out
 
 
-def _made(
-    c: Cell, current: Mapping[Tensor, Tensor], where: Where, constants: Collection[Tensor],
-    half: bool,
+def _build_gated_cell(
+    c: FusedCell, current: Mapping[Tensor, Tensor], where: ResultPlaces, constants: Collection[Tensor],
+    fp16_operands: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
     """Return the gates and the cell; None where there is no such kernel or no gain."""
-    if not 1 < len(c.results) <= len(c.stages) <= MOST:
+    if not 1 < len(c.results) <= len(c.stages) <= MAX_PRODUCTS:
         return None
     root = current[c.results[-1]]
     which = Axis("result", len(c.results))
@@ -66,35 +66,35 @@ def _made(
     gates: list[Tensor] = []
     done: dict[Tensor, Tensor] = {}
     for t in c.stages:
-        now = read_there(current[t], where)
+        now = redirect_reads(current[t], where)
         found = reduction(now)
         if found is None or now.body is None:
             return None
         body: Expr = now.body
         if t is not c.results[-1]:
             env = dict(zip(now.axes, root.axes, strict=True))
-            total = placed(found, {**env})
+            total = substitute_axes(found, {**env})
             gates.append(Tensor("gate", found.dtype, shape, axes, total))
             held = Tensor("held", found.dtype, now.shape)
-            body = put_for(body, found, held, now.axes)
+            body = replace_reduction(body, found, held, now.axes)
             read = Tensor("held", found.dtype, now.shape, now.axes, gates[-1][(which, *now.axes)])
-            body = Inlining({held: read}).expr(body)
-        body = Inlining(done).expr(body)
+            body = Inliner({held: read}).expr(body)
+        body = Inliner(done).expr(body)
         done[t] = Tensor(t.name, now.dtype, now.shape, now.axes, body)
-    results = [placed(x.body, dict(zip(x.axes, root.axes, strict=True)))
+    results = [substitute_axes(x.body, dict(zip(x.axes, root.axes, strict=True)))
                for r in c.results if (x := done[r]).body is not None]  # fmt: skip
-    cell = Tensor("cell", root.dtype, shape, axes, one_of(which, results))
-    made = gated_of(Problem(_from_memory(cell, gates), {}, constants, WIDTH))
-    return (*gates, cell) if made is not None and together(made, half, which) else None
+    cell = Tensor("cell", root.dtype, shape, axes, select_result(which, results))
+    made = match_gated(Problem(_read_from_buffers(cell, gates), {}, constants, VECTOR_BYTES))
+    return (*gates, cell) if made is not None and should_fuse(made, fp16_operands, which) else None
 
 
-def _from_memory(cell: Tensor, gates: Sequence[Tensor]) -> Tensor:
+def _read_from_buffers(cell: Tensor, gates: Sequence[Tensor]) -> Tensor:
     """Return the cell with its gates inlined and all other tensors read from memory."""
     read = dict.fromkeys(x.tensor for t in (cell, *gates) if t.body for x in loads(t.body))
     buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in read if x.body and x not in gates}
 
     def there(t: Tensor, known: Mapping[Tensor, Tensor]) -> Tensor:
         assert t.body is not None
-        return Tensor(t.name, t.dtype, t.shape, t.axes, instead(t.body, known))
+        return Tensor(t.name, t.dtype, t.shape, t.axes, replace_tensors(t.body, known))
 
     return there(cell, {**buffers, **{g: there(g, buffers) for g in gates}})

@@ -16,17 +16,17 @@ from itertools import product
 from math import gcd, prod
 
 from superopt.te import affine
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.expr import Tensor, const
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Reduce
 from superopt.te.walk import reductions
 
-MOST = 64  # phases
+MAX_PHASES = 64  # phases
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StridedPart:
     """A tensor written into another one, as its elements begin + step * i."""
 
     tensor: Tensor
@@ -35,11 +35,11 @@ class Phase:
 
 
 # tensors without an expression, and what is written into them
-Written = Mapping[Tensor, Sequence[Phase]]
+WrittenParts = Mapping[Tensor, Sequence[StridedPart]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _StrideCondition:
     """Terms count where (o + factor k + base) % step is 0, for an axis o of the result and k of the
     sum."""
 
@@ -50,22 +50,22 @@ class _Rule:
     step: int
 
 
-def phases(t: Tensor) -> list[Phase]:
+def split_phases(t: Tensor) -> list[StridedPart]:
     """Return the phases of a tensor; an empty list if its sum has no such terms."""
     found = reductions(t.body)
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
-    rules = [r for r in (_rule(e, t, total) for e in _guards(total.body)) if r is not None]
+    rules = [r for r in (_match_condition(e, t, total) for e in _equality_guards(total.body)) if r is not None]
     if not rules or len({r.o for r in rules}) < len(rules):
         return []
-    if prod(r.step for r in rules) > MOST:
+    if prod(r.step for r in rules) > MAX_PHASES:
         return []
     every = product(*(range(min(r.step, r.o.size)) for r in rules))
-    return [_phase(t, total, dict(zip(rules, rests, strict=True))) for rests in every]
+    return [_build_phase(t, total, dict(zip(rules, rests, strict=True))) for rests in every]
 
 
-def _guards(e: Expr) -> Iterator[Expr]:
+def _equality_guards(e: Expr) -> Iterator[Expr]:
     """Yield each equality test in an expression once."""
     stack, seen = [e], set[Expr]()
     while stack:
@@ -78,7 +78,7 @@ def _guards(e: Expr) -> Iterator[Expr]:
                 stack += args
 
 
-def _rule(e: Expr, t: Tensor, total: Reduce) -> _Rule | None:
+def _match_condition(e: Expr, t: Tensor, total: Reduce) -> _StrideCondition | None:
     match e:
         case Apply("eq", (Apply("mod", (distance, Const(n))), Const(0))):
             pass
@@ -94,10 +94,10 @@ def _rule(e: Expr, t: Tensor, total: Reduce) -> _Rule | None:
     (o,), ((k, factor),) = own, over
     assert isinstance(o, Axis)
     assert isinstance(k, Axis)
-    return _Rule(o, k, factor, form.base, int(n))
+    return _StrideCondition(o, k, factor, form.base, int(n))
 
 
-def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase:
+def _build_phase(t: Tensor, total: Reduce, rests: dict[_StrideCondition, int]) -> StridedPart:
     assert t.body is not None
     begin, step = [0] * t.rank, [1] * t.rank
     axes, over = list(t.axes), list(total.axes)
@@ -108,25 +108,25 @@ def _phase(t: Tensor, total: Reduce, rests: dict[_Rule, int]) -> Phase:
         d, k = t.axes.index(r.o), total.axes.index(r.k)
         begin[d], step[d] = rest, r.step
         axes[d] = Axis(r.o.name, -(-(r.o.size - rest) // r.step))
-        env[r.o] = ix.as_index(axes[d] * r.step + rest)
+        env[r.o] = index.as_index(axes[d] * r.step + rest)
         counts = [n for n in range(r.k.size) if (rest + r.factor * n + r.base) % r.step == 0]
         if not counts:
             some = False
             continue
         apart = r.step // gcd(r.factor, r.step)
         over[k] = Axis(r.k.name, len(counts))
-        within[r.k] = ix.as_index(over[k] * apart + counts[0])
-    new = Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
-    body = replaced(t.body, total, new if some else const(0, total.dtype))
+        within[r.k] = index.as_index(over[k] * apart + counts[0])
+    new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
+    body = replace_reduction(t.body, total, new if some else const(0, total.dtype))
     shape = tuple(a.extent for a in axes)
-    return Phase(
-        Tensor("phase", t.dtype, shape, tuple(axes), placed(body, env)), tuple(begin), tuple(step)
+    return StridedPart(
+        Tensor("phase", t.dtype, shape, tuple(axes), substitute_axes(body, env)), tuple(begin), tuple(step)
     )
 
 
-def replaced(e: Expr, old: Reduce, new: Expr) -> Expr:
+def replace_reduction(e: Expr, old: Reduce, new: Expr) -> Expr:
     if e == old:
         return new
     if isinstance(e, Apply):
-        return Apply(e.fn, tuple(replaced(a, old, new) for a in e.args), e.dtype)
+        return Apply(e.fn, tuple(replace_reduction(a, old, new) for a in e.args), e.dtype)
     return e

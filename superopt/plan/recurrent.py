@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import Payload
-from superopt.plan.activations import Activation, UnknownActivation, activations
+from superopt.plan.activations import Activation, UnknownActivation, parse_activations
 from superopt.te.dtype import F32, F64
 
 # Steps of all directions together, up to which a layer is unrolled.
@@ -47,7 +47,7 @@ class Recurrent:
     one; None for all of them.
     """
 
-    node: g.Node
+    node: graph.Node
     kind: str
     steps: int
     batch: int
@@ -58,35 +58,35 @@ class Recurrent:
     coupled: bool
     reset_after: bool
     batch_first: bool
-    varied: bool
+    has_varied_lengths: bool
     first_row: int | None = None
 
-    def input(self, k: int) -> g.Value | None:
+    def input(self, k: int) -> graph.Value | None:
         return self.node.inputs[k] if k < len(self.node.inputs) else None
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """True if it has no options but directions, states, biases, layout and reset_after."""
         usual = DEFAULT_ACTIVATIONS[self.kind]
         named = all(tuple(a.name for a in some) == usual for some in self.activations)
-        options = self.clip is not None or self.coupled or self.varied
+        options = self.clip is not None or self.coupled or self.has_varied_lengths
         return named and not options and self.input(P) is None
 
 
-def is_recurrent(n: g.Node) -> bool:
+def is_recurrent(n: graph.Node) -> bool:
     """True for an LSTM, GRU or RNN as read from the model."""
     return n.op.name in GATES and not n.op.domain and n.op.opaque
 
 
-def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
+def parse_layer(n: graph.Node, max_steps: int | None = None) -> Recurrent:
     """Return the layer of a node. max_steps: for a target without loops, which supports plain
     layers only.
 
     Raises Unsupported if kernels do not support it.
     """
-    attributes = {k: a.value for k, a in _file_node(n).attributes.items()}
+    attributes = {k: a.value for k, a in model_node(n).attributes.items()}
     batch_first = bool(attributes.get("layout", 0))
-    x, r = (_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
+    x, r = (_three_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
     if x is None or r is None:
         raise Unsupported("a shape that is known only at run time")
     steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
@@ -95,7 +95,7 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
     if not steps or 0 in r:
         raise Unsupported("it has no steps or no state")
     try:
-        functions = activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
+        functions = parse_activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
     except UnknownActivation as e:
         raise Unsupported(str(e)) from None
     each = len(DEFAULT_ACTIVATIONS[n.op.name])
@@ -106,7 +106,7 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
         bool(attributes.get("input_forget", 0)),
         bool(attributes.get("linear_before_reset", 0)),
         batch_first,
-        not _full(n.inputs[LENGTHS] if len(n.inputs) > LENGTHS else None, steps),
+        not _has_full_lengths(n.inputs[LENGTHS] if len(n.inputs) > LENGTHS else None, steps),
     )  # fmt: skip
     _check_types(out)
     if len(backward) != count or attributes.get("hidden_size", hidden) != hidden:
@@ -114,43 +114,43 @@ def recurrent(n: g.Node, max_steps: int | None = None) -> Recurrent:
     _check_shapes(out, x[2])
     if max_steps is not None:
         if steps * count > max_steps:
-            raise Unsupported(f"more than {max_steps} steps: {_product(steps, count)}")
+            raise Unsupported(f"more than {max_steps} steps: {_step_count_text(steps, count)}")
         _check_plain(out)
     return out
 
 
-def unsupported(n: g.Node, max_steps: int | None = None) -> str:
+def unsupported_layer_reason(n: graph.Node, max_steps: int | None = None) -> str:
     """Return why kernels do not support a recurrent layer; an empty string if they do."""
     try:
-        recurrent(n, max_steps)
+        parse_layer(n, max_steps)
     except Unsupported as e:
         return f"{n.op.name}: {e}"
     return ""
 
 
-def _file_node(n: g.Node) -> Any:
+def model_node(n: graph.Node) -> Any:
     """Return the node of the model's file, with its attributes and outputs."""
     payload = n.attr("payload")
     assert isinstance(payload, Payload)
     return payload.content
 
 
-def _product(steps: int, directions: int) -> str:
+def _step_count_text(steps: int, directions: int) -> str:
     return f"{steps}" if directions == 1 else f"{steps} in each of {directions} directions"
 
 
-def _sizes(v: g.Value | None) -> tuple[int, ...] | None:
+def _three_sizes(v: graph.Value | None) -> tuple[int, ...] | None:
     """Return the three static sizes of a value; None where they are unknown."""
     shape = None if v is None else v.type.shape
     out = tuple(d for d in shape or () if isinstance(d, int))
     return out if len(out) == 3 == len(shape or ()) else None
 
 
-def _full(lengths: g.Value | None, steps: int) -> bool:
+def _has_full_lengths(lengths: graph.Value | None, steps: int) -> bool:
     """True if all sequences are known to have the full length."""
     if lengths is None:
         return True
-    return isinstance(lengths, g.Constant) and bool(np.all(lengths.load() == steps))
+    return isinstance(lengths, graph.Constant) and bool(np.all(lengths.load() == steps))
 
 
 def _check_types(r: Recurrent) -> None:
@@ -171,7 +171,7 @@ def _check_shapes(r: Recurrent, size: int) -> None:
     }  # fmt: skip
     y = (r.batch, r.steps, d, r.hidden) if r.batch_first else (r.steps, d, r.batch, r.hidden)
     given = [(r.input(k), shape) for k, shape in wanted.items()]
-    named = [bool(v.name) for v in _file_node(r.node).outputs]  # unnamed outputs are unused
+    named = [bool(v.name) for v in model_node(r.node).outputs]  # unnamed outputs are unused
     types = zip(named, r.node.types, (y, state, state), strict=False)
     made = [t.shape == shape for name, t, shape in types if name and t.dtype]
     if not all(made) or not all(v is None or v.type.shape == shape for v, shape in given):
@@ -185,7 +185,7 @@ def _check_plain(r: Recurrent) -> None:
         "peepholes": r.input(P) is not None,
         "clip": r.clip is not None,
         "input_forget": r.coupled,
-        "sequence_lens": r.varied,
+        "sequence_lens": r.has_varied_lengths,
         "activations": any(tuple(a.name for a in some) != usual for some in r.activations),
     }
     found = [name for name, has in reasons.items() if has]

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from superopt.ir import graph as g
-from superopt.plan.loops import Repeat, loop
+from superopt.ir import graph
+from superopt.plan.loops import LoopSpec, make_loop
 from superopt.plan.recurrent import (
     MAX_UNROLLED_STEPS,
     C,
@@ -20,18 +20,18 @@ from superopt.plan.recurrent import (
     Recurrent,
     Unsupported,
     is_recurrent,
-    recurrent,
+    parse_layer,
 )
 from superopt.plan.recurrent_steps import (
-    cell,
+    make_cell,
     concat,
-    do,
-    initial,
-    inputs,
-    mask,
+    make_node,
+    initial_state,
+    layer_input,
+    step_mask,
     projection,
-    results,
-    zeros,
+    layer_results,
+    zero_state,
 )
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import TensorType
@@ -40,81 +40,81 @@ from superopt.te.expr import TensorType
 BLOCK_ROWS = (48, 16)
 
 
-def recurrent_loop(n: g.Node, threads: int) -> list[g.Value] | None:
+def lower_to_loop(n: graph.Node, threads: int) -> list[graph.Value] | None:
     """Return Y, Y_h and Y_c of a long recurrent layer; None for other nodes. Each thread has loops
     of its own if there are enough sequences."""
     if not is_recurrent(n):
         return None
     try:
-        r = recurrent(n)
+        r = parse_layer(n)
     except Unsupported:
         return None
     if not r.batch:
-        return [_empty(v.type) for v in g.results(n)]
+        return [_empty_result(v.type) for v in graph.results(n)]
     if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
         return None
     parts = max(min(threads // len(r.backward), r.batch), 1)
-    each = [_direction(r, d, parts) for d in range(len(r.backward))]
+    each = [_lower_direction(r, d, parts) for d in range(len(r.backward))]
     ys, hs, cs = (list(some) for some in zip(*each, strict=True))
-    return results(r, ys, hs, cs)
+    return layer_results(r, ys, hs, cs)
 
 
-def _direction(r: Recurrent, d: int, parts: int) -> tuple[g.Value, g.Value, g.Value]:
+def _lower_direction(r: Recurrent, d: int, parts: int) -> tuple[graph.Value, graph.Value, graph.Value]:
     """Return `_direction_loop` of a direction, split into loops of nearly equal numbers of
     sequences."""
     if parts == 1:
-        return _loop(r, d)
+        return _direction_loop(r, d)
     ends = [k * r.batch // parts for k in range(parts + 1)]
     some = [replace(r, batch=b - a, first_row=a) for a, b in pairwise(ends)]
-    ys, hs, cs = zip(*(_loop(own, d) for own in some), strict=True)
+    ys, hs, cs = zip(*(_direction_loop(own, d) for own in some), strict=True)
     return concat(ys, 2), concat(hs, 1), concat(cs, 1)
 
 
-def _projected(r: Recurrent, d: int) -> tuple[g.Value, g.Value | None]:
+def _input_projection(r: Recurrent, d: int) -> tuple[graph.Value, graph.Value | None]:
     """Return `projection` of all inputs, [steps, 1, batch, gates * hidden]."""
-    x = inputs(r)
+    x = layer_input(r)
     rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
     block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
     if block is None:
         given, added = projection(r, d, x)
-        return do("Unsqueeze", given, axes=(1,)), added
-    one = g.Input("rows", TensorType(x.type.dtype, (block, size)))
+        return make_node("Unsqueeze", given, axes=(1,)), added
+    one = graph.Input("rows", TensorType(x.type.dtype, (block, size)))
     y, added = projection(r, d, one)
     width = (y.type.shape or ())[-1]
-    what = Repeat(g.Graph((one,), (y,)), -(-rows // block), 0, (False,), (False,))
+    what = LoopSpec(graph.Graph((one,), (y,)), -(-rows // block), 0, (False,), (False,))
     whole = TensorType(x.type.dtype, (r.steps, 1, r.batch, width))
-    return loop(what, (), (x,), (whole,), r.kind)[0], added
+    return make_loop(what, (), (x,), (whole,), r.kind)[0], added
 
 
-def _loop(r: Recurrent, d: int) -> tuple[g.Value, g.Value, g.Value]:
+def _direction_loop(r: Recurrent, d: int) -> tuple[graph.Value, graph.Value, graph.Value]:
     """Return the states of a direction after each step, [steps, 1, batch, hidden], and the last
     ones, [1, batch, hidden]; for a layer without a cell state, the last state in its place."""
-    given, rest = _projected(r, d)
-    added = None if rest is None else do("Unsqueeze", rest, axes=(0, 1))
-    on = mask(r)
-    start = [initial(r, H, (d,)) or zeros(r, 1)]
-    start += [initial(r, C, (d,)) or zeros(r, 1)] if r.kind == "LSTM" else []
-    states = [g.Input(f"state{n}", v.type) for n, v in enumerate(start)]
-    slices = [g.Input(f"slice{n}", _slice_type(v)) for n, v in enumerate((given, on)) if v]
+    given, rest = _input_projection(r, d)
+    added = None if rest is None else make_node("Unsqueeze", rest, axes=(0, 1))
+    on = step_mask(r)
+    start = [initial_state(r, H, (d,)) or zero_state(r, 1)]
+    start += [initial_state(r, C, (d,)) or zero_state(r, 1)] if r.kind == "LSTM" else []
+    states = [graph.Input(f"state{n}", v.type) for n, v in enumerate(start)]
+    slices = [graph.Input(f"slice{n}", _slice_type(v)) for n, v in enumerate((given, on)) if v]
     own_on = slices[1] if on is not None else None
-    step = cell(r, (d,), added, separate=False).step
+    step = make_cell(r, (d,), added, separate=False).step
     h, c = step(slices[0], states[0], states[1] if len(states) > 1 else None, own_on)
-    y = h if own_on is None else do("Where", own_on, h, zeros(r, 1))
+    y = h if own_on is None else make_node("Where", own_on, h, zero_state(r, 1))
     after = [h] if c is None else [h, c]
-    body = g.Graph((*states, *slices), (*after, y))
+    body = graph.Graph((*states, *slices), (*after, y))
     back = r.backward[d]
-    what = Repeat(body, r.steps, len(after), (back,) * len(slices), (back,))
+    what = LoopSpec(body, r.steps, len(after), (back,) * len(slices), (back,))
     stacked = TensorType(y.type.dtype, (r.steps, 1, r.batch, r.hidden))
-    *last, y = loop(what, start, [v for v in (given, on) if v is not None], [stacked], r.kind)
+    *last, y = make_loop(what, start, [v for v in (given, on) if v is not None], [stacked], r.kind)
     return y, last[0], last[-1]
 
 
-def _empty(t: TensorType) -> g.Value:
+def _empty_result(t: TensorType) -> graph.Value:
     """Return the result of a layer without sequences; an arbitrary value for an unused result."""
     if t.dtype is None:
-        return g.constant(np.zeros(0, np.float32))
-    return g.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))
+        return graph.constant(np.zeros(0, np.float32))
+    return graph.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))
 
 
-def _slice_type(v: g.Value) -> TensorType:
+def _slice_type(v: graph.Value) -> TensorType:
     return TensorType(v.type.dtype, (v.type.shape or ())[1:])

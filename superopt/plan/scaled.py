@@ -12,37 +12,37 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from superopt.kernels.transform import reduction
-from superopt.plan.phases import replaced
+from superopt.plan.phases import replace_reduction
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, const
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.interpret import evaluate
 from superopt.te.node import Apply, Expr, Load, Reduce
-from superopt.te.walk import axes_of, loads, reductions
+from superopt.te.walk import index_axes, loads, reductions
 
-NEAR = 2.0**-10, 2.0**10
-Scaled = Mapping[Tensor, tuple[Load, float]]
+SCALE_RANGE = 2.0**-10, 2.0**10
+ScaledLoads = Mapping[Tensor, tuple[Load, float]]
 
 
-def unscaled(current: Mapping[Tensor, Tensor], stay: Collection[Tensor]) -> dict[Tensor, Tensor]:
+def hoist_scales(current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]) -> dict[Tensor, Tensor]:
     """Return the definitions with scales hoisted. materialized: what must be in memory as it is."""
-    scaled = {t: x for t, now in current.items() if t not in stay and (x := _scaled(now))}
-    out = {t: _of_products(now, scaled) for t, now in current.items()}
+    scaled = {t: x for t, now in current.items() if t not in materialized and (x := _match_scaled(now))}
+    out = {t: _hoist_from_product(now, scaled) for t, now in current.items()}
     read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
     return {t: now for t, now in out.items() if t not in scaled or t in read}
 
 
-def _scaled(t: Tensor) -> tuple[Load, float] | None:
+def _match_scaled(t: Tensor) -> tuple[Load, float] | None:
     """Return the load that is scaled and the factor; None where there is none."""
     match t.body:
         case Apply("mul", (Load(_, _, dtype) as x, c)) | Apply("mul", (c, Load(_, _, dtype) as x)):
-            if dtype == F32 and not axes_of(c) and not reductions(c) and not [*loads(c)]:
+            if dtype == F32 and not index_axes(c) and not reductions(c) and not [*loads(c)]:
                 by = float(evaluate(Tensor("scale", F32, (), (), c), {}))
-                return (x, by) if NEAR[0] <= abs(by) <= NEAR[1] else None
+                return (x, by) if SCALE_RANGE[0] <= abs(by) <= SCALE_RANGE[1] else None
     return None
 
 
-def _of_products(t: Tensor, scaled: Scaled) -> Tensor:
+def _hoist_from_product(t: Tensor, scaled: ScaledLoads) -> Tensor:
     found = reduction(t)
     match found:
         case Reduce("sum", axes, Apply("mul", (Load(a) as x, Load(b) as y)), dtype) if (
@@ -51,15 +51,15 @@ def _of_products(t: Tensor, scaled: Scaled) -> Tensor:
             pass
         case _:
             return t
-    (left, r), (right, s) = (_read(e, scaled) for e in (x, y))
+    (left, r), (right, s) = (_unscaled_load(e, scaled) for e in (x, y))
     total = Reduce("sum", axes, Apply("mul", (left, right), F32), F32)
     assert t.body is not None
-    body = replaced(t.body, found, Apply("mul", (total, const(r * s, F32)), F32))
+    body = replace_reduction(t.body, found, Apply("mul", (total, const(r * s, F32)), F32))
     return Tensor(t.name, t.dtype, t.shape, t.axes, body)
 
 
-def _read(e: Load, scaled: Scaled) -> tuple[Expr, float]:
+def _unscaled_load(e: Load, scaled: ScaledLoads) -> tuple[Expr, float]:
     if e.tensor not in scaled:
         return e, 1.0
     x, by = scaled[e.tensor]
-    return placed(x, dict(zip(e.tensor.axes, e.index, strict=True))), by
+    return substitute_axes(x, dict(zip(e.tensor.axes, e.index, strict=True))), by

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from superopt.ir import graph as g
-from superopt.ir.fold import fold
-from superopt.ir.substitute import Cycle, replace_all
-from superopt.plan.channels_first import channels_first
-from superopt.plan.fourier import as_products
-from superopt.plan.recurrent_unrolled import unrolled
-from superopt.plan.spread import spread
-from superopt.plan.subpixel import subpixel
-from superopt.plan.together import together
-from superopt.plan.widen import widened
+from superopt.ir import graph as ir_graph
+from superopt.ir.fold import fold_constants
+from superopt.ir.substitute import ReplacementCycle, replace_all
+from superopt.plan.channels_first import convert_to_channels_first
+from superopt.plan.fourier import lower_dft_to_matmul
+from superopt.plan.recurrent_unrolled import unroll_recurrent
+from superopt.plan.spread import lower_1x1_deconv
+from superopt.plan.subpixel import lower_to_subpixel_conv
+from superopt.plan.together import batch_gemms
+from superopt.plan.widen import promote_to_fp32
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_rules
 
-WIDENED = "E2"  # the float class that allows unrounded intermediate results
+PROMOTION_FLOAT_CLASS = "E2"  # the float class that allows unrounded intermediate results
 # Padding is merged into the convolution; batch normalisation is folded into the weights before it,
 # and what remains is a scale and a shift.
-ALWAYS = {
+ALWAYS_APPLIED_RULES = {
     "padding.rules": ("pad-transpose",),
     "parts.rules": ("pad-value-zero",),
     "conv.rules": (
@@ -34,13 +34,13 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def simplified(
-    graph: g.Graph,
+def simplify_graph(
+    graph: ir_graph.Graph,
     float_class: str = "E2",
     threads: int = 1,
-    processor: bool = True,
-    decided: Collection[int] = (),
-) -> g.Graph:
+    is_cpu: bool = True,
+    sensitive_outputs: Collection[int] = (),
+) -> ir_graph.Graph:
     """Return the graph after, in this order: unrolling short recurrent layers, promoting fp16 and
     bf16 to float32, folding constants, lowering Fourier transforms to products, converting to
     channels first, applying the rules of ALWAYS_APPLIED_RULES that the float class permits,
@@ -51,21 +51,21 @@ def simplified(
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
     depend; these are rounded as ir/rounding_sensitive.py defines.
     """
-    graph = unrolled(graph, threads, separate=not processor)
-    graph = fold(widened(graph, decided) if float_class >= WIDENED else graph, lazily=True).graph
-    graph = fold(channels_first(as_products(graph)), lazily=True).graph
-    for file, names in ALWAYS.items():
+    graph = unroll_recurrent(graph, threads, separate=not is_cpu)
+    graph = fold_constants(promote_to_fp32(graph, sensitive_outputs) if float_class >= PROMOTION_FLOAT_CLASS else graph, lazy=True).graph
+    graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
+    for file, names in ALWAYS_APPLIED_RULES.items():
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
-                graph = _applied(graph, rule)
-    graph = fold(subpixel(spread(graph), float_class >= WIDENED, processor), lazily=True).graph
-    return together(graph) if processor else graph
+                graph = _apply_rule(graph, rule)
+    graph = fold_constants(lower_to_subpixel_conv(lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True).graph
+    return batch_gemms(graph) if is_cpu else graph
 
 
-def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
+def _apply_rule(graph: ir_graph.Graph, rule: Rule) -> ir_graph.Graph:
     while True:
-        ctx = context(graph)
-        change: dict[g.Value, g.Value] = {}
+        ctx = graph_context(graph)
+        change: dict[ir_graph.Value, ir_graph.Value] = {}
         for m in matches(rule, ctx):
             found = rewrite(m, ctx)
             if not isinstance(found, Refusal) and not any(v in change for v in found):
@@ -74,5 +74,5 @@ def _applied(graph: g.Graph, rule: Rule) -> g.Graph:
             return graph
         try:
             graph = replace_all(graph, change)
-        except Cycle:
+        except ReplacementCycle:
             return graph

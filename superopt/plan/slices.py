@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.kernels.contraction import contraction, elements
-from superopt.kernels.gpu_blocks import MEMORY, START
-from superopt.kernels.gpu_products import matrix_of
-from superopt.kernels.gpu_ranking import blocks
+from superopt.kernels.contraction import match_contraction, element_count
+from superopt.kernels.gpu_blocks import MEMORY_BYTES_PER_NS, LAUNCH_NS
+from superopt.kernels.gpu_products import match_matrix_product
+from superopt.kernels.gpu_ranking import block_times
 from superopt.kernels.problem import Problem
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining, placed
+from superopt.te.inline import Inliner, substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
-from superopt.te.walk import axes_of, loads
+from superopt.te.walk import index_axes, loads
 
-WIDTH = 64  # of a vector; has no effect here
-GAIN = 0.9  # of the time of separate products, at most
-STEP = "step"
+VECTOR_BYTES = 64  # of a vector; has no effect here
+MAX_TIME_RATIO = 0.9  # of the time of separate products, at most
+STEP_AXIS = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +39,32 @@ class _Slice:
     index: int
 
 
-def at_once(
-    current: Mapping[Tensor, Tensor], stay: Collection[Tensor], constants: Collection[Tensor],
-    half: bool,
+def batch_slices(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], constants: Collection[Tensor],
+    fp16_operands: bool,
 ) -> dict[Tensor, Tensor]:  # fmt: skip
     """Return the definitions with slices batched. materialized: what must be in memory itself.
     fp16_operands: multiply 16-bit numbers."""
     groups: dict[object, list[_Slice]] = {}
     for t, now in current.items():
-        found = None if t in stay else _slice(t, now, constants)
+        found = None if t in materialized else _match_slice(t, now, constants)
         if found is not None:
-            groups.setdefault(_form(now, found), []).append(found)
+            groups.setdefault(_product_key(now, found), []).append(found)
     first: dict[Tensor, Tensor] = {}
     moved: dict[Tensor, Tensor] = {}
     place = {t: n for n, t in enumerate(current)}
-    for some in (run for group in groups.values() for run in _runs(group)):
+    for some in (run for group in groups.values() for run in _adjacent_runs(group)):
         begin, one = some[0].index, min(some, key=lambda s: place[s.t])
         now = current[one.t]
-        whole, at = _whole(now, one, begin, len(some))
-        if len(some) < 2 or not _pays(whole, now, len(some), constants, half):
+        whole, at = _batched_product(now, one, begin, len(some))
+        if len(some) < 2 or not _is_batched_faster(whole, now, len(some), constants, fp16_operands):
             continue
         first[one.t] = whole
         for s in some:
             axes = current[s.t].axes
-            index = (*axes[:at], ix.as_index(s.index - begin), *axes[at:])
+            index = (*axes[:at], te_index.as_index(s.index - begin), *axes[at:])
             moved[s.t] = Tensor(s.t.name, now.dtype, now.shape, axes, Load(whole, index, now.dtype))
-    change = Inlining(moved)
+    change = Inliner(moved)
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
         if t in first:
@@ -77,7 +77,7 @@ def at_once(
     return out
 
 
-def _runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
+def _adjacent_runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
     """Return runs of adjacent slices, in order."""
     out: list[list[_Slice]] = []
     for s in sorted(group, key=lambda s: s.index):
@@ -88,13 +88,13 @@ def _runs(group: Sequence[_Slice]) -> list[list[_Slice]]:
     return out
 
 
-def _slice(t: Tensor, now: Tensor, constants: Collection[Tensor]) -> _Slice | None:
+def _match_slice(t: Tensor, definition: Tensor, constants: Collection[Tensor]) -> _Slice | None:
     """Return a product of a slice with a constant that reads nothing else but constants; else
     None."""
-    c = contraction(now, constants)
-    if c is None or now.body is None or c.b.tensor not in constants or not c.of_b:
+    c = match_contraction(definition, constants)
+    if c is None or definition.body is None or c.b.tensor not in constants or not c.b_axes:
         return None
-    if any(x != c.a and x.tensor not in constants for x in loads(now.body)):
+    if any(x != c.a and x.tensor not in constants for x in loads(definition.body)):
         return None
     known = [
         (d, i) for d, (i, n) in enumerate(zip(c.a.index, c.a.tensor.shape, strict=True))
@@ -106,51 +106,51 @@ def _slice(t: Tensor, now: Tensor, constants: Collection[Tensor]) -> _Slice | No
     return _Slice(t, c.a, d, int(i.value))
 
 
-def _form(now: Tensor, s: _Slice) -> object:
+def _product_key(definition: Tensor, s: _Slice) -> object:
     """Return what is equal for all products that can be batched."""
-    env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(now.axes)}
-    assert now.body is not None
-    return now.shape, now.dtype, s.d, placed(_read(now.body, s, Axis(STEP, 1 << 30)), env)
+    env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(definition.axes)}
+    assert definition.body is not None
+    return definition.shape, definition.dtype, s.d, substitute_axes(_with_slice_index(definition.body, s, Axis(STEP_AXIS, 1 << 30)), env)
 
 
-def _read(e: Expr, s: _Slice, at: Expr) -> Expr:
+def _with_slice_index(e: Expr, s: _Slice, slice_index: Expr) -> Expr:
     """Return `e` with another slice index."""
     match e:
         case Load(t, index, dtype) if e == s.read:
-            return Load(t, (*index[: s.d], at, *index[s.d + 1 :]), dtype)
+            return Load(t, (*index[: s.d], slice_index, *index[s.d + 1 :]), dtype)
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_read(a, s, at) for a in args), dtype)
+            return Apply(fn, tuple(_with_slice_index(a, s, slice_index) for a in args), dtype)
         case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _read(body, s, at), dtype)
+            return Reduce(fn, axes, _with_slice_index(body, s, slice_index), dtype)
     return e
 
 
-def _whole(now: Tensor, s: _Slice, begin: int, count: int) -> tuple[Tensor, int]:
+def _batched_product(definition: Tensor, s: _Slice, first_index: int, count: int) -> tuple[Tensor, int]:
     """Return the products of `count` slices, and the position of their axis, which is that of the
     operand."""
-    before = set[Axis]().union(*map(axes_of, s.read.index[: s.d]))
-    at = 1 + max((n for n, a in enumerate(now.axes) if a in before), default=-1)
-    step = Axis(STEP, count)
-    axes = (*now.axes[:at], step, *now.axes[at:])
-    assert now.body is not None
-    body = _read(now.body, s, ix.as_index(step + begin))
-    return Tensor("steps", now.dtype, tuple(a.extent for a in axes), axes, body), at
+    before = set[Axis]().union(*map(index_axes, s.read.index[: s.d]))
+    at = 1 + max((n for n, a in enumerate(definition.axes) if a in before), default=-1)
+    step = Axis(STEP_AXIS, count)
+    axes = (*definition.axes[:at], step, *definition.axes[at:])
+    assert definition.body is not None
+    body = _with_slice_index(definition.body, s, te_index.as_index(step + first_index))
+    return Tensor("steps", definition.dtype, tuple(a.extent for a in axes), axes, body), at
 
 
-def _pays(
-    whole: Tensor, one: Tensor, count: int, constants: Collection[Tensor], half: bool
+def _is_batched_faster(
+    batched: Tensor, single: Tensor, count: int, constants: Collection[Tensor], fp16_operands: bool
 ) -> bool:
     """True if it is a matrix product that should be faster than `count` separate products."""
-    together = _time(whole, constants, half)
+    together = _estimated_ns(batched, constants, fp16_operands)
     if together is None:
         return False
-    c = contraction(one, constants)
+    c = match_contraction(single, constants)
     assert c is not None
-    least = START + elements(c.b.tensor) * (2 if half else 4) / MEMORY
-    return together < GAIN * count * (_time(one, constants, half) or least)
+    least = LAUNCH_NS + element_count(c.b.tensor) * (2 if fp16_operands else 4) / MEMORY_BYTES_PER_NS
+    return together < MAX_TIME_RATIO * count * (_estimated_ns(single, constants, fp16_operands) or least)
 
 
-def _time(t: Tensor, constants: Collection[Tensor], half: bool) -> float | None:
+def _estimated_ns(t: Tensor, constants: Collection[Tensor], fp16_operands: bool) -> float | None:
     """Return the estimated time in ns; None if it is not a matrix product."""
-    m = matrix_of(Problem(t, {}, constants, WIDTH))
-    return None if m is None else min(time for time, _ in blocks(replace(m, half=half)))
+    m = match_matrix_product(Problem(t, {}, constants, VECTOR_BYTES))
+    return None if m is None else min(time for time, _ in block_times(replace(m, is_16_bit=fp16_operands)))

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from math import prod
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 
 
-def spread(graph: g.Graph) -> g.Graph:
+def lower_1x1_deconv(graph: ir_graph.Graph) -> ir_graph.Graph:
     """Return the graph with such convolutions lowered."""
-    change: dict[g.Value, g.Value] = {}
-    change |= {n: v for n in g.nodes(graph) if (v := _product(n)) is not None}
+    change: dict[ir_graph.Value, ir_graph.Value] = {}
+    change |= {n: v for n in ir_graph.nodes(graph) if (v := _as_matmul(n)) is not None}
     return replace_all(graph, change) if change else graph
 
 
-def _product(n: g.Node) -> g.Value | None:
+def _as_matmul(n: ir_graph.Node) -> ir_graph.Value | None:
     if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
         return None
     x, w, *more = n.inputs
@@ -36,11 +36,11 @@ def _product(n: g.Node) -> g.Value | None:
     # A result of another shape is dilated or padded.
     if not alone or any(n.attr("pads")) or n.type.shape != (batch, sums, *window):  # type: ignore[arg-type]
         return None
-    rows = g.node(OPS["Reshape"], [x], shape=(batch, channels))
-    columns = g.node(OPS["Reshape"], [w], shape=(channels, sums * prod(window)))
-    product = g.node(OPS["MatMul"], [rows, columns])
-    out = g.node(OPS["Reshape"], [product], shape=(batch, sums, *window))
+    rows = ir_graph.node(OPS["Reshape"], [x], shape=(batch, channels))
+    columns = ir_graph.node(OPS["Reshape"], [w], shape=(channels, sums * prod(window)))
+    product = ir_graph.node(OPS["MatMul"], [rows, columns])
+    out = ir_graph.node(OPS["Reshape"], [product], shape=(batch, sums, *window))
     if not more or more[0] is None:
         return out
-    bias = g.node(OPS["Reshape"], [more[0]], shape=(sums, *(1 for _ in window)))
-    return g.node(OPS["Add"], [out, bias])
+    bias = ir_graph.node(OPS["Reshape"], [more[0]], shape=(sums, *(1 for _ in window)))
+    return ir_graph.node(OPS["Add"], [out, bias])

@@ -21,25 +21,25 @@ from superopt.kernels.problem import Problem
 T = TypeVar("T", bound=Hashable)
 # In ns, guessed, not measured: the delay of a step that waits for another stream; the overlap with
 # its predecessor in the same stream; and the time ratio below which several streams are used.
-EDGE, EARLY, GAIN = 1500.0, 500.0, 0.95
+CROSS_STREAM_NS, SAME_STREAM_OVERLAP_NS, MAX_TIME_RATIO = 1500.0, 500.0, 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StreamOrder:
     """streams: the stream of each step; steps of one stream run in order. waits: steps of other
     streams that must finish before each step begins."""
 
-    lanes: tuple[int, ...]
+    streams: tuple[int, ...]
     waits: tuple[tuple[int, ...], ...]
 
     @property
     def steps(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return (stream, waits) of each step."""
-        return [*zip(self.lanes, self.waits, strict=True)]
+        return [*zip(self.streams, self.waits, strict=True)]
 
 
-Streams = Callable[
-    [Sequence[Iterable[Hashable]], Sequence[Hashable], Sequence[tuple[Problem, Option]]], Order
+AssignStreams = Callable[
+    [Sequence[Iterable[Hashable]], Sequence[Hashable], Sequence[tuple[Problem, Option]]], StreamOrder
 ]
 
 
@@ -70,7 +70,7 @@ def dependencies(
     return out
 
 
-def ordered(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> Order:
+def minimal_waits(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> StreamOrder:
     """Return the order with the fewest waits."""
     last: dict[int, int] = {}
     done: list[int] = []
@@ -86,14 +86,14 @@ def ordered(lanes: Sequence[int], needs: Sequence[Collection[int]]) -> Order:
         waits.append(tuple(own))
         done.append(over)
         last[lane] = n
-    return Order(tuple(lanes), tuple(waits))
+    return StreamOrder(tuple(lanes), tuple(waits))
 
 
-def before(order: Order) -> list[int]:
+def finished_before(order: StreamOrder) -> list[int]:
     """Return for each step the steps that have finished when it begins, as a bit set."""
     last: dict[int, int] = {}
     done: list[int] = []
-    for n, (lane, waits) in enumerate(zip(order.lanes, order.waits, strict=True)):
+    for n, (lane, waits) in enumerate(zip(order.streams, order.waits, strict=True)):
         over = 0
         for m in (*waits, *([last[lane]] if lane in last else [])):
             over |= done[m] | 1 << m
@@ -102,10 +102,10 @@ def before(order: Order) -> list[int]:
     return done
 
 
-def spans(order: Order) -> list[tuple[int, int]]:
+def concurrency_spans(order: StreamOrder) -> list[tuple[int, int]]:
     """Return for each step the first and last step that may run concurrently, including itself.
     Buffers of steps whose spans are disjoint are never live at once."""
-    done = before(order)
+    done = finished_before(order)
     out = [(n, n) for n in range(len(done))]
     for n, over in enumerate(done):
         for m in range(n):
@@ -115,12 +115,12 @@ def spans(order: Order) -> list[tuple[int, int]]:
     return out
 
 
-def in_use(
-    reads: Sequence[Iterable[T]], writes: Sequence[T], order: Order | None = None
+def live_ranges(
+    reads: Sequence[Iterable[T]], writes: Sequence[T], order: StreamOrder | None = None
 ) -> dict[T, tuple[int, int]]:
     """Return the first and last step during which each written buffer is live; with several
     streams, including concurrent steps."""
-    beside = [(n, n) for n in range(len(writes))] if order is None else spans(order)
+    beside = [(n, n) for n in range(len(writes))] if order is None else concurrency_spans(order)
     out: dict[T, tuple[int, int]] = {}
     for own, target in zip(beside, writes, strict=True):
         low, high = out.get(target, own)
@@ -133,20 +133,20 @@ def in_use(
     return out
 
 
-def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int) -> Order:
+def schedule_streams(needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int) -> StreamOrder:
     """Return an order on up to `max_streams` streams, if that should be faster than one stream."""
     lanes: list[int] = []
     ends: list[float] = []
     running: list[tuple[float, float, float]] = []
-    free = [0.0] * most
+    free = [0.0] * max_streams
     for some, cost in zip(needs, costs, strict=True):
         found = []
-        for lane in range(most):
+        for lane in range(max_streams):
             alone = all(lanes[m] == lane for m in some)
-            ready = max([free[lane], *(ends[m] + EDGE * (lanes[m] != lane) for m in some)])
+            ready = max([free[lane], *(ends[m] + CROSS_STREAM_NS * (lanes[m] != lane) for m in some)])
             if free[lane] and alone:
-                ready -= EARLY
-            at = _room(running, ready, cost)
+                ready -= SAME_STREAM_OVERLAP_NS
+            at = _earliest_start(running, ready, cost)
             follows = max(some, default=-1) >= 0 and lanes[max(some)] == lane
             found.append((at + cost.ns, not follows, lane))
         end, _, lane = min(found)
@@ -154,13 +154,13 @@ def scheduled(needs: Sequence[Collection[int]], costs: Sequence[Cost], most: int
         lanes.append(lane)
         ends.append(end)
         free[lane] = end
-    one = sum(c.ns for c in costs) - EARLY * max(len(costs) - 1, 0)
-    if max(ends, default=0.0) > GAIN * one:
+    one = sum(c.ns for c in costs) - SAME_STREAM_OVERLAP_NS * max(len(costs) - 1, 0)
+    if max(ends, default=0.0) > MAX_TIME_RATIO * one:
         lanes = [0] * len(costs)
-    return ordered(lanes, needs)
+    return minimal_waits(lanes, needs)
 
 
-def _room(running: Sequence[tuple[float, float, float]], ready: float, cost: Cost) -> float:
+def _earliest_start(running: Sequence[tuple[float, float, float]], ready: float, cost: Cost) -> float:
     """Return the first time from `ready` on at which the GPU has capacity for a step until it
     ends."""
     beside = [x for x in running if x[1] > ready]
@@ -173,13 +173,13 @@ def _room(running: Sequence[tuple[float, float, float]], ready: float, cost: Cos
     return ready
 
 
-def on_gpu(
+def gpu_streams(
     reads: Sequence[Iterable[Hashable]], writes: Sequence[Hashable],
-    how: Sequence[tuple[Problem, Option]], most: int,
-) -> Order:  # fmt: skip
+    solutions: Sequence[tuple[Problem, Option]], max_streams: int,
+) -> StreamOrder:  # fmt: skip
     """Return an order by the predicted times of kernels."""
     costs = []
-    for problem, option in how:
+    for problem, option in solutions:
         found = taken(numbers(problem), option)
         costs.append(Cost(found.whole, found.share))
-    return scheduled(dependencies(reads, writes), costs, most)
+    return schedule_streams(dependencies(reads, writes), costs, max_streams)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from superopt.kernels.element import ranged_read
-from superopt.plan.phases import Phase, replaced
-from superopt.te import index as ix
+from superopt.kernels.element import is_range_guard
+from superopt.plan.phases import StridedPart, replace_reduction
+from superopt.te import index
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.walk import reductions
 
-PAYS = 0.6  # share of the terms that may remain, at most
-MOST = 25  # parts
+MAX_REMAINING_SHARE = 0.6  # share of the terms that may remain, at most
+MAX_PARTS = 25  # parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,47 +31,47 @@ class _Cut:
     """A part along one axis of the result: outputs [begin, begin + size), kernel terms [first,
     first + count)."""
 
-    o: Axis
-    k: Axis
+    output_axis: Axis
+    kernel_axis: Axis
     begin: int
     size: int
     first: int
     count: int
 
 
-def windows(t: Tensor) -> list[Phase]:
+def split_windows(t: Tensor) -> list[StridedPart]:
     """Return the parts of a tensor; an empty list where computing it as a whole is as fast."""
     found = reductions(t.body)
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
-    cuts = _cuts(t, total)
-    if not cuts or prod(map(len, cuts)) > MOST:
+    cuts = _axis_cuts(t, total)
+    if not cuts or prod(map(len, cuts)) > MAX_PARTS:
         return []
     left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
-    if left > PAYS * prod(some[0].o.size * some[0].k.size for some in cuts):
+    if left > MAX_REMAINING_SHARE * prod(some[0].output_axis.size * some[0].kernel_axis.size for some in cuts):
         return []
-    return [_part(t, total, some) for some in product(*cuts)]
+    return [_build_part(t, total, some) for some in product(*cuts)]
 
 
-def _cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
+def _axis_cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
     out = []
-    for load in _padded(total.body):
+    for load in _zero_padded_loads(total.body):
         for i, n in zip(load.index, load.tensor.shape, strict=True):
             form = affine(i)
             if form is None or len(form.terms) != 2 or not isinstance(n, int):
                 continue
             own = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in t.axes]
             over = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in total.axes]
-            if len(own) == len(over) == 1 and ix.bounds(i) != (0, n - 1):
+            if len(own) == len(over) == 1 and index.bounds(i) != (0, n - 1):
                 (o, step), (k, apart) = own[0], over[0]
                 if step > 0 and apart > 0:
-                    out.append(_along(o, k, [(o, step), (k, apart)], form.base, n))
-    axes = [some[0].o for some in out]
+                    out.append(_cut_axis(o, k, [(o, step), (k, apart)], form.base, n))
+    axes = [some[0].output_axis for some in out]
     return out if len(set(axes)) == len(axes) else []
 
 
-def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
+def _cut_axis(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
     """Return the axis cut wherever another term begins or ends to count."""
     (_, step), (_, apart) = terms
     size, most = o.size, k.size
@@ -95,28 +95,28 @@ def _along(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -
     return out
 
 
-def _padded(e: Expr) -> Iterator[Load]:
+def _zero_padded_loads(e: Expr) -> Iterator[Load]:
     """Yield the loads that read zero beyond the edge."""
     match e:
-        case Apply("select", (guard, Load() as load, zero)) if ranged_read(guard, load, zero):
+        case Apply("select", (guard, Load() as load, zero)) if is_range_guard(guard, load, zero):
             yield load
         case Apply(_, args):
             for a in args:
-                yield from _padded(a)
+                yield from _zero_padded_loads(a)
 
 
-def _part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> Phase:
+def _build_part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> StridedPart:
     assert t.body is not None
     begin, axes, over = [0] * t.rank, list(t.axes), list(total.axes)
     env: dict[Axis, Expr] = {}
     within: dict[Axis, Expr] = {}
     for c in cuts:
-        d, k = t.axes.index(c.o), total.axes.index(c.k)
-        begin[d], axes[d] = c.begin, Axis(c.o.name, c.size)
-        env[c.o] = ix.as_index(axes[d] + c.begin)
-        over[k] = Axis(c.k.name, c.count)
-        within[c.k] = ix.as_index(over[k] + c.first)
-    new = Reduce(total.fn, tuple(over), placed(total.body, within), total.dtype)
-    body = placed(replaced(t.body, total, new), env)
+        d, k = t.axes.index(c.output_axis), total.axes.index(c.kernel_axis)
+        begin[d], axes[d] = c.begin, Axis(c.output_axis.name, c.size)
+        env[c.output_axis] = index.as_index(axes[d] + c.begin)
+        over[k] = Axis(c.kernel_axis.name, c.count)
+        within[c.kernel_axis] = index.as_index(over[k] + c.first)
+    new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
+    body = substitute_axes(replace_reduction(t.body, total, new), env)
     shape = tuple(a.extent for a in axes)
-    return Phase(Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank)
+    return StridedPart(Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank)

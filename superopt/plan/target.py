@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from superopt.kernels.layout import Layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.kernels.space import choice
-from superopt.plan.attention import Fusing, on_processor
-from superopt.plan.place import layouts
-from superopt.plan.streams import Streams
+from superopt.kernels.space import choose
+from superopt.plan.attention import AttentionFusion, cpu_attention_fusion
+from superopt.plan.place import blocked_layouts
+from superopt.plan.streams import AssignStreams
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 
-TF32 = 13  # mantissa bits of a float32 that TF32 lacks
+TF32_DROPPED_BITS = 13  # mantissa bits of a float32 that TF32 lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class Target:
     bounds_transformed_constants: transformed constants have a budget (transformed_constants.py).
     """
 
-    choose: Callable[[Problem, Option | None], Choice] = choice
-    lie: Callable[..., dict[Tensor, Layout]] = layouts
-    fuses: Callable[[Collection[Tensor], int], Fusing] | None = on_processor
-    turns: bool = True
-    joins: bool = False
-    clears: bool = True
-    compares: bool = False
-    kind: DType | None = None
-    drops: int = 0
-    parts: int = 0
-    streams: Streams | None = None
-    bounded: bool = False
+    choose: Callable[[Problem, Option | None], Choice] = choose
+    assign_layouts: Callable[..., dict[Tensor, Layout]] = blocked_layouts
+    attention_fusion: Callable[[Collection[Tensor], int], AttentionFusion] | None = cpu_attention_fusion
+    reorders_operands: bool = True
+    fuses_horizontally: bool = False
+    clears_borders: bool = True
+    replaces_causal_masks: bool = False
+    storage_dtype: DType | None = None
+    dropped_bits: int = 0
+    min_parallel_elements: int = 0
+    assign_streams: AssignStreams | None = None
+    bounds_transformed_constants: bool = False
 
 
-CPU = Target(bounded=True)
+CPU = Target(bounds_transformed_constants=True)

@@ -8,29 +8,29 @@ from math import copysign
 
 import numpy as np
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.op import expression
-from superopt.plan.patch import Patched
-from superopt.plan.phases import Phase, phases
-from superopt.plan.taps import windows
-from superopt.te import index as ix
+from superopt.plan.patch import ScatterInto
+from superopt.plan.phases import StridedPart, split_phases
+from superopt.plan.taps import split_windows
+from superopt.te import index
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
 from superopt.te.expr import Dim, Tensor, compute, const
-from superopt.te.inline import indexed, placed
+from superopt.te.inline import make_index, substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 
-SMALL = 1  # of constants that become literals in expressions
+MAX_INLINE_ELEMENTS = 1  # of constants that become literals in expressions
 
 
-def exact_constant(number: float) -> bool:
+def is_exact_constant(number: float) -> bool:
     """True if an expression represents the number exactly. Literals are fractions, which have no
     negative zero; NaN tests need computed operands."""
     return number == number and (number != 0 or copysign(1, number) > 0)
 
 
 @dataclass(slots=True)
-class Tensors:
+class GraphTensors:
     """by_value: the tensor of each value. constants: the constant tensors and their loaders.
     copies: copies of inputs, kept only if they need a border. parts: for tensors without an
     expression, the parts written into them. overwriting_parts: parts that are written over others.
@@ -38,31 +38,31 @@ class Tensors:
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
-    parts: dict[Tensor, tuple[Phase, ...]] = field(default_factory=dict)
-    over: set[Tensor] = field(default_factory=set)
-    patches: Mapping[g.Node, Patched] = field(default_factory=dict)
-    of: dict[g.Value, Tensor | Const] = field(default_factory=dict)
+    parts: dict[Tensor, tuple[StridedPart, ...]] = field(default_factory=dict)
+    overwriting_parts: set[Tensor] = field(default_factory=set)
+    scatters: Mapping[graph.Node, ScatterInto] = field(default_factory=dict)
+    by_value: dict[graph.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
-    nodes: dict[Tensor, g.Node] = field(default_factory=dict)
+    nodes: dict[Tensor, graph.Node] = field(default_factory=dict)
 
-    def leaf(self, v: g.Value) -> Tensor | Const:
+    def leaf(self, v: graph.Value) -> Tensor | Const:
         """Return the tensor of an input or constant."""
-        if v not in self.of:
+        if v not in self.by_value:
             t = v.type
             assert t.dtype is not None
             shape = self.shape(v)
-            made: Tensor | Const = Tensor(f"x{len(self.of)}", t.dtype, shape)
-            if isinstance(v, g.Constant):
-                small = int(np.prod(shape)) == SMALL and t.dtype.kind in "iufb"
-                if small and exact_constant(number := v.load().reshape(()).item()):
+            made: Tensor | Const = Tensor(f"x{len(self.by_value)}", t.dtype, shape)
+            if isinstance(v, graph.Constant):
+                small = int(np.prod(shape)) == MAX_INLINE_ELEMENTS and t.dtype.kind in "iufb"
+                if small and is_exact_constant(number := v.load().reshape(()).item()):
                     made = const(number, t.dtype)
                 else:
                     assert isinstance(made, Tensor)
                     self.constants[made] = v.load
-            self.of[v] = self.copied(made) if isinstance(v, g.Input) else made
-        return self.of[v]
+            self.by_value[v] = self.copy_input(made) if isinstance(v, graph.Input) else made
+        return self.by_value[v]
 
-    def copied(self, t: Tensor | Const) -> Tensor | Const:
+    def copy_input(self, t: Tensor | Const) -> Tensor | Const:
         """Return a copy of an input image, which can have a border."""
         if isinstance(t, Const) or t.rank < 3:
             return t
@@ -70,99 +70,99 @@ class Tensors:
         self.copies[out] = t
         return out
 
-    def add(self, n: g.Node) -> None:
+    def add(self, n: graph.Node) -> None:
         """Add the results of a node with a tensor expression."""
-        if n in self.patches:
-            self.of[n] = self.patched(n, self.patches[n])
+        if n in self.scatters:
+            self.by_value[n] = self.scatter_tensor(n, self.scatters[n])
             return
         types = tuple(None if v is None else v.type for v in n.inputs)
         outs = expression(n.op, types, n.attrs)
         if self.sizes:
             outs = tuple(bind(t, self.sizes) for t in outs)
         given = {f"a{k}": self.leaf(v) for k, v in enumerate(n.inputs) if v is not None}
-        change = Replacing(given)
+        change = OperandReplacer(given)
         empty = 0 in outs[0].shape  # no part of it is written
         if n.op.name == "Concat" and n.op.domain == "" and len(given) > 1 and not empty:
-            self.of[n] = self.joined(n, list(given.values()), outs[0])
+            self.by_value[n] = self.concat_tensor(n, list(given.values()), outs[0])
             return
-        for v, t in zip(g.results(n), outs, strict=True):
-            some = phases(t) or windows(t)
+        for v, t in zip(graph.results(n), outs, strict=True):
+            some = split_phases(t) or split_windows(t)
             if some:
-                self.of[v] = whole = Tensor("phases", t.dtype, t.shape)
-                self.parts[whole] = tuple(replace(x, tensor=self.made(change, x)) for x in some)
+                self.by_value[v] = whole = Tensor("phases", t.dtype, t.shape)
+                self.parts[whole] = tuple(replace(x, tensor=self.replace_operands(change, x)) for x in some)
             else:
-                self.of[v] = change.tensor(t)
-        for x in change.done.values():
+                self.by_value[v] = change.tensor(t)
+        for x in change.tensors.values():
             if isinstance(x, Tensor) and x not in self.copies and x not in given.values():
                 self.nodes[x] = n
 
-    def made(self, change: Replacing, part: Phase) -> Tensor:
+    def replace_operands(self, change: OperandReplacer, part: StridedPart) -> Tensor:
         out = change.tensor(part.tensor)
         assert isinstance(out, Tensor)
         return out
 
-    def patched(self, n: g.Node, p: Patched) -> Tensor:
+    def scatter_tensor(self, n: graph.Node, p: ScatterInto) -> Tensor:
         """Return a tensor with others written over it."""
-        for x in g.nodes(p.values):
-            if g.results(x)[0] not in self.of:
+        for x in graph.nodes(p.values):
+            if graph.results(x)[0] not in self.by_value:
                 self.add(x)
         base = self.leaf(p.base)
         assert isinstance(base, Tensor)
         whole = Tensor("patched", base.dtype, base.shape)
-        own = self.part(n, base, base.shape, (0,) * base.rank)
-        over = [self.part(n, self.leaf(v), self.shape(v), at) for at, v in p.over]
-        self.over.update(x.tensor for x in over)
+        own = self.written_part(n, base, base.shape, (0,) * base.rank)
+        over = [self.written_part(n, self.leaf(v), self.shape(v), at) for at, v in p.updates]
+        self.overwriting_parts.update(x.tensor for x in over)
         self.parts[whole] = (own, *over)
         return whole
 
-    def joined(self, n: g.Node, given: Sequence[Tensor | Const], out: Tensor) -> Tensor:
+    def concat_tensor(self, n: graph.Node, operands: Sequence[Tensor | Const], out: Tensor) -> Tensor:
         """Return a tensor that is written in parts by its operands."""
         axis = n.attr("axis")
         assert isinstance(axis, int)
         whole = Tensor("joined", out.dtype, out.shape)
         parts = []
         begin = 0
-        for x in given:
+        for x in operands:
             size = 1 if isinstance(x, Const) else x.shape[axis]
             assert isinstance(size, int)
             shape = (*out.shape[:axis], size, *out.shape[axis + 1 :])
             if size:
                 at = tuple(begin if d == axis else 0 for d in range(out.rank))
-                parts.append(self.part(n, x, shape, at))
+                parts.append(self.written_part(n, x, shape, at))
             begin += size
         self.parts[whole] = tuple(parts)
         return whole
 
-    def part(
-        self, n: g.Node, x: Tensor | Const, shape: Sequence[Dim], begin: tuple[int, ...]
-    ) -> Phase:
+    def written_part(
+        self, n: graph.Node, x: Tensor | Const, shape: Sequence[Dim], offset: tuple[int, ...]
+    ) -> StridedPart:
         """Return the part of a node's result that is computed as `x`, of this shape, at an
         offset."""
         held = compute(shape, lambda *i: x if isinstance(x, Const) else x[i])
         self.nodes[held] = n
-        return Phase(held, begin, (1,) * len(shape))
+        return StridedPart(held, offset, (1,) * len(shape))
 
-    def shape(self, v: g.Value) -> tuple[int, ...]:
+    def shape(self, v: graph.Value) -> tuple[int, ...]:
         assert v.type.shape is not None
-        return tuple(ix.evaluate(d, dict(self.sizes)) for d in v.type.shape)
+        return tuple(index.evaluate(d, dict(self.sizes)) for d in v.type.shape)
 
 
 @dataclass(slots=True)
-class Replacing:
+class OperandReplacer:
     """Replaces operands by name with tensors or constants."""
 
-    given: Mapping[str, Tensor | Const]
-    done: dict[Tensor, Tensor | Const] = field(default_factory=dict)
+    operands: Mapping[str, Tensor | Const]
+    tensors: dict[Tensor, Tensor | Const] = field(default_factory=dict)
     memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
 
     def tensor(self, t: Tensor) -> Tensor | Const:
-        if t not in self.done:
+        if t not in self.tensors:
             if t.body is None:
-                self.done[t] = self.given[t.name]
+                self.tensors[t] = self.operands[t.name]
             else:
                 body = self.expr(t.body)
-                self.done[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
-        return self.done[t]
+                self.tensors[t] = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        return self.tensors[t]
 
     def expr(self, e: Expr) -> Expr:
         found = self.memo.get(id(e))
@@ -181,9 +181,9 @@ class Replacing:
                 some = tuple(self.expr(a) for a in args)
                 return e if some == args else rebuild(fn, some, dtype)
             case Reduce(_, (Axis(extent=1) as a,), body, dtype) if body.dtype == dtype:
-                return placed(self.expr(body), {a: ix.as_index(0)})  # a sum of one term
+                return substitute_axes(self.expr(body), {a: index.as_index(0)})  # a sum of one term
             case Reduce(fn, axes, body, dtype):
                 return Reduce(fn, axes, self.expr(body), dtype)
             case Index(element, bound):
-                return indexed(self.expr(element), self.expr(bound))
+                return make_index(self.expr(element), self.expr(bound))
         return e

@@ -10,59 +10,59 @@ from __future__ import annotations
 
 from math import prod
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 
-FEW = 8  # rows of a product that is bound by reading its matrix, at most
-LARGE = 1 << 16  # elements of a matrix that exceeds the L1 cache
-MOVED = frozenset((
+MAX_GEMV_ROWS = 8  # rows of a product that is bound by reading its matrix, at most
+MIN_MATRIX_ELEMENTS = 1 << 16  # elements of a matrix that exceeds the L1 cache
+MOVEMENT_OPS = frozenset((
     "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
 ))  # fmt: skip
 
 
-def together(graph: g.Graph) -> g.Graph:
-    groups: dict[g.Value, list[g.Node]] = {}
-    known: dict[g.Node, bool] = {}
-    for n in g.nodes(graph):  # operands come first
-        operands = [o for v in n.inputs if (o := _node(v)) is not None]
-        known[n] = n.op.name in MOVED and n.op.domain == "" and all(known[o] for o in operands)
-        if _product(n) and all(known[o] for o in operands):
+def batch_gemms(graph: ir_graph.Graph) -> ir_graph.Graph:
+    groups: dict[ir_graph.Value, list[ir_graph.Node]] = {}
+    known: dict[ir_graph.Node, bool] = {}
+    for n in ir_graph.nodes(graph):  # operands come first
+        operands = [o for v in n.inputs if (o := _producer(v)) is not None]
+        known[n] = n.op.name in MOVEMENT_OPS and n.op.domain == "" and all(known[o] for o in operands)
+        if _is_gemv(n) and all(known[o] for o in operands):
             assert n.inputs[1] is not None
             groups.setdefault(n.inputs[1], []).append(n)
-    change: dict[g.Value, g.Value] = {}
+    change: dict[ir_graph.Value, ir_graph.Value] = {}
     for w, some in groups.items():
         if len(some) < 2:
             continue
-        rows = g.node(OPS["Concat"], [n.inputs[0] for n in some], axis=0)
-        made = g.node(OPS["MatMul"], [rows, w])
+        rows = ir_graph.node(OPS["Concat"], [n.inputs[0] for n in some], axis=0)
+        made = ir_graph.node(OPS["MatMul"], [rows, w])
         begin = 0
         for n in some:
-            end = begin + _rows(n)
+            end = begin + _row_count(n)
             how = {"axes": (0,), "starts": (begin,), "ends": (end,), "steps": (1,)}
-            change[g.results(n)[0]] = g.node(OPS["Slice"], [made], **how)
+            change[ir_graph.results(n)[0]] = ir_graph.node(OPS["Slice"], [made], **how)
             begin = end
     return replace_all(graph, change) if change else graph
 
 
-def _node(v: g.Value | None) -> g.Node | None:
-    return v if isinstance(v, g.Node) else v.node if isinstance(v, g.Item) else None
+def _producer(v: ir_graph.Value | None) -> ir_graph.Node | None:
+    return v if isinstance(v, ir_graph.Node) else v.node if isinstance(v, ir_graph.Item) else None
 
 
-def _product(n: g.Node) -> bool:
+def _is_gemv(n: ir_graph.Node) -> bool:
     """True for a product of few rows and a large constant matrix."""
-    if n.op.name != "MatMul" or n.op.domain or not isinstance(n.inputs[1], g.Constant):
+    if n.op.name != "MatMul" or n.op.domain or not isinstance(n.inputs[1], ir_graph.Constant):
         return False
-    (rows, *more), matrix = _shape(n.inputs[0]), _shape(n.inputs[1])
-    return len(more) == 1 and 0 < rows <= FEW and len(matrix) == 2 and prod(matrix) >= LARGE
+    (rows, *more), matrix = _static_shape(n.inputs[0]), _static_shape(n.inputs[1])
+    return len(more) == 1 and 0 < rows <= MAX_GEMV_ROWS and len(matrix) == 2 and prod(matrix) >= MIN_MATRIX_ELEMENTS
 
 
-def _rows(n: g.Node) -> int:
-    return _shape(n.inputs[0])[0]
+def _row_count(n: ir_graph.Node) -> int:
+    return _static_shape(n.inputs[0])[0]
 
 
-def _shape(v: g.Value | None) -> tuple[int, ...]:
+def _static_shape(v: ir_graph.Value | None) -> tuple[int, ...]:
     """Return the sizes of a value; 0 where a size is unknown."""
     shape = (v.type.shape or ()) if v is not None else ()
     return tuple(d if isinstance(d, int) else 0 for d in shape) or (0,)

@@ -8,32 +8,32 @@ from collections.abc import Callable, MutableMapping
 import numpy as np
 
 from superopt.kernels.transform import reduction
-from superopt.plan.phases import replaced
+from superopt.plan.phases import replace_reduction
 from superopt.te.expr import Tensor, compute
-from superopt.te.inline import Inlining
+from superopt.te.inline import Inliner
 from superopt.te.node import Load
 from superopt.te.walk import loads
 
 Constants = MutableMapping[Tensor, Callable[[], np.ndarray]]
 
 
-def twice(t: Tensor, constants: Constants, again: MutableMapping[Tensor, Tensor]) -> Tensor:
+def duplicate_constants(t: Tensor, constants: Constants, duplicates: MutableMapping[Tensor, Tensor]) -> Tensor:
     """Return `t` with other constants in place of those that are read outside its reduction.
     duplicates: the duplicate of each constant; new ones are added to it and to `constants`."""
     found = reduction(t)
     if found is None or t.body is None:
         return t
     held = Tensor("held", found.dtype, t.shape)
-    outside = replaced(t.body, found, Load(held, t.axes, found.dtype))
+    outside = replace_reduction(t.body, found, Load(held, t.axes, found.dtype))
     inside = {x.tensor for x in loads(found.body)}
     both = {x.tensor for x in loads(outside)} & inside & constants.keys()
     if not both:
         return t
     for x in both:
-        if x not in again:
-            again[x] = Tensor(f"{x.name}_again", x.dtype, x.shape)
-            constants[again[x]] = constants[x]
-    other = {x: compute(x.shape, lambda *i, x=x: again[x][i]) for x in both}
+        if x not in duplicates:
+            duplicates[x] = Tensor(f"{x.name}_again", x.dtype, x.shape)
+            constants[duplicates[x]] = constants[x]
+    other = {x: compute(x.shape, lambda *i, x=x: duplicates[x][i]) for x in both}
     sums = Tensor("held", found.dtype, t.shape, t.axes, found)
-    body = Inlining({held: sums}).expr(Inlining(other).expr(outside))
+    body = Inliner({held: sums}).expr(Inliner(other).expr(outside))
     return Tensor(t.name, t.dtype, t.shape, t.axes, body)

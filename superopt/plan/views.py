@@ -11,49 +11,49 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.expr import Tensor
-from superopt.te.inline import Inlining
+from superopt.te.inline import Inliner
 from superopt.te.node import Const, Expr, Load
-from superopt.te.walk import loads, stages
+from superopt.te.walk import loads, computed_tensors
 
-ALIGNED = 16  # bytes: the alignment of buffers that Triton assumes
+ALIGNMENT_BYTES = 16  # bytes: the alignment of buffers that Triton assumes
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class BufferView:
     """A buffer that begins `offset` bytes into another one."""
 
-    of: Tensor
-    at: int
+    buffer: Tensor
+    offset: int
 
 
-def viewed(root: Tensor, buffers: Collection[Tensor]) -> tuple[Tensor, dict[Tensor, View]]:
+def use_views(root: Tensor, buffers: Collection[Tensor]) -> tuple[Tensor, dict[Tensor, BufferView]]:
     """Return the tensor reading views of these row-major buffers, and the views."""
     places: dict[Tensor, list[tuple[Expr, ...]]] = {}
-    for s in stages([root]):
+    for s in computed_tensors([root]):
         for x in loads(s.body) if s.body is not None else ():
             if x.tensor in buffers:
                 places.setdefault(x.tensor, []).append(x.index)
     change: dict[Tensor, Tensor] = {}
-    views: dict[Tensor, View] = {}
+    views: dict[Tensor, BufferView] = {}
     for b, some in places.items():
-        fixed = _fixed(some)
+        fixed = _constant_prefix(some)
         shape = [n for n in b.shape if isinstance(n, int)]
         flat = sum(k * prod(shape[d + 1 :]) for d, k in enumerate(fixed))
         at = flat * max(b.dtype.bits // 8, 1)
         lead = len(fixed)
-        if all(n == 1 for n in shape[:lead]) or at % ALIGNED:
+        if all(n == 1 for n in shape[:lead]) or at % ALIGNMENT_BYTES:
             continue
         change[b] = Tensor(b.name, b.dtype, (*[1] * lead, *shape[lead:]))
-        views[change[b]] = View(b, at)
-    return (_Viewing(change).tensor(root), views) if change else (root, {})
+        views[change[b]] = BufferView(b, at)
+    return (_ViewReader(change).tensor(root), views) if change else (root, {})
 
 
-def _fixed(some: list[tuple[Expr, ...]]) -> list[int]:
+def _constant_prefix(indices: list[tuple[Expr, ...]]) -> list[int]:
     """Return the constant leading indices that all loads share."""
     out: list[int] = []
-    for places in zip(*some, strict=True):
+    for places in zip(*indices, strict=True):
         first = places[0]
         if not isinstance(first, Const) or any(i != first for i in places):
             break
@@ -61,7 +61,7 @@ def _fixed(some: list[tuple[Expr, ...]]) -> list[int]:
     return out
 
 
-class _Viewing(Inlining):
+class _ViewReader(Inliner):
     """Redirects loads to views, also in inlined stages."""
 
     def __init__(self, views: Mapping[Tensor, Tensor]) -> None:
@@ -78,7 +78,7 @@ class _Viewing(Inlining):
             return Load(self.tensor(e.tensor), index, e.dtype)
         start = [n == 1 and isinstance(i, Const) for i, n in zip(index, view.shape, strict=True)]
         lead = start.index(False) if False in start else len(start)
-        return Load(view, (*[ix.as_index(0)] * lead, *index[lead:]), e.dtype)
+        return Load(view, (*[te_index.as_index(0)] * lead, *index[lead:]), e.dtype)
 
     def tensor(self, t: Tensor) -> Tensor:
         if t.body is None:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 
 from superopt.kernels.transform import reduction
 from superopt.kernels.walk import is_step
-from superopt.plan.rows import Group, fused
+from superopt.plan.rows import RowGroup, fuse_group
 from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
 
-def step_tensors(order: Collection[Tensor]) -> set[Tensor]:
+def tree_walk_steps(order: Collection[Tensor]) -> set[Tensor]:
     """Return the steps of all walks; they are computed once, however often they are read."""
     out: set[Tensor] = set()
     for t in order:
@@ -23,8 +23,8 @@ def step_tensors(order: Collection[Tensor]) -> set[Tensor]:
     return out
 
 
-def walked(
-    current: Mapping[Tensor, Tensor], steps: Collection[Tensor], stay: Collection[Tensor]
+def fuse_tree_walks(
+    current: Mapping[Tensor, Tensor], steps: Collection[Tensor], materialized: Collection[Tensor]
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with all steps of a walk inlined in the reader of the last one, if
     nothing else reads them."""
@@ -36,32 +36,32 @@ def walked(
     for t in current:
         if t in steps or reduction(current[t]) is None:
             continue
-        if (last := _last(current[t], steps)) is not None:
-            stages = _chain(last, current, readers, t, stay, steps)
+        if (last := _last_step(current[t], steps)) is not None:
+            stages = _step_chain(last, current, readers, t, materialized, steps)
             if stages is not None:
-                out[t] = fused(Group(t, t.rank, stages), current[t])
+                out[t] = fuse_group(RowGroup(t, t.rank, stages), current[t])
                 for s in stages:
                     del out[s]
     return out
 
 
-def _last(now: Tensor, steps: Collection[Tensor]) -> Tensor | None:
-    found = {x.tensor for x in loads(now.body) if x.tensor in steps} if now.body else set()
+def _last_step(definition: Tensor, steps: Collection[Tensor]) -> Tensor | None:
+    found = {x.tensor for x in loads(definition.body) if x.tensor in steps} if definition.body else set()
     return found.pop() if len(found) == 1 else None
 
 
-def _chain(
+def _step_chain(
     last: Tensor,
     current: Mapping[Tensor, Tensor],
     readers: Mapping[Tensor, Collection[Tensor]],
     root: Tensor,
-    stay: Collection[Tensor],
+    materialized: Collection[Tensor],
     steps: Collection[Tensor],
 ) -> dict[Tensor, Tensor] | None:
     """Return the steps up to the last one in order; None if others read them."""
     chain, reader, t = [], root, last
     while True:
-        if t in stay or readers[t] != {reader}:
+        if t in materialized or readers[t] != {reader}:
             return None
         chain.append(t)
         body = current[t].body

@@ -8,7 +8,7 @@ from superopt.te.expr import Tensor
 from superopt.te.walk import loads
 
 
-def within(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
+def kernel_stages(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
     """Return the stages inlined in the tensor and the tensor itself, producers first."""
     out: dict[Tensor, None] = {}
 
@@ -23,7 +23,7 @@ def within(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
     return list(out)
 
 
-def needs(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
+def kernel_inputs(t: Tensor, current: Collection[Tensor]) -> list[Tensor]:
     """Return the tensors of `current` that the kernel of `t` reads."""
-    bodies = [s.body for s in within(t, current) if s.body is not None]
+    bodies = [s.body for s in kernel_stages(t, current) if s.body is not None]
     return list(dict.fromkeys(x.tensor for b in bodies for x in loads(b) if x.tensor in current))

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
-from superopt.rules.context import GraphContext, context
-from superopt.search.book import Book
-from superopt.search.move import Known, Move, Refusals, Step, moves
-from superopt.search.novelty import View, novelty, views
+from superopt.ir import graph as ir_graph
+from superopt.rules.context import GraphContext, graph_context
+from superopt.search.book import RuleSet
+from superopt.search.move import RewriteCache, Move, Refusals, Step, find_moves
+from superopt.search.novelty import NodeView, novelty, node_views
 
-GAIN = 1e-6  # microseconds; less is rounding
-AXES = 2  # beyond the rank of the start: nodes of higher rank are always novel
+MIN_GAIN_US = 1e-6  # microseconds; less is rounding
+MAX_EXTRA_AXES = 2  # beyond the rank of the start: nodes of higher rank are always novel
 
 
 class StopReason(Enum):
@@ -47,26 +47,26 @@ class Limits:
     visited without a better one; max_queue: waiting rewrites."""
 
     alpha: float = 1.05
-    graphs: int = 8_000
+    max_graphs: int = 8_000
     patience: int = 1_000
     seconds: float = 10.0
-    queue: int = 50_000
+    max_queue: int = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The cheapest graph, the steps to it, why the search ended, and how many graphs it visited."""
 
-    graph: g.Graph
+    graph: ir_graph.Graph
     cost: float
     steps: tuple[Step, ...]
     stop: StopReason
-    seen: int
+    visited: int
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    graph: g.Graph
+    graph: ir_graph.Graph
     cost: float
     parent: _State | None
     move: Move | None
@@ -74,11 +74,11 @@ class _State:
 
 
 # Priority, cost afterwards, sequence number, graph before, rewrite, views of its nodes.
-_Waiting = tuple[int, float, int, _State, Move | None, tuple[View, ...]]
+_QueueEntry = tuple[int, float, int, _State, Move | None, tuple[NodeView, ...]]
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Disable garbage collection: graphs have no cycles, and looking for them takes a third of the
     time."""
     enabled = gc.isenabled()
@@ -90,53 +90,53 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@uncollected()
+@gc_disabled()
 def search(
-    graph: g.Graph,
-    rules: Book,
+    graph: ir_graph.Graph,
+    rules: RuleSet,
     costs: Costs,
     limits: Limits,
     refusals: Refusals,
     stop: Callable[[], bool] = lambda: False,
-) -> Found:
+) -> SearchResult:
     """Return the cheapest graph that the rules reach from `graph` within `limits`; deterministic
     given the costs, unless the time runs out."""
     end = time.monotonic() + limits.seconds
-    start = _State(graph, costs.of_graph(graph), None, None, context(graph))
+    start = _State(graph, costs.of_graph(graph), None, None, graph_context(graph))
     best = start
     order = itertools.count()
-    queue: list[_Waiting] = [(0, start.cost, next(order), start, None, ())]
-    seen: set[tuple[g.Value, ...]] = set()
-    known: Known = {}
-    there = (v for n in g.nodes(graph) for v in g.results(n))
-    axes = _axes((*graph.inputs, *g.constants(graph), *there)) + AXES
+    queue: list[_QueueEntry] = [(0, start.cost, next(order), start, None, ())]
+    seen: set[tuple[ir_graph.Value, ...]] = set()
+    known: RewriteCache = {}
+    there = (v for n in ir_graph.nodes(graph) for v in ir_graph.results(n))
+    axes = _max_rank((*graph.inputs, *ir_graph.constants(graph), *there)) + MAX_EXTRA_AXES
     visited = since = 0
-    times: Counter[View] = Counter()
+    times: Counter[NodeView] = Counter()
     reason = StopReason.EXHAUSTED
     while queue:
         then, cost, _, parent, move, made = heapq.heappop(queue)
         if cost > limits.alpha * best.cost:
             continue
-        now = _rank(cost, best.cost, made, times)
+        now = _priority(cost, best.cost, made, times)
         if now > then:
             heapq.heappush(queue, (now, cost, next(order), parent, move, made))
             continue
         new = parent.graph
         if move is not None:
-            new = g.replace(parent.graph, move.change, parent.ctx.position)
+            new = ir_graph.replace(parent.graph, move.change, parent.ctx.position)
         if new.outputs in seen:
             continue
         seen.add(new.outputs)
         times.update(made)
-        state = parent if move is None else _State(new, cost, parent, move, context(new))
+        state = parent if move is None else _State(new, cost, parent, move, graph_context(new))
         visited += 1
-        improved = state.cost < best.cost - GAIN
+        improved = state.cost < best.cost - MIN_GAIN_US
         if improved:
             best, since = state, visited
         if visited - since >= limits.patience:
             reason = StopReason.PATIENCE
             break
-        if visited >= limits.graphs:
+        if visited >= limits.max_graphs:
             reason = StopReason.GRAPHS
             break
         if visited % 16 == 0 and time.monotonic() >= end:
@@ -145,37 +145,37 @@ def search(
         if visited % 16 == 0 and stop():
             reason = StopReason.STOPPED
             break
-        near = None if improved or move is None else _near(state.ctx, move)
-        for m in moves(state.ctx, rules, costs, refusals, near, known):
+        near = None if improved or move is None else _nodes_near(state.ctx, move)
+        for m in find_moves(state.ctx, rules, costs, refusals, near, known):
             after = state.cost + m.effect.us
             if after < limits.alpha * best.cost and all(
-                _axes(g.results(n)) <= axes for n in m.effect.added
+                _max_rank(ir_graph.results(n)) <= axes for n in m.effect.added
             ):
-                made = views(m.effect, costs)
-                rank = _rank(after, best.cost, made, times)
+                made = node_views(m.effect, costs)
+                rank = _priority(after, best.cost, made, times)
                 heapq.heappush(queue, (rank, after, next(order), state, m, made))
-        if len(queue) > limits.queue:
-            queue = heapq.nsmallest(limits.queue // 2, queue)
+        if len(queue) > limits.max_queue:
+            queue = heapq.nsmallest(limits.max_queue // 2, queue)
             reason = StopReason.MEMORY
-    return Found(best.graph, best.cost, tuple(_steps(best)), reason, visited)
+    return SearchResult(best.graph, best.cost, tuple(_steps(best)), reason, visited)
 
 
-def _rank(cost: float, best: float, made: tuple[View, ...], times: Counter[View]) -> int:
+def _priority(cost: float, best: float, made: tuple[NodeView, ...], times: Counter[NodeView]) -> int:
     """Return the priority of a rewrite; it grows with the visits."""
-    return -1 if cost < best - GAIN else novelty(made, times)
+    return -1 if cost < best - MIN_GAIN_US else novelty(made, times)
 
 
-def _axes(values: Iterable[g.Value]) -> int:
+def _max_rank(values: Iterable[ir_graph.Value]) -> int:
     """Return the largest rank."""
     return max((len(v.type.shape or ()) for v in values), default=0)
 
 
-def _near(ctx: GraphContext, move: Move) -> Collection[g.Node]:
+def _nodes_near(ctx: GraphContext, move: Move) -> Collection[ir_graph.Node]:
     """Return the nodes that a new match after `move` must cover: nodes that it made, or readers of
     an older value that replaced another one."""
     near = {n for n in move.effect.added if n in ctx.position}
     for new in move.change.values():
-        p = g.producer(new)
+        p = ir_graph.producer(new)
         if p is None or p not in near:
             near.update(ctx.users.get(new, ()))
     return near

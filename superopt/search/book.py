@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from superopt.rules.index import Index
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class RuleSet:
     """Rules in order, and the index of their matches."""
 
     rules: tuple[Rule, ...]
-    index: Index
+    index: RuleIndex
 
-    def where(self, keep: Callable[[Rule], bool]) -> Book:
+    def select(self, keep: Callable[[Rule], bool]) -> RuleSet:
         """Return the rules that `keep` is True for."""
-        return book(r for r in self.rules if keep(r))
+        return rule_set(r for r in self.rules if keep(r))
 
 
-def book(rules: Iterable[Rule]) -> Book:
+def rule_set(rules: Iterable[Rule]) -> RuleSet:
     """Return a set of `rules`, each name once."""
     each = tuple({r.name: r for r in rules}.values())
-    return Book(each, Index(each))
+    return RuleSet(each, RuleIndex(each))

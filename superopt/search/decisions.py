@@ -13,27 +13,27 @@ from itertools import groupby
 
 from superopt.cost.model import Costs, by_roofline
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
-from superopt.search.move import Inside, Step
-from superopt.search.partition import PIECE, Piece, assembled, pieces
-from superopt.search.view import together
+from superopt.search.move import PieceChange, Step
+from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
+from superopt.search.view import apply_together
 
 FORMAT = 2
-Change = Mapping[g.Value, g.Value]
+Change = Mapping[ir_graph.Value, ir_graph.Value]
 
 
-def changes(rule: Rule, graph: g.Graph) -> list[Change]:
+def match_changes(rule: Rule, graph: ir_graph.Graph) -> list[Change]:
     """Return the replacements of each match of `rule`, in the matcher's order."""
-    ctx = context(graph)
+    ctx = graph_context(graph)
     built = (rewrite(m, ctx) for m in matches(rule, ctx))
     return [c for c in built if not isinstance(c, Refusal)]
 
 
-def log(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> str:
+def decisions_json(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> str:
     """Return the decisions of `steps` as JSON; `model` is the digest of the model file."""
     book = {r.name: r for r in rules}
     rounds: list[list[tuple[str, int] | tuple[str, int, int]]] = []
@@ -41,25 +41,25 @@ def log(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> str:
         row: list[tuple[str, int] | tuple[str, int, int]] = []
         known: dict[str, list[Change]] = {}
         for s in group:
-            if s.inside is not None:
-                there = changes(book[s.rule], s.inside.before)
-                row.append((s.rule, _number(there, s.rule, s.inside.change), s.inside.piece))
+            if s.piece_change is not None:
+                there = match_changes(book[s.rule], s.piece_change.before)
+                row.append((s.rule, _match_number(there, s.rule, s.piece_change.change), s.piece_change.piece))
                 continue
             if s.rule not in known:
-                known[s.rule] = changes(book[s.rule], s.before)
-            row.append((s.rule, _number(known[s.rule], s.rule, s.change)))
+                known[s.rule] = match_changes(book[s.rule], s.before)
+            row.append((s.rule, _match_number(known[s.rule], s.rule, s.change)))
         rounds.append(row)
     return json.dumps({"format": FORMAT, "model": model, "rounds": rounds}, indent=1) + "\n"
 
 
-def _number(known: Sequence[Change], rule: str, wanted: Change) -> int:
-    for n, change in enumerate(known):
+def _match_number(known_changes: Sequence[Change], rule: str, wanted: Change) -> int:
+    for n, change in enumerate(known_changes):
         if dict(change) == dict(wanted):
             return n
     raise AssertionError(f"the step {rule} is not a match of its rule")
 
 
-def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list[Step]:
+def replay(text: str, graph: ir_graph.Graph, rules: Sequence[Rule], model: str) -> list[Step]:
     """Return the steps of a log, repeated from `graph`.
 
     Raises UsageError if the log is malformed, or belongs to another model or other rules.
@@ -86,53 +86,53 @@ def replay(text: str, graph: g.Graph, rules: Sequence[Rule], model: str) -> list
             "optimize this model anew",
         )  # fmt: skip
     steps: list[Step] = []
-    pieced: _Pieced | None = None
+    pieced: _PiecedGraph | None = None
     for row in rounds:
         if row and len(row[0][1]) == 2:
             name, (n, i) = row[0]
-            pieced = pieced or _Pieced.of(graph)
+            pieced = pieced or _PiecedGraph.cut(graph)
             if not 0 <= i < len(pieced.parts):
-                raise _changed(name, n)
-            step = pieced.step(graph, i, name, _taken(book, name, n, pieced.chosen[i]))
+                raise _rules_changed_error(name, n)
+            step = pieced.step(graph, i, name, _recorded_change(book, name, n, pieced.chosen[i]))
             steps.append(step)
             graph = step.after
             continue
         pieced = None
-        taken = [(name, _taken(book, name, ns[0], graph)) for name, ns in row]
-        after = together(graph, [c for _, c in taken])
+        taken = [(name, _recorded_change(book, name, ns[0], graph)) for name, ns in row]
+        after = apply_together(graph, [c for _, c in taken])
         steps += [Step(name, None, c, 0.0, graph, after) for name, c in taken]
         graph = after
     return steps
 
 
 @dataclass(frozen=True, slots=True)
-class _Pieced:
+class _PiecedGraph:
     """A graph in pieces, as in the search, and the current graph of each piece."""
 
-    start: g.Graph
+    start: ir_graph.Graph
     parts: list[Piece]
-    chosen: list[g.Graph]
+    chosen: list[ir_graph.Graph]
 
     @staticmethod
-    def of(graph: g.Graph) -> _Pieced:
-        parts = pieces(graph, Costs({}, by_roofline(1)), PIECE)
-        return _Pieced(graph, parts, [p.graph for p in parts])
+    def cut(graph: ir_graph.Graph) -> _PiecedGraph:
+        parts = split_into_pieces(graph, Costs({}, by_roofline(1)), MAX_PIECE_NODES)
+        return _PiecedGraph(graph, parts, [p.graph for p in parts])
 
-    def step(self, before: g.Graph, i: int, rule: str, change: Change) -> Step:
-        inside = Inside(i, self.chosen[i], change)
-        self.chosen[i] = g.replace(self.chosen[i], change)
-        after, moved = assembled(self.start, self.parts, self.chosen, inside)
+    def step(self, before: ir_graph.Graph, i: int, rule: str, change: Change) -> Step:
+        inside = PieceChange(i, self.chosen[i], change)
+        self.chosen[i] = ir_graph.replace(self.chosen[i], change)
+        after, moved = assemble_rewrite(self.start, self.parts, self.chosen, inside)
         return Step(rule, None, moved, 0.0, before, after, inside)
 
 
-def _taken(book: Mapping[str, Rule], name: str, n: int, graph: g.Graph) -> Change:
-    known = changes(book[name], graph) if name in book else []
+def _recorded_change(book: Mapping[str, Rule], name: str, n: int, graph: ir_graph.Graph) -> Change:
+    known = match_changes(book[name], graph) if name in book else []
     if not 0 <= n < len(known):
-        raise _changed(name, n)
+        raise _rules_changed_error(name, n)
     return known[n]
 
 
-def _changed(name: str, n: int) -> UsageError:
+def _rules_changed_error(name: str, n: int) -> UsageError:
     return UsageError(
         f"--replay: rule {name} has no match number {n}", "the rules have changed",
         "optimize the model anew",

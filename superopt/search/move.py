@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.rules.build import Refusal, rewrite
 from superopt.rules.context import GraphContext
 from superopt.rules.match import Match
 from superopt.rules.rule import Rule
-from superopt.search.book import Book
-from superopt.search.view import Delta, delta
+from superopt.search.book import RuleSet
+from superopt.search.view import Delta, cost_delta
 
-SHOWN = 8  # places named for each reason
+MAX_PLACES_SHOWN = 8  # places named for each reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,18 @@ class Move:
 
     rule: Rule
     match: Match
-    change: Mapping[g.Value, g.Value]
+    change: Mapping[graph.Value, graph.Value]
     effect: Delta
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class PieceChange:
     """The place of a rewrite inside a piece of the graph: the index of the piece, the piece before
     it, and the replacements there."""
 
     piece: int
-    before: g.Graph
-    change: Mapping[g.Value, g.Value]
+    before: graph.Graph
+    change: Mapping[graph.Value, graph.Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,72 +43,72 @@ class Step:
 
     rule: str
     tactic: str | None
-    change: Mapping[g.Value, g.Value]
+    change: Mapping[graph.Value, graph.Value]
     us: float
-    before: g.Graph
-    after: g.Graph
-    inside: Inside | None = None
+    before: graph.Graph
+    after: graph.Graph
+    piece_change: PieceChange | None = None
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusalCount:
     """Places where a rewrite was refused for one reason: how many, and the first few."""
 
     count: int = 0
-    values: list[g.Value] = field(default_factory=list)
-    least_us: float = float("inf")  # cost that the cheapest of them would add
+    values: list[graph.Value] = field(default_factory=list)
+    min_us: float = float("inf")  # cost that the cheapest of them would add
 
 
 @dataclass(slots=True)
 class Refusals:
     """Why matches were not rewritten, by (rule, reason, detail)."""
 
-    table: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
+    table: dict[tuple[str, str, str], RefusalCount] = field(default_factory=dict)
 
-    def note(
-        self, rule: str, reason: str, detail: str, values: Collection[g.Value], us: float = 0.0
+    def record(
+        self, rule: str, reason: str, detail: str, values: Collection[graph.Value], us: float = 0.0
     ) -> None:
-        row = self.table.setdefault((rule, reason, detail), Refused())
+        row = self.table.setdefault((rule, reason, detail), RefusalCount())
         row.count += 1
-        row.least_us = min(row.least_us, us)
-        if len(row.values) < SHOWN:
+        row.min_us = min(row.min_us, us)
+        if len(row.values) < MAX_PLACES_SHOWN:
             row.values += [v for v in values if v not in row.values]
 
 
-Known = dict[object, Mapping[g.Value, g.Value] | Refusal]
+RewriteCache = dict[object, Mapping[graph.Value, graph.Value] | Refusal]
 
 
-def _rewritten(
-    match: Match, ctx: GraphContext, known: Known | None
-) -> Mapping[g.Value, g.Value] | Refusal:
+def _cached_rewrite(
+    match: Match, ctx: GraphContext, cache: RewriteCache | None
+) -> Mapping[graph.Value, graph.Value] | Refusal:
     """Return `rewrite` of a match, cached: it depends on the match only, not on the rest of the
     graph."""
-    if known is None:
+    if cache is None:
         return rewrite(match, ctx)
     key = (match.rule.name, match.part, match.cells)
-    change = known.get(key)
+    change = cache.get(key)
     if change is None:
-        change = known[key] = rewrite(match, ctx)
+        change = cache[key] = rewrite(match, ctx)
     return change
 
 
-def _idle(ctx: GraphContext, change: Mapping[g.Value, g.Value], costs: Costs) -> bool:
+def _is_constant_only(ctx: GraphContext, change: Mapping[graph.Value, graph.Value], costs: Costs) -> bool:
     """True if the rewrite only changes how constants are computed.
 
     That is free before and after; there are thousands of ways to write 2 * 3.
     """
-    if not all((n := g.producer(v)) is not None and costs.is_constant(n) for v in change):
+    if not all((n := graph.producer(v)) is not None and costs.is_constant(n) for v in change):
         return False
-    return any((n := g.producer(v)) is not None and n not in ctx.position for v in change.values())
+    return any((n := graph.producer(v)) is not None and n not in ctx.position for v in change.values())
 
 
-def moves(
+def find_moves(
     ctx: GraphContext,
-    rules: Book,
+    rules: RuleSet,
     costs: Costs,
     refusals: Refusals,
-    near: Collection[g.Node] | None = None,
-    known: Known | None = None,
+    near: Collection[graph.Node] | None = None,
+    cache: RewriteCache | None = None,
 ) -> Iterator[Move]:
     """Yield every rewrite of the graph (touching `near`, if given), rules in their order.
 
@@ -116,12 +116,12 @@ def moves(
     """
     for match in rules.index.matches(ctx, near):
         rule = match.rule
-        change = _rewritten(match, ctx, known)
+        change = _cached_rewrite(match, ctx, cache)
         if isinstance(change, Refusal):
-            refusals.note(rule.name, change.reason, change.detail, match.roots)
+            refusals.record(rule.name, change.reason, change.detail, match.roots)
             continue
-        if all(old is new for old, new in change.items()) or _idle(ctx, change, costs):
+        if all(old is new for old, new in change.items()) or _is_constant_only(ctx, change, costs):
             continue
-        effect = delta(ctx, change, costs)
+        effect = cost_delta(ctx, change, costs)
         if effect is not None:
             yield Move(rule, match, change, effect)

@@ -12,31 +12,31 @@ from __future__ import annotations
 from collections import Counter
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.search.view import Delta
 
-View = tuple[object, ...]
+NodeView = tuple[object, ...]
 
 
-def views(effect: Delta, costs: Costs) -> tuple[View, ...]:
+def node_views(effect: Delta, costs: Costs) -> tuple[NodeView, ...]:
     """Return the views of the nodes that a rewrite makes, without constant ones."""
-    return tuple(_view(n) for n in effect.added if not costs.is_constant(n))
+    return tuple(_node_view(n) for n in effect.added if not costs.is_constant(n))
 
 
-def novelty(made: tuple[View, ...], times: Counter[View]) -> int:
+def novelty(made: tuple[NodeView, ...], visit_counts: Counter[NodeView]) -> int:
     """Return how often the rarest of `made` was visited; 0 if the rewrite only removes nodes."""
-    return min((times[v] for v in made), default=0)
+    return min((visit_counts[v] for v in made), default=0)
 
 
-def _view(n: g.Node) -> View:
-    return (n.op, n.attrs, n.types, *(_given(v) for v in n.inputs))
+def _node_view(n: graph.Node) -> NodeView:
+    return (n.op, n.attrs, n.types, *(_operand_view(v) for v in n.inputs))
 
 
-def _given(v: g.Value | None) -> object:
+def _operand_view(v: graph.Value | None) -> object:
     match v:
-        case g.Node(op, _, _, types):
+        case graph.Node(op, _, _, types):
             return (op, types)
-        case g.Item(n, i):
+        case graph.Item(n, i):
             return (n.op, n.types, i)
         case _:
             return v

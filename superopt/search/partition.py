@@ -13,36 +13,36 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.standin import numbered_input, stand_in
 from superopt.ir.substitute import replace_all
-from superopt.rules.magnitude import LARGE, declare, magnitude
-from superopt.search.move import Inside
+from superopt.rules.magnitude import LARGE_MAGNITUDE, declare_magnitude, magnitude
+from superopt.search.move import PieceChange
 
-PIECE = 60  # nodes
+MAX_PIECE_NODES = 60  # nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a graph over stand-ins, the values they stand for, and its outputs."""
 
-    graph: g.Graph
-    actual: Mapping[g.Value, g.Value]
-    outputs: tuple[g.Value, ...]
+    graph: ir_graph.Graph
+    stand_in_values: Mapping[ir_graph.Value, ir_graph.Value]
+    outputs: tuple[ir_graph.Value, ...]
 
 
-def cuts(order: list[g.Node], outputs: tuple[g.Value, ...], most: int) -> list[int]:
+def cut_positions(order: list[ir_graph.Node], outputs: tuple[ir_graph.Value, ...], max_nodes: int) -> list[int]:
     """Return the positions in `order` at which to cut into pieces of at most `max_nodes` nodes: in
     each window the position that the fewest values cross, the latest of equals."""
     position = {n: i for i, n in enumerate(order)}
-    last: dict[g.Node, int] = {}
+    last: dict[ir_graph.Node, int] = {}
     for i, n in enumerate(order):
         for v in n.inputs:
-            p = None if v is None else g.producer(v)
+            p = None if v is None else ir_graph.producer(v)
             if p in position:
                 last[p] = i
     for v in outputs:
-        p = g.producer(v)
+        p = ir_graph.producer(v)
         if p in position:
             last[p] = len(order)
     crossing = [0] * (len(order) + 2)
@@ -56,20 +56,20 @@ def cuts(order: list[g.Node], outputs: tuple[g.Value, ...], most: int) -> list[i
         width.append(total)
     out: list[int] = []
     start = 0
-    while len(order) - start > most:
-        window = range(start + most // 2, start + most + 1)
+    while len(order) - start > max_nodes:
+        window = range(start + max_nodes // 2, start + max_nodes + 1)
         best = min(window, key=lambda i: (width[i], -i))
         out.append(best)
         start = best
     return out
 
 
-def pieces(graph: g.Graph, costs: Costs, most: int) -> list[Piece]:
+def split_into_pieces(graph: ir_graph.Graph, costs: Costs, max_nodes: int) -> list[Piece]:
     """Return the pieces of `graph`, in order; nodes computed from constants go with their
     readers."""
-    order = [n for n in g.nodes(graph) if not costs.is_constant(n)]
-    at = [0, *cuts(order, graph.outputs, most), len(order)]
-    read_after: dict[g.Value, int] = {}
+    order = [n for n in ir_graph.nodes(graph) if not costs.is_constant(n)]
+    at = [0, *cut_positions(order, graph.outputs, max_nodes), len(order)]
+    read_after: dict[ir_graph.Value, int] = {}
     for i, n in enumerate(order):
         for v in n.inputs:
             if v is not None:
@@ -79,25 +79,25 @@ def pieces(graph: g.Graph, costs: Costs, most: int) -> list[Piece]:
     out: list[Piece] = []
     for a, b in pairwise(at):
         part = order[a:b]
-        given = tuple(v for n in part for v in g.results(n) if read_after.get(v, -1) >= b)
+        given = tuple(v for n in part for v in ir_graph.results(n) if read_after.get(v, -1) >= b)
         if given:
-            out.append(_piece(part, given, costs))
+            out.append(_make_piece(part, given, costs))
     return out
 
 
-def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piece:
-    actual: dict[g.Value, g.Value] = {}
-    stand: dict[g.Value, g.Value] = {}
-    inputs: list[g.Input] = []
+def _make_piece(part: list[ir_graph.Node], given: tuple[ir_graph.Value, ...], costs: Costs) -> Piece:
+    actual: dict[ir_graph.Value, ir_graph.Value] = {}
+    stand: dict[ir_graph.Value, ir_graph.Value] = {}
+    inputs: list[ir_graph.Input] = []
     inside = set(part)
     work = list(reversed(part))
     while work:
         for v in work.pop().inputs:
             if v is None or v in stand:
                 continue
-            p = g.producer(v)
-            if isinstance(v, g.Constant):
-                made: g.Value = stand_in(v, len(stand))
+            p = ir_graph.producer(v)
+            if isinstance(v, ir_graph.Constant):
+                made: ir_graph.Value = stand_in(v, len(stand))
             elif p is not None and p in inside:
                 continue
             elif p is not None and costs.is_constant(p):
@@ -105,49 +105,49 @@ def _piece(part: list[g.Node], given: tuple[g.Value, ...], costs: Costs) -> Piec
                 work.append(p)
                 continue
             else:
-                made = _input(v, len(stand))
+                made = _stand_in_input(v, len(stand))
                 inputs.append(made)
             stand[v] = made
             if made is not v:
                 actual[made] = v
-    graph = replace_all(g.Graph((), given), stand)
-    return Piece(g.Graph(tuple(inputs), graph.outputs), actual, given)
+    graph = replace_all(ir_graph.Graph((), given), stand)
+    return Piece(ir_graph.Graph(tuple(inputs), graph.outputs), actual, given)
 
 
-def _input(v: g.Value, number: int) -> g.Input:
+def _stand_in_input(v: ir_graph.Value, number: int) -> ir_graph.Input:
     """Return the stand-in of a value from outside. A possibly large value has another stand-in,
     which declares its magnitude."""
     size = magnitude(v)
-    if size <= LARGE:
+    if size <= LARGE_MAGNITUDE:
         return numbered_input(number, v.type)
     digits = math.ceil(math.log10(size)) if math.isfinite(size) else 999
     made = numbered_input(number, v.type, f"e{digits}")
-    declare(made, 10.0**digits if digits < 308 else math.inf)
+    declare_magnitude(made, 10.0**digits if digits < 308 else math.inf)
     return made
 
 
-def assembled(
-    graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], inside: Inside
-) -> tuple[g.Graph, dict[g.Value, g.Value]]:
+def assemble_rewrite(
+    graph: ir_graph.Graph, parts: Sequence[Piece], chosen: Sequence[ir_graph.Graph], piece_change: PieceChange
+) -> tuple[ir_graph.Graph, dict[ir_graph.Value, ir_graph.Value]]:
     """Return the graph with `chosen[i]` for piece i, and a rewrite inside a piece as one of the
     graph."""
-    after, place = assemble(graph, parts, chosen, inside.piece)
-    pairs = (*inside.change.keys(), *inside.change.values())
-    moved = replace_all(g.Graph((), pairs), place).outputs
+    after, place = assemble(graph, parts, chosen, piece_change.piece)
+    pairs = (*piece_change.change.keys(), *piece_change.change.values())
+    moved = replace_all(ir_graph.Graph((), pairs), place).outputs
     return after, dict(zip(moved[: len(pairs) // 2], moved[len(pairs) // 2 :], strict=True))
 
 
 def assemble(
-    graph: g.Graph, parts: Sequence[Piece], chosen: Sequence[g.Graph], at: int = 0
-) -> tuple[g.Graph, Mapping[g.Value, g.Value]]:
+    graph: ir_graph.Graph, parts: Sequence[Piece], chosen: Sequence[ir_graph.Graph], piece_index: int = 0
+) -> tuple[ir_graph.Graph, Mapping[ir_graph.Value, ir_graph.Value]]:
     """Return the graph with `chosen[i]` for piece i, and the values of the stand-ins of one
     piece."""
-    current: dict[g.Value, g.Value] = {}
-    place_at: Mapping[g.Value, g.Value] = {}
+    current: dict[ir_graph.Value, ir_graph.Value] = {}
+    place_at: Mapping[ir_graph.Value, ir_graph.Value] = {}
     for i, (piece, new) in enumerate(zip(parts, chosen, strict=True)):
-        place = {k: current.get(v, v) for k, v in piece.actual.items()}
-        made = replace_all(g.Graph((), new.outputs), place).outputs
+        place = {k: current.get(v, v) for k, v in piece.stand_in_values.items()}
+        made = replace_all(ir_graph.Graph((), new.outputs), place).outputs
         current.update(zip(piece.outputs, made, strict=True))
-        if i == at:
+        if i == piece_index:
             place_at = place
-    return g.Graph(graph.inputs, tuple(current.get(v, v) for v in graph.outputs)), place_at
+    return ir_graph.Graph(graph.inputs, tuple(current.get(v, v) for v in graph.outputs)), place_at

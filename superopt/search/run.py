@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.rules.rule import Rule
-from superopt.search.backtrack import Found, Limits, StopReason, search
-from superopt.search.book import Book, book
-from superopt.search.climb import climb
-from superopt.search.move import Inside, Refusals, Step
-from superopt.search.partition import PIECE, Piece, assembled, pieces
-from superopt.search.tactic import TACTICS, Tactic, play
+from superopt.search.backtrack import SearchResult, Limits, StopReason, search
+from superopt.search.book import RuleSet, rule_set
+from superopt.search.climb import hill_climb
+from superopt.search.move import PieceChange, Refusals, Step
+from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
+from superopt.search.tactic import TACTICS, Tactic, play_tactic
 
 # Tactics first, or hill climbing first: each finds graphs that the other cannot reach.
-_ORDERS = {
-    "tactics, then climb": ("tactics", "climb"),
-    "climb, then tactics": ("climb", "tactics", "climb"),
+_STAGE_ORDERS = {
+    "tactics, then climb": ("tactics", "hill_climb"),
+    "climb, then tactics": ("hill_climb", "tactics", "hill_climb"),
 }
 
 
@@ -28,7 +28,7 @@ class Variant:
     """A graph worth timing: its label, its steps, and its modeled cost in microseconds."""
 
     label: str
-    graph: g.Graph
+    graph: ir_graph.Graph
     cost: float
     steps: tuple[Step, ...]
 
@@ -38,14 +38,14 @@ class Outcome:
     """Graphs worth timing, cheapest first, and statistics of the search."""
 
     variants: tuple[Variant, ...]
-    seen: int
+    visited: int
     seconds: float
     stop: StopReason
     pieces: int
 
 
 def improve(
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     given: Sequence[Rule],
     costs: Costs,
     *,
@@ -59,7 +59,7 @@ def improve(
     """Search from `graph` for `seconds`; deterministic given the costs unless the time runs out."""
     begin = time.monotonic()
     end = begin + seconds
-    rules = book(given)
+    rules = rule_set(given)
 
     def over() -> bool:
         return stop() or time.monotonic() >= end
@@ -76,13 +76,13 @@ def improve(
 
     keep("original")
     start = graph
-    for label, order in _ORDERS.items():
+    for label, order in _STAGE_ORDERS.items():
         graph, steps = start, []
         for stage in order:
             if over():
                 break
             if stage == "climb":
-                graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+                graph, more, priced = hill_climb(graph, rules, costs, refusals, stop=over)
             else:
                 graph, more, priced = _play_all(tactics, graph, rules, costs, refusals, over)
             steps += more
@@ -90,13 +90,13 @@ def improve(
         keep(label)
     first = min(variants, key=lambda v: v.cost)
     graph, steps = first.graph, list(first.steps)
-    parts: list[Piece] = [] if over() else pieces(graph, costs, PIECE)
-    graph, more, visited, reason = _pieces(graph, parts, rules, costs, limits, refusals, end, stop)
+    parts: list[Piece] = [] if over() else split_into_pieces(graph, costs, MAX_PIECE_NODES)
+    graph, more, visited, reason = _search_pieces(graph, parts, rules, costs, limits, refusals, end, stop)
     steps += more
     seen += visited
     keep("backtracking")
     if more and not over():
-        graph, more, priced = climb(graph, rules, costs, refusals, stop=over)
+        graph, more, priced = hill_climb(graph, rules, costs, refusals, stop=over)
         steps += more
         seen += priced
         keep("climb at the end")
@@ -110,34 +110,34 @@ def improve(
 
 def _play_all(
     tactics: Sequence[Tactic],
-    graph: g.Graph,
-    rules: Book,
+    graph: ir_graph.Graph,
+    rules: RuleSet,
     costs: Costs,
     refusals: Refusals,
     stop: Callable[[], bool],
-) -> tuple[g.Graph, list[Step], int]:
+) -> tuple[ir_graph.Graph, list[Step], int]:
     """Apply all tactics, one after the other."""
     steps: list[Step] = []
     seen = 0
     for tactic in tactics:
-        graph, more, priced = play(tactic, graph, rules, costs, refusals, stop=stop)
+        graph, more, priced = play_tactic(tactic, graph, rules, costs, refusals, stop=stop)
         steps += more
         seen += priced
     return graph, steps, seen
 
 
-def _pieces(
-    graph: g.Graph,
+def _search_pieces(
+    graph: ir_graph.Graph,
     parts: Sequence[Piece],
-    rules: Book,
+    rules: RuleSet,
     costs: Costs,
     limits: Limits,
     refusals: Refusals,
     end: float,
     stop: Callable[[], bool],
-) -> tuple[g.Graph, list[Step], int, StopReason]:
+) -> tuple[ir_graph.Graph, list[Step], int, StopReason]:
     """Search each distinct piece once and apply the result to all its occurrences."""
-    memo: dict[tuple[g.Value, ...], Found] = {}
+    memo: dict[tuple[ir_graph.Value, ...], SearchResult] = {}
     steps: list[Step] = []
     seen = 0
     worst = StopReason.EXHAUSTED
@@ -154,13 +154,13 @@ def _pieces(
             bound = replace(limits, seconds=share)
             found = search(piece.graph, rules, costs, bound, refusals, stop)
             memo[piece.graph.outputs] = found
-            seen += found.seen
+            seen += found.visited
             if found.stop is not StopReason.EXHAUSTED:
                 worst = found.stop
         for step in found.steps:
-            inside = Inside(i, step.before, step.change)
+            inside = PieceChange(i, step.before, step.change)
             chosen[i] = step.after
-            after, change = assembled(start, parts, chosen, inside)
+            after, change = assemble_rewrite(start, parts, chosen, inside)
             steps.append(Step(step.rule, step.tactic, change, step.us, graph, after, inside))
             graph = after
     return graph, steps, seen, worst

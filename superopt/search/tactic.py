@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.model import Costs
-from superopt.ir import graph as g
-from superopt.rules.context import GraphContext, context
-from superopt.search.book import Book
-from superopt.search.climb import climb
-from superopt.search.move import Move, Refusals, Step, moves
+from superopt.ir import graph as ir_graph
+from superopt.rules.context import GraphContext, graph_context
+from superopt.search.book import RuleSet
+from superopt.search.climb import hill_climb
+from superopt.search.move import Move, Refusals, Step, find_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Tactic:
 
     name: str
     repeat: tuple[str, ...]
-    longest: int = 64
+    max_steps: int = 64
     everywhere: bool = False  # in the whole graph, since no single place gains
 
 
-_LOUD = re.compile("merge|slices-split")  # rules that start other tactics or hide their matches
-FLATTEN = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
-MOST_FLATTENED = 1000
-LEEWAY = 1.03  # merged products stream weights better than the sum of their parts
+_MERGING = re.compile("merge|slices-split")  # rules that start other tactics or hide their matches
+FLATTENING_RULES = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
+MAX_FLATTENED = 1000
+COST_LEEWAY = 1.03  # merged products stream weights better than the sum of their parts
 
 TACTICS: tuple[Tactic, ...] = (
     Tactic(
@@ -66,46 +66,46 @@ TACTICS: tuple[Tactic, ...] = (
 )
 
 
-def play(
+def play_tactic(
     tactic: Tactic,
-    graph: g.Graph,
-    rules: Book,
+    graph: ir_graph.Graph,
+    rules: RuleSet,
     costs: Costs,
     refusals: Refusals,
     *,
     stop: Callable[[], bool],
-) -> tuple[g.Graph, list[Step], int]:
+) -> tuple[ir_graph.Graph, list[Step], int]:
     """Apply `tactic` at every place where it starts, and keep what lowers the cost.
 
     Returns the graph, the steps to it, and how many rewrites were priced.
     """
-    own = rules.where(lambda r: r.name.startswith(tactic.repeat))
+    own = rules.select(lambda r: r.name.startswith(tactic.repeat))
     if tactic.everywhere:
         # forward only: each rule moves the result of the previous one, and both directions never
         # end
-        own = own.where(lambda r: not r.name.endswith("~"))
+        own = own.select(lambda r: not r.name.endswith("~"))
     # bit-exact rules only: they move elements, and leave products in the form that the next merge
     # needs
-    calm = rules.where(lambda r: r.float_class == "E0" and not _LOUD.search(r.name))
-    tried: set[g.Value] = set()
+    calm = rules.select(lambda r: r.float_class == "E0" and not _MERGING.search(r.name))
+    tried: set[ir_graph.Value] = set()
     steps: list[Step] = []
     priced = 0
     # Without weights: shared weights vanish only with the last merge.
     cost = costs.of_operators(graph)
     while own.rules and not stop():
-        ctx = context(graph)
-        fresh = [m for m in moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
-        start = _start(ctx, fresh)
+        ctx = graph_context(graph)
+        fresh = [m for m in find_moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
+        start = _first_merge(ctx, fresh)
         if start is None:
             break
         tried |= set(start.change)
         if tactic.everywhere:
-            after, path, seen = _everywhere(tactic, graph, own, calm, costs, refusals, stop)
+            after, path, seen = _play_everywhere(tactic, graph, own, calm, costs, refusals, stop)
         else:
-            after, path, seen = _run(tactic, graph, start, own, calm, costs, refusals, stop)
+            after, path, seen = _play_at(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
         new = costs.of_operators(after)
-        if new < LEEWAY * cost and after != graph:
+        if new < COST_LEEWAY * cost and after != graph:
             graph, cost = after, new
             steps += path
         if tactic.everywhere:
@@ -113,101 +113,101 @@ def play(
     return graph, steps, priced
 
 
-def _flattened(
-    graph: g.Graph, rules: Book, costs: Costs, refusals: Refusals, stop: Callable[[], bool]
-) -> tuple[g.Graph, list[Step]]:
+def _apply_all(
+    graph: ir_graph.Graph, rules: RuleSet, costs: Costs, refusals: Refusals, stop: Callable[[], bool]
+) -> tuple[ir_graph.Graph, list[Step]]:
     """Apply `rules` wherever they match, whatever the gain: each rewrite leaves fewer matches."""
     steps: list[Step] = []
-    while len(steps) < MOST_FLATTENED and not stop():
-        m = next(moves(context(graph), rules, costs, refusals), None)
+    while len(steps) < MAX_FLATTENED and not stop():
+        m = next(find_moves(graph_context(graph), rules, costs, refusals), None)
         if m is None:
             break
-        after = g.replace(graph, m.change)
+        after = ir_graph.replace(graph, m.change)
         steps.append(Step(m.rule.name, None, m.change, m.effect.us, graph, after))
         graph = after
     return graph, steps
 
 
-def _everywhere(
+def _play_everywhere(
     tactic: Tactic,
-    graph: g.Graph,
-    own: Book,
-    calm: Book,
+    graph: ir_graph.Graph,
+    tactic_rules: RuleSet,
+    exact_rules: RuleSet,
     costs: Costs,
     refusals: Refusals,
     stop: Callable[[], bool],
-) -> tuple[g.Graph, list[Step], int]:
+) -> tuple[ir_graph.Graph, list[Step], int]:
     """Apply the tactic's rules wherever they match, then clean up."""
-    after, path = _flattened(graph, own, costs, refusals, stop)
-    tidy, more, priced = climb(after, calm, costs, refusals, stop=stop)
-    return tidy, _of(tactic, path + more), len(path) + priced
+    after, path = _apply_all(graph, tactic_rules, costs, refusals, stop)
+    tidy, more, priced = hill_climb(after, exact_rules, costs, refusals, stop=stop)
+    return tidy, _label_steps(tactic, path + more), len(path) + priced
 
 
-def _of(tactic: Tactic, steps: Sequence[Step]) -> list[Step]:
+def _label_steps(tactic: Tactic, steps: Sequence[Step]) -> list[Step]:
     return [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in steps]
 
 
-def _fates(ctx: GraphContext, move: Move, made: Container[g.Node] = ()) -> list[tuple[str, ...]]:
+def _reader_ops(ctx: GraphContext, move: Move, made: Container[ir_graph.Node] = ()) -> list[tuple[str, ...]]:
     """Return for each replaced result that no node in `made` produces the operators that read it,
     and the operators that read these."""
     out: list[tuple[str, ...]] = []
     for old in move.change:
-        if g.producer(old) in made:
+        if ir_graph.producer(old) in made:
             continue
         near = ctx.users.get(old, ())
-        far = [u for n in near for v in g.results(n) for u in ctx.users.get(v, ())]
+        far = [u for n in near for v in ir_graph.results(n) for u in ctx.users.get(v, ())]
         out.append((*sorted({n.op.name for n in near}), *sorted({n.op.name for n in far})))
     return out or [()]
 
 
-def _start(ctx: GraphContext, some: Sequence[Move]) -> Move | None:
+def _first_merge(ctx: GraphContext, candidates: Sequence[Move]) -> Move | None:
     """Return the first merge: siblings whose results have the same readers, if possible."""
-    return min(some, key=lambda m: len(set(_fates(ctx, m))), default=None)
+    return min(candidates, key=lambda m: len(set(_reader_ops(ctx, m))), default=None)
 
 
-def _next(
-    ctx: GraphContext, some: list[Move], made: Container[g.Node], fate: tuple[str, ...]
+def _next_merge(
+    ctx: GraphContext, candidates: list[Move], made: Container[ir_graph.Node], reader_ops: tuple[str, ...]
 ) -> tuple[Move | None, tuple[str, ...]]:
     """Return the next merge and the readers of its operands: siblings with equal readers first, so
     that they are adjacent and their readers can be merged, too."""
-    keyed = [(_fates(ctx, m, made)[-1], n, m) for n, m in enumerate(some)]
+    keyed = [(_reader_ops(ctx, m, made)[-1], n, m) for n, m in enumerate(candidates)]
     if not keyed:
-        return None, fate
-    chosen = min(keyed, key=lambda k: (k[0] != fate, k[0], k[1]))
+        return None, reader_ops
+    chosen = min(keyed, key=lambda k: (k[0] != reader_ops, k[0], k[1]))
     return chosen[2], chosen[0]
 
 
-def _siblings(ctx: GraphContext, made: Sequence[g.Node]) -> set[g.Node]:
+def _siblings(ctx: GraphContext, made: Sequence[ir_graph.Node]) -> set[ir_graph.Node]:
     """Return the nodes that a rewrite made, and those that share an operand with them."""
     there = [n for n in made if n in ctx.position]
     read = {v for n in there for v in n.inputs if v is not None}
     return {*there, *(u for v in read for u in ctx.users.get(v, ()))}
 
 
-def _run(
+def _play_at(
     tactic: Tactic,
-    graph: g.Graph,
+    graph: ir_graph.Graph,
     start: Move,
-    own: Book,
-    calm: Book,
+    tactic_rules: RuleSet,
+    exact_rules: RuleSet,
     costs: Costs,
     refusals: Refusals,
     stop: Callable[[], bool],
-) -> tuple[g.Graph, list[Step], int]:
+) -> tuple[ir_graph.Graph, list[Step], int]:
     path: list[Step] = []
     move: Move | None = start
-    fate = _fates(context(graph), start)[-1]
+    fate = _reader_ops(graph_context(graph), start)[-1]
     seen = 1
-    while move is not None and len(path) < tactic.longest and not stop():
-        after = g.replace(graph, move.change)
+    while move is not None and len(path) < tactic.max_steps and not stop():
+        after = ir_graph.replace(graph, move.change)
         path.append(Step(move.rule.name, tactic.name, move.change, move.effect.us, graph, after))
         graph = after
-        ctx = context(graph)
+        ctx = graph_context(graph)
         made = [n for n in move.effect.added if not costs.is_constant(n)]
-        some = list(moves(ctx, own, costs, refusals, _siblings(ctx, made)))
-        move, fate = _next(ctx, some, made, fate)
+        some = list(find_moves(ctx, tactic_rules, costs, refusals, _siblings(ctx, made)))
+        move, fate = _next_merge(ctx, some, made, fate)
         seen += 1
-    flattening = calm.where(lambda r: r.name in FLATTEN)
-    flat, path_flat = _flattened(graph, flattening, costs, refusals, stop)
-    tidy, more, priced = climb(flat, calm, costs, refusals, stop=stop)
-    return tidy, path + _of(tactic, path_flat + more), seen + priced
+    flattening = exact_rules.select(lambda r: r.name in FLATTENING_RULES)
+    flat, path_flat = _apply_all(graph, flattening, costs, refusals, stop)
+    tidy, more, priced = hill_climb(flat, exact_rules, costs, refusals, stop=stop)
+    return tidy, path + _label_steps(tactic, path_flat + more), seen + priced

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from superopt.te import index as ix
-from superopt.te.affine import Affine, affine, free_axes, interval, without_mod
+from superopt.te import index as te_index
+from superopt.te.affine import Affine, affine, free_axes, interval, expand_mod
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Const, Dim, Expr, Load
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectAccess:
     """A load with affine indices; `flat` if there is one form, the row-major address."""
 
     forms: tuple[Affine, ...]
@@ -25,7 +25,7 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddedAccess:
     """`load` where low <= index <= high in every dimension, else `fill`, which depends on no
     axis."""
 
@@ -36,19 +36,19 @@ class Padded:
     fill: Expr
 
 
-def extents(shape: tuple[Dim, ...], what: str) -> tuple[int, ...]:
+def static_shape(shape: tuple[Dim, ...], name: str) -> tuple[int, ...]:
     """Return a shape of integers; TypeError names a symbolic size."""
     out: list[int] = []
     for d in shape:
         if not isinstance(d, int):
-            raise TypeError(f"{what} has the symbolic size {d}: bind it first")
+            raise TypeError(f"{name} has the symbolic size {d}: bind it first")
         out.append(d)
     return tuple(out)
 
 
-def direct(load: Load) -> Direct | None:
+def direct_access(load: Load) -> DirectAccess | None:
     """Return the affine access of a load that is always in range; None where there is none."""
-    shape = extents(load.tensor.shape, load.tensor.name)
+    shape = static_shape(load.tensor.shape, load.tensor.name)
     for i, n in zip(load.index, shape, strict=True):
         known = interval(i)
         if known is None or known[0] < 0 or known[1] >= n:
@@ -56,12 +56,12 @@ def direct(load: Load) -> Direct | None:
     forms = [affine(i) for i in load.index]
     plain = tuple(f for f in forms if f is not None)
     if len(plain) == len(forms):
-        return Direct(plain, flat=False)
+        return DirectAccess(plain, flat=False)
     total: Expr = Const(0, INDEX)
     for axis, i in enumerate(load.index):
-        total = ix.as_index(total + i * math.prod(shape[axis + 1 :]))
-    whole = affine(without_mod(total))
-    return None if whole is None else Direct((whole,), flat=True)
+        total = te_index.as_index(total + i * math.prod(shape[axis + 1 :]))
+    whole = affine(expand_mod(total))
+    return None if whole is None else DirectAccess((whole,), flat=True)
 
 
 def conjuncts(guard: Expr) -> list[Expr]:
@@ -73,12 +73,12 @@ def conjuncts(guard: Expr) -> list[Expr]:
             return [guard]
 
 
-def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None:
+def padded_access(guard: Expr, yes: Expr, no: Expr) -> tuple[PaddedAccess, list[Expr]] | None:
     """Return `select(guard, yes, no)` as a padded load, and the terms of the guard that do not
     bound it; None where the terms that do bound it do not keep the load in range."""
     if not isinstance(yes, Load) or free_axes(no):
         return None
-    shape = extents(yes.tensor.shape, yes.tensor.name)
+    shape = static_shape(yes.tensor.shape, yes.tensor.name)
     forms = [affine(i) for i in yes.index]
     ranges = [interval(i) for i in yes.index]
     plain = tuple(f for f in forms if f is not None)
@@ -89,7 +89,7 @@ def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None
     rest: list[Expr] = []
     terms = conjuncts(guard)
     for term in terms:
-        match _bound(term, yes.index):
+        match _match_bound(term, yes.index):
             case None:
                 rest.append(term)
             case axis, 1, limit:
@@ -99,24 +99,24 @@ def padded(guard: Expr, yes: Expr, no: Expr) -> tuple[Padded, list[Expr]] | None
     inside = all(a >= 0 and b < n for a, b, n in zip(low, high, shape, strict=True))
     if len(rest) == len(terms) or not inside:
         return None
-    return Padded(yes, plain, tuple(low), tuple(high), no), rest
+    return PaddedAccess(yes, plain, tuple(low), tuple(high), no), rest
 
 
-def _bound(term: Expr, index: tuple[Expr, ...]) -> tuple[int, int, int] | None:
+def _match_bound(term: Expr, index: tuple[Expr, ...]) -> tuple[int, int, int] | None:
     """Return (dimension, 1, l) for index >= l, (dimension, -1, h) for index <= h; None
     otherwise."""
     match term:
         case Apply("lt" | "le" as fn, (a, b), _) if a.dtype == INDEX:
-            gap = ix.as_index(b - a - (1 if fn == "lt" else 0))  # holds where gap >= 0
+            gap = te_index.as_index(b - a - (1 if fn == "lt" else 0))  # holds where gap >= 0
         case _:
             return None
     for axis, i in enumerate(index):
         if affine(i) is None or not free_axes(i):
             continue
-        less = ix.as_index(gap - i)
+        less = te_index.as_index(gap - i)
         if isinstance(less, Const):
             return axis, 1, -int(less.value)
-        more = ix.as_index(gap + i)
+        more = te_index.as_index(gap + i)
         if isinstance(more, Const):
             return axis, -1, int(more.value)
     return None

@@ -15,75 +15,75 @@ from typing import Protocol
 from superopt.te.node import Dim, Expr
 
 
-class Judge(Protocol):
+class SizeOracle(Protocol):
     """Decides comparisons of sizes that differ as expressions; a method may raise to restart."""
 
-    def same(self, a: Dim, b: Dim) -> bool:
+    def are_equal(self, a: Dim, b: Dim) -> bool:
         """True if the sizes are to be equal. At least one of them is symbolic."""
 
-    def undecided(self, a: Dim, b: Dim) -> bool:
+    def is_at_most(self, a: Dim, b: Dim) -> bool:
         """True if a <= b is assumed where the ranges do not decide it. A rejection that rests on
         False does not show that the rule is wrong."""
 
-    def stretched(self, a: Dim, b: Dim) -> bool:
+    def is_broadcast_equal(self, a: Dim, b: Dim) -> bool:
         """Broadcast a with b, neither known to be 1: true if they are to be equal."""
 
-    def decided(self, fn: str, a: Dim, b: Dim) -> bool | None:
+    def compare(self, fn: str, a: Dim, b: Dim) -> bool | None:
         """Return whether a == b ("eq"), a < b ("lt") or a <= b ("le") where the ranges do not
         decide it; None if unknown."""
 
 
-_JUDGE: ContextVar[Judge | None] = ContextVar("judge of sizes", default=None)
+_SIZE_ORACLE: ContextVar[SizeOracle | None] = ContextVar("judge of sizes", default=None)
 
 
 @contextmanager
-def judged_by(judge: Judge) -> Iterator[None]:
+def use_size_oracle(oracle: SizeOracle) -> Iterator[None]:
     """Compare sizes by `oracle` inside this context."""
-    token = _JUDGE.set(judge)
+    token = _SIZE_ORACLE.set(oracle)
     try:
         yield
     finally:
-        _JUDGE.reset(token)
+        _SIZE_ORACLE.reset(token)
 
 
-def judged() -> bool:
+def has_size_oracle() -> bool:
     """True if a size oracle is installed."""
-    return _JUDGE.get() is not None
+    return _SIZE_ORACLE.get() is not None
 
 
-def same(a: Dim, b: Dim) -> bool:
+def are_sizes_equal(a: Dim, b: Dim) -> bool:
     """True if two sizes are equal."""
     if a == b:
         return True
-    judge = _JUDGE.get()
+    judge = _SIZE_ORACLE.get()
     if judge is None or not (isinstance(a, Expr) or isinstance(b, Expr)):
         return False
-    return judge.same(a, b)
+    return judge.are_equal(a, b)
 
 
-def undecided(a: Dim, b: Dim) -> bool:
+def is_assumed_at_most(a: Dim, b: Dim) -> bool:
     """True if a <= b is assumed where the ranges do not decide it."""
-    judge = _JUDGE.get()
-    return judge is not None and judge.undecided(a, b)
+    judge = _SIZE_ORACLE.get()
+    return judge is not None and judge.is_at_most(a, b)
 
 
-def decided(fn: str, a: Dim, b: Dim) -> bool | None:
+def compare_by_oracle(fn: str, a: Dim, b: Dim) -> bool | None:
     """Return whether a == b ("eq"), a < b ("lt") or a <= b ("le") where the ranges do not decide
     it; None if unknown."""
-    judge = _JUDGE.get()
-    return None if judge is None else judge.decided(fn, a, b)
+    judge = _SIZE_ORACLE.get()
+    return None if judge is None else judge.compare(fn, a, b)
 
 
-def alike(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+def are_shapes_equal(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     """True if two shapes are equal."""
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(are_sizes_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def stretches(a: Dim, b: Dim) -> bool:
+def are_sizes_broadcast_equal(a: Dim, b: Dim) -> bool:
     """True if two sizes that are broadcast, neither of them the literal 1, are equal."""
     if a == b:
         return True
-    judge = _JUDGE.get()
+    judge = _SIZE_ORACLE.get()
     if judge is None or not (isinstance(a, Expr) or isinstance(b, Expr)):
         return False
-    return judge.stretched(a, b)
+    return judge.is_broadcast_equal(a, b)

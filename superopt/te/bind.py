@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.affine import rebuild
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
@@ -23,7 +23,7 @@ class _Binding:
 
     sizes: Mapping[str, int]
     tensors: dict[Tensor, Tensor]
-    done: dict[int, tuple[Expr, Expr]]
+    memo: dict[int, tuple[Expr, Expr]]
 
     def tensor(self, t: Tensor) -> Tensor:
         found = self.tensors.get(t)
@@ -34,18 +34,18 @@ class _Binding:
         return found
 
     def size(self, d: Dim) -> Dim:
-        return ix.dim(self.expr(ix.as_index(d)))
+        return index.dim(self.expr(index.as_index(d)))
 
     def axis(self, a: Axis) -> Axis:
         return Axis(a.name, self.size(a.extent))
 
     def expr(self, e: Expr) -> Expr:
-        found = self.done.get(id(e))
+        found = self.memo.get(id(e))
         if found is None:
-            found = self.done[id(e)] = (e, self.bound(e))
+            found = self.memo[id(e)] = (e, self.bind_expr(e))
         return found[1]
 
-    def bound(self, e: Expr) -> Expr:
+    def bind_expr(self, e: Expr) -> Expr:
         match e:
             case Size(name):
                 return Const(self.sizes[name], INDEX) if name in self.sizes else e

@@ -14,13 +14,13 @@ import numpy as np
 
 from superopt.te.domain import Domain
 from superopt.te.dtype import DType
-from superopt.te.strided import part
+from superopt.te.strided import slice_dims
 
-LARGEST_COPY = 1 << 25  # of one operand that is copied into a matrix
+MAX_COPY_BYTES = 1 << 25  # of one operand that is copied into a matrix
 
 
 def contract(
-    domain: Domain, dtype: DType, factors: list[np.ndarray], rank: int, summed: int
+    domain: Domain, dtype: DType, factors: list[np.ndarray], rank: int, reduced_count: int
 ) -> np.ndarray:
     """Return the sum of the product of `factors` over the last `reduced_count` of their `rank`
     trailing axes.
@@ -29,62 +29,62 @@ def contract(
     """
     rest = list(factors)
     while len(rest) > 1:
-        left, right = _cheapest(rest, rank)
+        left, right = _smallest_pair(rest, rank)
         a, b = rest[left], rest[right]
         others = [x for n, x in enumerate(rest) if n not in (left, right)]
         over = [
-            p for p in range(rank - summed, rank) if all(x.shape[p - rank] == 1 for x in others)
+            p for p in range(rank - reduced_count, rank) if all(x.shape[p - rank] == 1 for x in others)
         ]
-        rest = [*others, _pair(domain, dtype, a, b, rank, frozenset(over))]
+        rest = [*others, _contract_pair(domain, dtype, a, b, rank, frozenset(over))]
     (out,) = rest
-    over_left = tuple(p - rank for p in range(rank - summed, rank) if out.shape[p - rank] != 1)
+    over_left = tuple(p - rank for p in range(rank - reduced_count, rank) if out.shape[p - rank] != 1)
     return domain.reduce("sum", out, over_left, dtype) if over_left else out
 
 
-def _cheapest(xs: list[np.ndarray], rank: int) -> tuple[int, int]:
+def _smallest_pair(xs: list[np.ndarray], rank: int) -> tuple[int, int]:
     """Return the two operands whose joint index space is the smallest."""
     pairs = [(a, b) for a in range(len(xs)) for b in range(a + 1, len(xs))]
-    return min(pairs, key=lambda p: math.prod(_joint(xs[p[0]], xs[p[1]], rank)))
+    return min(pairs, key=lambda p: math.prod(_broadcast_lengths(xs[p[0]], xs[p[1]], rank)))
 
 
-def _joint(a: np.ndarray, b: np.ndarray, rank: int) -> tuple[int, ...]:
+def _broadcast_lengths(a: np.ndarray, b: np.ndarray, rank: int) -> tuple[int, ...]:
     """Return the broadcast lengths of the trailing axes of `a` and `b`."""
     return tuple(
-        n if m == 1 else m for n, m in zip(_trailing(a, rank), _trailing(b, rank), strict=True)
+        n if m == 1 else m for n, m in zip(_trailing_shape(a, rank), _trailing_shape(b, rank), strict=True)
     )
 
 
-def _trailing(x: np.ndarray, rank: int) -> tuple[int, ...]:
+def _trailing_shape(x: np.ndarray, rank: int) -> tuple[int, ...]:
     return x.shape[x.ndim - rank :]
 
 
-def _pair(
-    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
+def _contract_pair(
+    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, reduced: frozenset[int]
 ) -> np.ndarray:
     """Return the sum over `reduced` of the product of two operands; reduced axes keep length 1."""
-    for p in sorted(over):  # an axis that only one operand depends on is reduced first
+    for p in sorted(reduced):  # an axis that only one operand depends on is reduced first
         n, m = a.shape[p - rank], b.shape[p - rank]
         if n != 1 and m == 1:
             a = domain.reduce("sum", a, (p - rank,), dtype)
         elif m != 1 and n == 1:
             b = domain.reduce("sum", b, (p - rank,), dtype)
-    slab = _slab(a, b, rank, over) or _slab(b, a, rank, over)
+    slab = _choose_slab(a, b, rank, reduced) or _choose_slab(b, a, rank, reduced)
     if slab is None:
-        return _matrices(domain, dtype, a, b, rank, over)
+        return _contract_by_matmul(domain, dtype, a, b, rank, reduced)
     p, step = slab
-    n = _joint(a, b, rank)[p]
+    n = _broadcast_lengths(a, b, rank)[p]
     parts = (
-        _pair(
+        _contract_pair(
             domain,
             dtype,
-            _cut(a, p - rank, i, i + step),
-            _cut(b, p - rank, i, i + step),
+            _slice_axis(a, p - rank, i, i + step),
+            _slice_axis(b, p - rank, i, i + step),
             rank,
-            over,
+            reduced,
         )
         for i in range(0, n, step)
     )
-    if p in over:
+    if p in reduced:
         total = next(parts)
         for piece in parts:
             total = domain.apply("add", (total, piece), (dtype, dtype), dtype)
@@ -93,36 +93,36 @@ def _pair(
     shape = list(first.shape)
     shape[p - rank] = n
     out = np.empty(shape, first.dtype)
-    _cut(out, p - rank, 0, step)[...] = first
+    _slice_axis(out, p - rank, 0, step)[...] = first
     for i, piece in enumerate(parts, 1):
-        _cut(out, p - rank, i * step, (i + 1) * step)[...] = piece
+        _slice_axis(out, p - rank, i * step, (i + 1) * step)[...] = piece
     return out
 
 
-def _cut(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
+def _slice_axis(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
     """Return a range of `axis` (negative); all of it if its length is 1."""
     if x.shape[axis] == 1:
         return x
-    return part(x, x.ndim + axis, [slice(start, stop)])
+    return slice_dims(x, x.ndim + axis, [slice(start, stop)])
 
 
-def _slab(x: np.ndarray, y: np.ndarray, rank: int, over: frozenset[int]) -> tuple[int, int] | None:
+def _choose_slab(x: np.ndarray, y: np.ndarray, rank: int, reduced: frozenset[int]) -> tuple[int, int] | None:
     """Return (axis, length) of slabs of `x` that are small enough to copy; None if all of it is.
 
     Only a view with overlapping elements (or strides of 0) is larger than its memory.
     """
-    if x.nbytes <= LARGEST_COPY or not _expanded(x):
+    if x.nbytes <= MAX_COPY_BYTES or not _has_overlap(x):
         return None
-    lengths = _trailing(x, rank)
-    kept = [p for p in range(rank) if p not in over and lengths[p] > 1]
+    lengths = _trailing_shape(x, rank)
+    kept = [p for p in range(rank) if p not in reduced and lengths[p] > 1]
     own = [p for p in kept if y.shape[p - rank] == 1]
     candidates = own or kept or [p for p in range(rank) if lengths[p] > 1]
     p = max(candidates, key=lambda q: (lengths[q], -q))
-    pieces = min(lengths[p], -(-x.nbytes // LARGEST_COPY))
+    pieces = min(lengths[p], -(-x.nbytes // MAX_COPY_BYTES))
     return (p, -(-lengths[p] // pieces)) if pieces > 1 else None
 
 
-def _expanded(x: np.ndarray) -> bool:
+def _has_overlap(x: np.ndarray) -> bool:
     """True if the view contains elements more than once."""
     steps = sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1)
     reach = x.itemsize
@@ -133,8 +133,8 @@ def _expanded(x: np.ndarray) -> bool:
     return False
 
 
-def _matrices(
-    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, over: frozenset[int]
+def _contract_by_matmul(
+    domain: Domain, dtype: DType, a: np.ndarray, b: np.ndarray, rank: int, reduced: frozenset[int]
 ) -> np.ndarray:
     """Return the product by one call of the domain's matmul.
 
@@ -142,12 +142,12 @@ def _matrices(
     other has are the rows. All other kept axes are batch axes, broadcast where an operand lacks
     them.
     """
-    na, nb = _trailing(a, rank), _trailing(b, rank)
-    inner = [p for p in range(rank) if p in over and na[p] != 1]
+    na, nb = _trailing_shape(a, rank), _trailing_shape(b, rank)
+    inner = [p for p in range(rank) if p in reduced and na[p] != 1]
     owners = {
         p: ("ab" if nb[p] != 1 else "a") if na[p] != 1 else "b"
         for p in range(rank)
-        if p not in over and (na[p] != 1 or nb[p] != 1)
+        if p not in reduced and (na[p] != 1 or nb[p] != 1)
     }
     single = [p for p in owners if owners[p] != "ab"]
     columns = _last_run(single, owners)
@@ -162,8 +162,8 @@ def _matrices(
         rows = [p for p in owners if owners[p] == "a"]
         columns = [p for p in owners if owners[p] == "b"]
         rest = [p for p in owners if owners[p] == "ab"]
-    left = _matrix(a, rank, rest, rows, inner)
-    right = _matrix(b, rank, rest, inner, columns)
+    left = _as_matrices(a, rank, rest, rows, inner)
+    right = _as_matrices(b, rank, rest, inner, columns)
     out = domain.matmul(left, right, dtype)
     lengths = [max(na[p], nb[p]) if min(na[p], nb[p]) else 0 for p in range(rank)]
     order = [*rest, *rows, *columns]
@@ -184,7 +184,7 @@ def _last_run(axes: list[int], owners: dict[int, str]) -> list[int]:
     return out
 
 
-def _matrix(
+def _as_matrices(
     x: np.ndarray, rank: int, batch: list[int], rows: list[int], columns: list[int]
 ) -> np.ndarray:
     """Return `x` as matrices of `rows` by `columns` for each index of the `batch` axes."""

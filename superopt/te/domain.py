@@ -22,21 +22,21 @@ import numpy as np
 from superopt import guard
 from superopt.te.dtype import BOOL, F32, DType, to_numpy
 from superopt.te.expr import TensorType
-from superopt.te.fn import function
+from superopt.te.fn import scalar_function
 from superopt.te.node import Number
 
 TIMED_PRODUCTS = 1 << 28  # multiplications between two checks of the time: 30 ms to 0.5 s
 # Integer products are exact in float64 while their sums stay below this.
-_EXACT = 1 << 53
+_MAX_EXACT_FLOAT64 = 1 << 53
 
 
 class Domain(Protocol):
     """How elements of each type are stored and computed with."""
 
-    def store(self, dtype: DType) -> np.dtype:
+    def storage_dtype(self, dtype: DType) -> np.dtype:
         """Return the numpy dtype of an array of `dtype` elements."""
 
-    def lead(self, dtype: DType) -> tuple[int, ...]:
+    def component_shape(self, dtype: DType) -> tuple[int, ...]:
         """Return the shape of the component axes in front of an array of `dtype` elements."""
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
@@ -51,7 +51,7 @@ class Domain(Protocol):
     ) -> np.ndarray:
         """Return the scalar function `fn` of broadcastable arrays with element types `kinds`."""
 
-    def wide(self, dtype: DType) -> DType:
+    def accumulation_dtype(self, dtype: DType) -> DType:
         """Return the type in which reductions of `dtype` elements accumulate."""
 
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -69,17 +69,17 @@ class Domain(Protocol):
 class Reals:
     """ONNX semantics; with `float_dtype`, every float type is computed in that type."""
 
-    floats: DType | None = None
+    float_dtype: DType | None = None
 
-    def store(self, dtype: DType) -> np.dtype:
-        return to_numpy(self.floats if self.floats is not None and dtype.is_float else dtype)
+    def storage_dtype(self, dtype: DType) -> np.dtype:
+        return to_numpy(self.float_dtype if self.float_dtype is not None and dtype.is_float else dtype)
 
-    def lead(self, dtype: DType) -> tuple[int, ...]:
+    def component_shape(self, dtype: DType) -> tuple[int, ...]:
         return ()
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
         assert type.dtype is not None
-        stored = self.store(type.dtype)
+        stored = self.storage_dtype(type.dtype)
         if array.dtype == stored:
             return array
         if array.dtype != to_numpy(type.dtype) and not (type.dtype.kind == "s"):
@@ -89,7 +89,7 @@ class Reals:
             return array.astype(stored)
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
-        stored = self.store(dtype)
+        stored = self.storage_dtype(dtype)
         if isinstance(value, Fraction):
             value = value.numerator / value.denominator
         if isinstance(value, int) and dtype.is_int:
@@ -101,46 +101,46 @@ class Reals:
     ) -> np.ndarray:
         if fn == "cast":
             return self._cast(args[0], kinds[0], dtype)
-        stored = self.store(dtype)
+        stored = self.storage_dtype(dtype)
         if fn == "bitcast":
             bits = np.ascontiguousarray(args[0].astype(to_numpy(kinds[0])))
             return bits.view(to_numpy(dtype)).reshape(args[0].shape).astype(stored)
         if fn == "select":
             return np.where(args[0], args[1], args[2])
-        row = function(fn)
+        row = scalar_function(fn)
         kind = kinds[0]
-        own = self.store(kind)
-        implementation = row.floats if kind.kind in "fc" else row.ints
+        own = self.storage_dtype(kind)
+        implementation = row.float_impl if kind.kind in "fc" else row.int_impl
         if implementation is None:
             raise TypeError(f"{fn} has no meaning on {kind}")
-        wide = working(own)
+        wide = compute_dtype(own)
         if wide == own:
             out = implementation(*args)
         else:
             out = implementation(*(a.astype(wide) for a in args))
         return out if out.dtype == stored else out.astype(stored)
 
-    def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
-        stored = self.store(dtype)
+    def _cast(self, x: np.ndarray, source_dtype: DType, dtype: DType) -> np.ndarray:
+        stored = self.storage_dtype(dtype)
         if dtype == BOOL:
             nonzero: np.ndarray = x != 0
             return nonzero
         if x.dtype == stored:
             return x
-        if dtype.kind == "f" and dtype.bits <= 8 and self.floats is None:
-            return saturated(x, stored)
+        if dtype.kind == "f" and dtype.bits <= 8 and self.float_dtype is None:
+            return saturating_cast(x, stored)
         if stored.itemsize == 1 and stored.kind == "V":  # 4-bit and 2-bit integers of ml_dtypes
             x = x.astype(np.int64) if x.dtype.kind != "f" else np.trunc(x).astype(np.int64)
         if dtype.kind == "u" and x.dtype.kind == "f":
             x = x.astype(np.int64) if dtype.bits < 64 else x
         return x.astype(stored)
 
-    def wide(self, dtype: DType) -> DType:
-        return F32 if self.floats is None and dtype.is_float and dtype.bits < 32 else dtype
+    def accumulation_dtype(self, dtype: DType) -> DType:
+        return F32 if self.float_dtype is None and dtype.is_float and dtype.bits < 32 else dtype
 
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
-        stored = self.store(dtype)
-        wide = working(stored)
+        stored = self.storage_dtype(dtype)
+        wide = compute_dtype(stored)
         y = x if x.dtype == wide else x.astype(wide)
         match fn:
             case "sum":
@@ -154,7 +154,7 @@ class Reals:
             case "max" | "min":
                 fold = np.maximum if fn == "max" else np.minimum
                 if any(y.shape[a] == 0 for a in axes):
-                    first = extreme(fn, dtype, wide)
+                    first = extremum_identity(fn, dtype, wide)
                     out = fold.reduce(y, axis=axes, keepdims=True, initial=first)
                 else:
                     out = fold.reduce(y, axis=axes, keepdims=True)
@@ -164,11 +164,11 @@ class Reals:
         return result if result.dtype == stored else result.astype(stored)
 
     def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        stored = self.store(dtype)
+        stored = self.storage_dtype(dtype)
         if stored.kind in "iub" or dtype.is_int:
             return _integer_matmul(a, b, stored)
-        wide = working(stored)
-        out = timed_matmul(blas(a, wide), blas(b, wide))
+        wide = compute_dtype(stored)
+        out = timed_matmul(as_blas_layout(a, wide), as_blas_layout(b, wide))
         return out if wide == stored else out.astype(stored)
 
     def random(self, type: TensorType, seed: int) -> np.ndarray:
@@ -176,7 +176,7 @@ class Reals:
         assert type.shape is not None
         shape = tuple(int(d) for d in type.shape if isinstance(d, int))
         rng = np.random.default_rng(seed)
-        stored = self.store(type.dtype)
+        stored = self.storage_dtype(type.dtype)
         if type.dtype == BOOL:
             return rng.integers(0, 2, shape).astype(np.bool_)
         if type.dtype.is_int:
@@ -188,7 +188,7 @@ class Reals:
         raise TypeError(f"cannot draw random elements of {type.dtype}")
 
 
-def working(stored: np.dtype) -> np.dtype:
+def compute_dtype(stored: np.dtype) -> np.dtype:
     """Return the dtype for arithmetic on `stored` elements: float32 for smaller floats."""
     if stored.kind == "f" and stored.itemsize < 4:
         return np.dtype(np.float32)
@@ -207,7 +207,7 @@ def wrap(value: int, dtype: DType) -> int:
     return low - (1 << dtype.bits) if dtype.kind == "i" and low >> (dtype.bits - 1) else low
 
 
-def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
+def extremum_identity(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
     """Return the identity of max or min."""
     if dtype == BOOL:
         return fn == "min"
@@ -217,14 +217,14 @@ def extreme(fn: str, dtype: DType, stored: np.dtype) -> float | int | bool:
     return low if fn == "max" else low + (1 << dtype.bits) - 1
 
 
-def saturated(x: np.ndarray, stored: np.dtype) -> np.ndarray:
+def saturating_cast(x: np.ndarray, stored: np.dtype) -> np.ndarray:
     """Return `x` rounded to an 8-bit float; values beyond the largest one saturate, as in ONNX."""
     top = float(ml_dtypes.finfo(stored).max)  # type: ignore[no-untyped-call]
     wide = x.astype(np.float32)
     return np.where(np.isnan(wide), wide, np.clip(wide, -top, top)).astype(stored)
 
 
-def blas(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def as_blas_layout(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return `x` in `dtype` with its last two axes in a layout that BLAS reads (else numpy uses
     slow loops)."""
     if x.dtype != dtype:
@@ -243,9 +243,9 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
         y = x if x.dtype.kind in "iub" else x.astype(np.int16)
         bound *= max(abs(int(y.max())), abs(int(y.min()))) if y.size else 0
     wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
-    if bound < _EXACT:
+    if bound < _MAX_EXACT_FLOAT64:
         f64 = np.dtype(np.float64)
-        return timed_matmul(blas(a, f64), blas(b, f64)).astype(np.int64).astype(stored)
+        return timed_matmul(as_blas_layout(a, f64), as_blas_layout(b, f64)).astype(np.int64).astype(stored)
     return timed_matmul(a.astype(wide), b.astype(wide)).astype(stored)
 
 

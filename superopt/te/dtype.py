@@ -20,7 +20,7 @@ class DType:
     bits: int
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return named, (self.name,)
+        return dtype_named, (self.name,)
 
     def __str__(self) -> str:
         return self.name
@@ -59,7 +59,7 @@ C64, C128 = DType("c64", "c", 64), DType("c128", "c", 128)
 STRING = DType("string", "s", 0)
 
 
-def widens(a: DType, b: DType) -> bool:
+def is_widening(a: DType, b: DType) -> bool:
     """True if every value of `a` is a value of `b`. For floats only F32 and F64 are considered as
     `b`."""
     if a.kind == b.kind and a.kind in "ui":
@@ -100,7 +100,7 @@ _NUMPY: dict[DType, np.dtype] = {
 DTYPES: dict[str, DType] = {d.name: d for d in (INDEX, *_NUMPY)}
 
 
-def named(name: str) -> DType:
+def dtype_named(name: str) -> DType:
     """Return the element type with this name; KeyError if there is none."""
     return DTYPES[name]
 
@@ -110,7 +110,7 @@ def to_numpy(dtype: DType) -> np.dtype:
     return _NUMPY[dtype] if dtype != INDEX else np.dtype(np.int64)
 
 
-_BACK = {v: k for k, v in _NUMPY.items()}
+_FROM_NUMPY = {v: k for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype) -> DType:
@@ -118,6 +118,6 @@ def from_numpy(dtype: np.dtype) -> DType:
     if dtype.kind in "UST":
         return STRING
     try:
-        return _BACK[np.dtype(dtype)]
+        return _FROM_NUMPY[np.dtype(dtype)]
     except KeyError:
         raise TypeError(f"numpy dtype {dtype} is not an ONNX element type") from None

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, INDEX, DType
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.node import Dim as Dim
@@ -56,7 +56,7 @@ class Tensor:
         where = index if isinstance(index, tuple) else (index,)
         if len(where) != self.rank:
             raise ValueError(f"{self.name}{list(self.shape)} indexed with {len(where)} indices")
-        return Load(self, tuple(ix.as_index(i) for i in where), self.dtype)
+        return Load(self, tuple(te_index.as_index(i) for i in where), self.dtype)
 
 
 def placeholder(name: str, type: TensorType) -> Tensor:
@@ -134,7 +134,7 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
     terms = tuple(const(a, kind) if isinstance(a, (int, float, Fraction)) else a for a in args)
     out = dtype or kind
     if kind is INDEX:
-        return ix.apply(fn, terms, out)
+        return te_index.apply(fn, terms, out)
     return Apply(fn, terms, out)
 
 
@@ -160,7 +160,7 @@ def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     return a if a == b else Apply("select", (guard, a, b), a.dtype)
 
 
-def both(*guards: Expr | bool) -> Expr | bool:
+def conjunction(*guards: Expr | bool) -> Expr | bool:
     """Return the conjunction of `guards`."""
     rest = [g for g in guards if g is not True and not (isinstance(g, Const) and g.value)]
     if any(g is False or (isinstance(g, Const) and not g.value) for g in rest):
@@ -172,10 +172,10 @@ def both(*guards: Expr | bool) -> Expr | bool:
     return out
 
 
-def inside(i: Expr | int, extent: Dim) -> Expr | bool:
+def in_range(i: Expr | int, extent: Dim) -> Expr | bool:
     """Return 0 <= i < extent."""
-    e = ix.as_index(i)
-    return both(compare("le", const(0, INDEX), e), compare("lt", e, ix.as_index(extent)))
+    e = te_index.as_index(i)
+    return conjunction(compare("le", const(0, INDEX), e), compare("lt", e, te_index.as_index(extent)))
 
 
 def cast(e: Expr, dtype: DType | None) -> Expr:
@@ -191,14 +191,14 @@ def cast(e: Expr, dtype: DType | None) -> Expr:
 def gather(e: Expr, bound: Dim) -> Index:
     """Return an integer element as an index below `bound`; a negative element counts from the
     end."""
-    return Index(e, ix.as_index(bound), INDEX)
+    return Index(e, te_index.as_index(bound), INDEX)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
     """Return the product of `dims`."""
     out: Dim = 1
     for d in dims:
-        out = ix.dim(out * d)
+        out = te_index.dim(out * d)
     return out
 
 
@@ -206,7 +206,7 @@ def ravel(index: Sequence[Dim | Expr], shape: Sequence[Dim]) -> Expr:
     """Return the row-major position of `index` in `shape`."""
     out: Expr = const(0, INDEX)
     for i, n in zip(index, shape, strict=True):
-        out = ix.as_index(out * n + i)
+        out = te_index.as_index(out * n + i)
     return out
 
 
@@ -215,6 +215,6 @@ def unravel(position: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
     out: list[Expr] = []
     for axis, n in enumerate(shape):
         stride = product(shape[axis + 1 :])
-        digit = ix.as_index(position // stride)
-        out.append(ix.as_index(digit % n) if axis else digit)
+        digit = te_index.as_index(position // stride)
+        out.append(te_index.as_index(digit % n) if axis else digit)
     return tuple(out)

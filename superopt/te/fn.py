@@ -29,7 +29,7 @@ from superopt.te.dtype import BOOL, DType
 from superopt.te.node import Number
 from superopt.te.special import erf
 
-Arrays = Callable[..., np.ndarray]
+ArrayFunction = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Function:
 
     name: str
     arity: int
-    floats: Arrays | None
-    ints: Arrays | None
-    field: str
+    float_impl: ArrayFunction | None
+    int_impl: ArrayFunction | None
+    field_semantics: str
 
 
-def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _truncating_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return integer division rounded toward zero; x / 0 is 0."""
     quotient: np.ndarray = np.floor_divide(a, b)
     if a.dtype.kind == "u":
@@ -63,7 +63,7 @@ def _integer_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b < 0, unit, positive)
 
 
-def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _c99_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a ** b as C99 defines it: for an exponent array of 0.5 numpy takes square roots, which
     give NaN for -inf."""
     out: np.ndarray = np.power(a, b)
@@ -84,13 +84,13 @@ def _select(guard: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
     return np.where(guard, yes, no)
 
 
-_ROWS = (
+_FUNCTION_TABLE = (
     Function("add", 2, np.add, np.add, "ring"),
     Function("sub", 2, np.subtract, np.subtract, "ring"),
     Function("mul", 2, np.multiply, np.multiply, "ring"),
     Function("neg", 1, np.negative, np.negative, "ring"),
-    Function("div", 2, np.divide, _truncated, "quotient"),
-    Function("pow", 2, _power, _integer_power, "power"),
+    Function("div", 2, np.divide, _truncating_divide, "quotient"),
+    Function("pow", 2, _c99_power, _integer_power, "power"),
     Function("mod", 2, np.mod, np.mod, "keyed"),
     Function("fmod", 2, np.fmod, np.fmod, "keyed"),
     Function("max", 2, np.maximum, np.maximum, "order"),
@@ -137,14 +137,14 @@ _ROWS = (
     Function("cast", 1, None, None, "special"),
     Function("bitcast", 1, None, None, "special"),
 )
-FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _ROWS})
+FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _FUNCTION_TABLE})
 # The binary function that each of the six reductions repeats.
-FOLDS: Mapping[str, str] = MappingProxyType(
+REDUCTION_COMBINERS: Mapping[str, str] = MappingProxyType(
     {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 )
 
 
-def unit(fn: str, dtype: DType) -> Number:
+def identity_element(fn: str, dtype: DType) -> Number:
     """Return the identity of a reduction: its result over no elements."""
     match fn:
         case "sum" | "any":
@@ -159,7 +159,7 @@ def unit(fn: str, dtype: DType) -> Number:
     return low if fn == "max" else low + (1 << dtype.bits) - 1
 
 
-def function(name: str) -> Function:
+def scalar_function(name: str) -> Function:
     """Return the row of `name`; KeyError lists the known names."""
     try:
         return FUNCTIONS[name]

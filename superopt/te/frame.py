@@ -18,34 +18,34 @@ from superopt.te.contract import contract
 from superopt.te.domain import Domain
 from superopt.te.dtype import F64, INDEX, DType
 from superopt.te.expr import Tensor, TensorType
-from superopt.te.fn import FOLDS, function
+from superopt.te.fn import REDUCTION_COMBINERS, scalar_function
 from superopt.te.node import Axis
 from superopt.te.steps import (
-    Call,
-    Choose,
-    Contract,
-    Fixed,
-    Fold,
-    Form,
-    Margin,
+    Elementwise,
+    Select,
+    Contraction,
+    ConstantArray,
+    Reduction,
+    AffineForm,
+    Padding,
     Mask,
-    Pick,
-    Plan,
-    Ramp,
-    View,
-    Wrap,
+    GatherElements,
+    ArrayOp,
+    AffineValues,
+    StridedView,
+    WrapIndex,
 )
-from superopt.te.strided import part, strided
+from superopt.te.strided import slice_dims, strided_view
 
 ELEMENT_BYTES = 8  # of the largest element types, float64 and int64
 MEASURED_ELEMENTS = guard.MEASURED_BYTES // ELEMENT_BYTES
-MOST_BYTES = 96 << 20  # of the elements that a reduction reads at a time
-FEW_TERMS = 16  # a reduction of at most so many terms, or window positions, is unrolled into ...
-MOST_LOOPS = 256
-MANY_ELEMENTS = 1 << 11  # ... elementwise operations, if each has at least so many elements
+MAX_REDUCTION_BYTES = 96 << 20  # of the elements that a reduction reads at a time
+MAX_UNROLLED_TERMS = 16  # a reduction of at most so many terms, or window positions, is unrolled into ...
+MAX_UNROLLED_LOOPS = 256
+MIN_ELEMENTS_PER_TERM = 1 << 11  # ... elementwise operations, if each has at least so many elements
 
 
-class Sources(Protocol):
+class TensorSource(Protocol):
     """Provides the elements of tensors."""
 
     @property
@@ -55,15 +55,15 @@ class Sources(Protocol):
     def tensor(self, t: Tensor) -> np.ndarray:
         """Return the elements of a tensor."""
 
-    def raw(self, t: Tensor) -> np.ndarray:
+    def unconverted(self, t: Tensor) -> np.ndarray:
         """Return the elements of a tensor, but an input as given, perhaps not yet converted to the
         domain."""
 
-    def padding(self, view: View, fill: np.ndarray) -> np.ndarray:
+    def padded_source(self, view: StridedView, fill: np.ndarray) -> np.ndarray:
         """Return the source of a padded view, from `first` to `last` on each dimension."""
 
 
-def extent(a: Axis) -> int:
+def static_extent(a: Axis) -> int:
     assert isinstance(a.extent, int)
     return a.extent
 
@@ -73,90 +73,90 @@ class Frame:
     """An evaluation with some axes restricted to ranges; the parent computes what does not depend
     on them."""
 
-    source: Sources
-    shared: frozenset[Plan]
+    source: TensorSource
+    shared: frozenset[ArrayOp]
     ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     parent: Frame | None = None
-    done: dict[Plan, np.ndarray] = field(default_factory=dict)
+    results: dict[ArrayOp, np.ndarray] = field(default_factory=dict)
 
-    def within(self, ranges: Mapping[int, tuple[int, int]]) -> Frame:
+    def restricted(self, ranges: Mapping[int, tuple[int, int]]) -> Frame:
         return Frame(self.source, self.shared, {**self.ranges, **ranges}, self)
 
-    def run(self, step: Plan, keep: bool = False) -> np.ndarray:
+    def run(self, step: ArrayOp, keep: bool = False) -> np.ndarray:
         if self.parent is not None and all(
             self.ranges.get(a) == self.parent.ranges.get(a) for a in step.axes
         ):
             return self.parent.run(step, keep=True)
-        found = self.done.get(step)
+        found = self.results.get(step)
         if found is None:
-            found = self.computed(step)
+            found = self.compute(step)
             if keep or step in self.shared:
-                self.done[step] = found
+                self.results[step] = found
         return found
 
-    def computed(self, step: Plan) -> np.ndarray:
+    def compute(self, step: ArrayOp) -> np.ndarray:
         domain = self.source.domain
-        if not isinstance(step, View | Fold | Fixed):
+        if not isinstance(step, StridedView | Reduction | ConstantArray):
             self.admit(step)
         match step:
-            case Fixed(scope, _, value, dtype):
+            case ConstantArray(scope, _, value, dtype):
                 if dtype == INDEX:
                     return np.full((1,) * len(scope), value, np.int64)
                 c = domain.const(value, dtype)
                 return c.reshape(c.shape + (1,) * len(scope))
-            case Ramp():
-                return self.ramp(step.form, step.scope)
-            case View():
+            case AffineValues():
+                return self.affine_values(step.form, step.scope)
+            case StridedView():
                 return self.view(step)
-            case Pick():
-                return self.pick(step)
-            case Wrap(_, _, element, bound, masks):
+            case GatherElements():
+                return self.gather(step)
+            case WrapIndex(_, _, element, bound, masks):
                 i = self.run(element).astype(np.int64)
                 bad = (i < -bound) | (i >= bound)
                 if bad.any():
-                    self.check(bad, masks, f"an index is not in [-{bound}, {bound})")
+                    self.check_indices(bad, masks, f"an index is not in [-{bound}, {bound})")
                     i = np.where(bad, 0, i)
                 return np.where(i < 0, i + bound, i)
-            case Call(_, _, fn, args, kinds, dtype):
+            case Elementwise(_, _, fn, args, kinds, dtype):
                 values = [self.run(a) for a in args]
                 if kinds[0] == INDEX and fn != "cast":
-                    return _integers(fn, values)
+                    return _index_function(fn, values)
                 return domain.apply(fn, values, kinds, dtype)
-            case Choose(_, _, guard, yes, no):
+            case Select(_, _, guard, yes, no):
                 return np.where(self.run(guard), self.run(yes), self.run(no))
-            case Fold():
-                return self.fold(step)
-            case Contract(scope, _, inner, factors, dtype):
-                wide = domain.wide(dtype)
-                values = [_converted(domain, self.run(f), dtype, wide) for f in factors]
+            case Reduction():
+                return self.reduce(step)
+            case Contraction(scope, _, inner, factors, dtype):
+                wide = domain.accumulation_dtype(dtype)
+                values = [_convert(domain, self.run(f), dtype, wide) for f in factors]
                 rank, summed = len(inner), len(inner) - len(scope)
                 out = contract(domain, wide, values, rank, summed)
                 out = out.reshape(out.shape[: out.ndim - summed])
-                return _converted(domain, out, wide, dtype)
+                return _convert(domain, out, wide, dtype)
 
-    def admit(self, step: Plan) -> None:
+    def admit(self, step: ArrayOp) -> None:
         """Raise OverMemory or OutOfTime for an operation with too many elements."""
         count = 1
         for q in step.axes:
-            low, high = self.range(q, step.scope)
+            low, high = self.axis_range(q, step.scope)
             count *= high - low
         if count > MEASURED_ELEMENTS:
-            size = ELEMENT_BYTES * count * math.prod(self.source.domain.lead(F64))
+            size = ELEMENT_BYTES * count * math.prod(self.source.domain.component_shape(F64))
             guard.admit(size, f"an intermediate result of {count} elements")
 
-    def range(self, position: int, scope: tuple[Axis, ...]) -> tuple[int, int]:
-        return self.ranges.get(position) or (0, extent(scope[position]))
+    def axis_range(self, position: int, scope: tuple[Axis, ...]) -> tuple[int, int]:
+        return self.ranges.get(position) or (0, static_extent(scope[position]))
 
-    def ramp(self, form: Form, scope: tuple[Axis, ...]) -> np.ndarray:
+    def affine_values(self, form: AffineForm, scope: tuple[Axis, ...]) -> np.ndarray:
         out = np.full((1,) * len(scope), form.base, np.int64)
         for position, c in form.terms:
-            low, high = self.range(position, scope)
+            low, high = self.axis_range(position, scope)
             shape = [1] * len(scope)
             shape[position] = high - low
             out = out + (np.arange(low, high, dtype=np.int64) * c).reshape(shape)
         return out
 
-    def check(self, bad: np.ndarray, masks: tuple[Mask, ...], message: str) -> None:
+    def check_indices(self, bad: np.ndarray, masks: tuple[Mask, ...], message: str) -> None:
         """Raise IndexError where an element that the masks select is out of range."""
         for m in masks:
             guard = self.run(m.guard)
@@ -164,10 +164,10 @@ class Frame:
         if bad.any():
             raise IndexError(message)
 
-    def placed(
+    def strided_view(
         self,
         source: np.ndarray,
-        forms: Sequence[Form],
+        forms: Sequence[AffineForm],
         scope: tuple[Axis, ...],
         axes: list[int],
     ) -> np.ndarray:
@@ -180,25 +180,25 @@ class Frame:
             base = form.base
             for position, c in form.terms:
                 steps[position] += c * stride
-                base += c * self.range(position, scope)[0]
+                base += c * self.axis_range(position, scope)[0]
             start.append(slice(base, None))
         used = {q for f in forms for q, _ in f.terms}
         lengths = [
-            high - low if q in used else 1 for q in axes for low, high in (self.range(q, scope),)
+            high - low if q in used else 1 for q in axes for low, high in (self.axis_range(q, scope),)
         ]
         shape = (*source.shape[:lead], *lengths)
         strides = (*source.strides[:lead], *steps.values())
-        return strided(part(source, lead, start), shape, strides)
+        return strided_view(slice_dims(source, lead, start), shape, strides)
 
-    def view(self, step: View) -> np.ndarray:
-        forms: Sequence[Form] = step.forms
-        if step.margin is not None:
-            edge = step.margin
-            source = self.source.padding(step, self.run(edge.fill))
+    def view(self, step: StridedView) -> np.ndarray:
+        forms: Sequence[AffineForm] = step.forms
+        if step.padding is not None:
+            edge = step.padding
+            source = self.source.padded_source(step, self.run(edge.fill))
             if edge.masks:
                 self.check_margin(step, edge)
             forms = [
-                Form(f.base - first, f.terms) for f, first in zip(forms, edge.first, strict=True)
+                AffineForm(f.base - first, f.terms) for f, first in zip(forms, edge.first, strict=True)
             ]
         else:
             source = self.source.tensor(step.tensor)
@@ -207,44 +207,44 @@ class Frame:
                 if not source.flags.c_contiguous:
                     guard.admit(source.nbytes, f"a copy of {source.size} elements")
                 source = np.ascontiguousarray(source).reshape((*lead, -1))
-        return self.placed(source, forms, step.scope, list(range(len(step.scope))))
+        return self.strided_view(source, forms, step.scope, list(range(len(step.scope))))
 
-    def check_margin(self, step: View, edge: Margin) -> None:
+    def check_margin(self, step: StridedView, edge: Padding) -> None:
         outside = np.zeros((1,) * len(step.scope), np.bool_)
         for form, low, high in zip(step.forms, edge.low, edge.high, strict=True):
-            i = self.ramp(form, step.scope)
+            i = self.affine_values(form, step.scope)
             outside = outside | (i < low) | (i > high)
         if outside.any():
             name, shape = step.tensor.name, list(step.tensor.shape)
-            self.check(outside, edge.masks, f"a load of {name} is out of its shape {shape}")
+            self.check_indices(outside, edge.masks, f"a load of {name} is out of its shape {shape}")
 
-    def pick(self, step: Pick) -> np.ndarray:
-        source = self.source.raw(step.tensor)  # converted after the needed elements are gathered
+    def gather(self, step: GatherElements) -> np.ndarray:
+        source = self.source.unconverted(step.tensor)  # converted after the needed elements are gathered
         shape = step.tensor.shape
         lead = source.ndim - len(shape)
         axes = sorted({q for _, f in step.forms for q, _ in f.terms})
         chosen = sorted(step.axes.difference(axes))
         indices: list[np.ndarray] = []
-        for d, inner in step.picked:
+        for d, inner in step.gathered:
             n = shape[d]
             assert isinstance(n, int)
             i = self.run(inner)
             bad = (i < 0) | (i >= n)
             if bad.any():
                 message = f"a load of {step.tensor.name} is out of its shape {list(shape)}"
-                self.check(bad, step.masks, message)
+                self.check_indices(bad, step.masks, message)
                 i = np.clip(i, 0, max(n - 1, 0))
             indices.append(i.reshape([i.shape[q] for q in chosen]))
         if 0 in shape:  # nothing to load, and no element counts
             full = [
-                high - low for q in sorted(step.axes) for low, high in (self.range(q, step.scope),)
+                high - low for q in sorted(step.axes) for low, high in (self.axis_range(q, step.scope),)
             ]
             out = np.zeros((*source.shape[:lead], *full), source.dtype)
         else:
-            dims = [d for d, _ in step.picked] + [d for d, _ in step.forms]
+            dims = [d for d, _ in step.gathered] + [d for d, _ in step.forms]
             moved = source.transpose(*range(lead), *(lead + d for d in dims))
             forms = [f for _, f in step.forms]
-            table = self.table(moved, lead + len(indices), forms, step.scope, axes)
+            table = self.sliced_source(moved, lead + len(indices), forms, step.scope, axes)
             where: list[slice | np.ndarray] = [slice(None)] * lead
             out = table[(*where, *indices)]
             order = [*chosen, *axes]
@@ -258,50 +258,50 @@ class Frame:
             (*out.shape[:lead], *(ordered.get(q, 1) for q in range(len(step.scope))))
         )
 
-    def table(
+    def sliced_source(
         self,
         source: np.ndarray,
-        lead: int,
-        forms: list[Form],
+        first_dim: int,
+        forms: list[AffineForm],
         scope: tuple[Axis, ...],
         axes: list[int],
     ) -> np.ndarray:
         """Return `source` with its dimensions from `first_dim` on indexed by `forms`."""
         if all(
-            f.base == 0 and f.terms == ((q, 1),) and self.range(q, scope) == (0, n)
-            for f, q, n in zip(forms, axes, source.shape[lead:], strict=False)
+            f.base == 0 and f.terms == ((q, 1),) and self.axis_range(q, scope) == (0, n)
+            for f, q, n in zip(forms, axes, source.shape[first_dim:], strict=False)
         ) and len(forms) == len(axes):
             return source
-        return self.placed(source, forms, scope, axes)
+        return self.strided_view(source, forms, scope, axes)
 
-    def fold(self, step: Fold) -> np.ndarray:
+    def reduce(self, step: Reduction) -> np.ndarray:
         domain = self.source.domain
         outer, inner = len(step.scope), len(step.body.scope)
-        wide = domain.wide(step.dtype)
-        out = self.folded(step, wide, list(range(outer, inner)))
+        wide = domain.accumulation_dtype(step.dtype)
+        out = self.reduce_ranges(step, wide, list(range(outer, inner)))
         out = out.reshape(out.shape[: out.ndim - (inner - outer)])
-        return _converted(domain, out, wide, step.dtype)
+        return _convert(domain, out, wide, step.dtype)
 
-    def folded(self, step: Fold, wide: DType, left: list[int]) -> np.ndarray:
+    def reduce_ranges(self, step: Reduction, wide: DType, splittable: list[int]) -> np.ndarray:
         """Return the reduction over this frame's ranges, in `wide`; axes in `splittable` may be
         unrolled."""
         domain, scope = self.source.domain, step.body.scope
         outer = len(step.scope)
-        length = {q: high - low for q in range(len(scope)) for low, high in (self.range(q, scope),)}
+        length = {q: high - low for q in range(len(scope)) for low, high in (self.axis_range(q, scope),)}
         depends = [q for q in sorted(step.body.axes) if length[q] > 1]
         terms = math.prod(length[q] for q in depends if q >= outer)
         kept = math.prod(length[q] for q in depends if q < outer)
-        loops = [q for q in left if q in depends and (q in step.sliding or terms <= FEW_TERMS)]
+        loops = [q for q in splittable if q in depends and (q in step.window_axes or terms <= MAX_UNROLLED_TERMS)]
         looped = math.prod(length[q] for q in loops)
-        if loops and looped <= MOST_LOOPS and terms * kept >= looped * MANY_ELEMENTS:
-            return self.one_by_one(step, wide, loops[0], 1, [q for q in left if q != loops[0]])
-        size = 8 * math.prod(domain.lead(step.dtype))
-        if terms * kept * size > MOST_BYTES and not self.free(step, wide):
+        if loops and looped <= MAX_UNROLLED_LOOPS and terms * kept >= looped * MIN_ELEMENTS_PER_TERM:
+            return self.reduce_in_pieces(step, wide, loops[0], 1, [q for q in splittable if q != loops[0]])
+        size = 8 * math.prod(domain.component_shape(step.dtype))
+        if terms * kept * size > MAX_REDUCTION_BYTES and not self.is_plain_view(step, wide):
             q = max(depends, key=lambda a: (a < outer, length[a]))
-            pieces = min(length[q], -(-terms * kept * size // MOST_BYTES))
+            pieces = min(length[q], -(-terms * kept * size // MAX_REDUCTION_BYTES))
             if pieces > 1:
-                return self.one_by_one(step, wide, q, -(-length[q] // pieces), left)
-        x = _converted(domain, self.run(step.body), step.dtype, wide)
+                return self.reduce_in_pieces(step, wide, q, -(-length[q] // pieces), splittable)
+        x = _convert(domain, self.run(step.body), step.dtype, wide)
         lead = x.ndim - len(scope)
         full = [length[q] if q >= outer else x.shape[lead + q] for q in range(len(scope))]
         if step.fn in ("sum", "prod"):
@@ -309,43 +309,43 @@ class Frame:
         over = tuple(q - len(scope) for q in range(outer, len(scope)))
         return domain.reduce(step.fn, x, over, wide)
 
-    def free(self, step: Fold, wide: DType) -> bool:
+    def is_plain_view(self, step: Reduction, wide: DType) -> bool:
         """True if the body is a view that numpy reduces without a copy."""
-        plain = isinstance(step.body, View) and wide == step.dtype
-        return plain and not self.source.domain.lead(wide)
+        plain = isinstance(step.body, StridedView) and wide == step.dtype
+        return plain and not self.source.domain.component_shape(wide)
 
-    def one_by_one(
-        self, step: Fold, wide: DType, position: int, width: int, left: list[int]
+    def reduce_in_pieces(
+        self, step: Reduction, wide: DType, position: int, width: int, splittable: list[int]
     ) -> np.ndarray:
         """Return `reduce_ranges` in pieces of `width` along an axis, combined or (on a kept axis)
         concatenated."""
         domain = self.source.domain
-        low, high = self.range(position, step.body.scope)
+        low, high = self.axis_range(position, step.body.scope)
         total: np.ndarray | None = None
         pieces: list[np.ndarray] = []
         for i in range(low, high, width):
-            frame = self.within({position: (i, min(i + width, high))})
-            piece = frame.folded(step, wide, left)
+            frame = self.restricted({position: (i, min(i + width, high))})
+            piece = frame.reduce_ranges(step, wide, splittable)
             if position < len(step.scope):
                 pieces.append(piece)
             elif total is None:
                 total = piece
             else:
-                total = domain.apply(FOLDS[step.fn], (total, piece), (wide, wide), wide)
+                total = domain.apply(REDUCTION_COMBINERS[step.fn], (total, piece), (wide, wide), wide)
         if total is not None:
             return total
         return np.concatenate(pieces, axis=position - len(step.body.scope))
 
 
-def _converted(domain: Domain, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
-    return x if kind == dtype else domain.apply("cast", (x,), (kind,), dtype)
+def _convert(domain: Domain, x: np.ndarray, source_dtype: DType, dtype: DType) -> np.ndarray:
+    return x if source_dtype == dtype else domain.apply("cast", (x,), (source_dtype,), dtype)
 
 
-def _integers(fn: str, values: list[np.ndarray]) -> np.ndarray:
+def _index_function(fn: str, values: list[np.ndarray]) -> np.ndarray:
     """Return index arithmetic on int64 arrays."""
     if fn == "floordiv":
         return np.asarray(values[0] // values[1])
-    operation = function(fn).ints
+    operation = scalar_function(fn).int_impl
     assert operation is not None
     out = values[0]
     if len(values) == 1:

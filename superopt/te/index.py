@@ -63,7 +63,7 @@ def polynomial(e: Expr) -> Poly:
 
 
 @lru_cache(maxsize=1 << 16)
-def _key(e: Expr) -> tuple[int, str]:
+def _sort_key(e: Expr) -> tuple[int, str]:
     return (0 if isinstance(e, Size) else 1 if isinstance(e, Axis) else 2, str(e))
 
 
@@ -71,7 +71,7 @@ def from_polynomial(p: Poly) -> Expr:
     """Return the normal form of a polynomial."""
     terms: list[Expr] = []
     for atoms, c in sorted(
-        ((m, c) for m, c in p.items() if c), key=lambda t: (-len(t[0]), [_key(a) for a in t[0]])
+        ((m, c) for m, c in p.items() if c), key=lambda t: (-len(t[0]), [_sort_key(a) for a in t[0]])
     ):
         if not atoms:
             terms.append(Const(c, INDEX))
@@ -96,7 +96,7 @@ def _mul(a: Poly, b: Poly) -> Poly:
     out: Poly = {}
     for m, c in a.items():
         for n, d in b.items():
-            key = tuple(sorted((*m, *n), key=_key))
+            key = tuple(sorted((*m, *n), key=_sort_key))
             out[key] = out.get(key, 0) + c * d
     return {m: c for m, c in out.items() if c}
 
@@ -160,7 +160,7 @@ def _atom_bounds(a: Expr) -> tuple[int | None, int | None]:
             return None, None
 
 
-def _below(e: Expr, n: Expr) -> bool:
+def _is_in_range(e: Expr, n: Expr) -> bool:
     """True if the ranges imply 0 <= e < n for all values."""
     lo, _ = bounds(e)
     if lo is None or lo < 0:
@@ -188,7 +188,7 @@ def _below(e: Expr, n: Expr) -> bool:
     return lo is not None and lo >= 0
 
 
-def _divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
+def _divide_terms(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """Return (quotient, remainder): the terms of `p` that the monomial `q` divides, divided, and
     the others."""
     if len(q) != 1:
@@ -218,22 +218,22 @@ def floordiv(a: Expr, b: Expr) -> Expr:
         raise ZeroDivisionError(f"{a} // 0")
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(int(a.value) // int(b.value), INDEX)
-    quotient, rest = _divide(polynomial(a), q)
+    quotient, rest = _divide_terms(polynomial(a), q)
     if not rest:
         return from_polynomial(quotient)
     r = from_polynomial(rest)
-    if _below(r, b):
+    if _is_in_range(r, b):
         return from_polynomial(quotient)
     if isinstance(r, Const) and isinstance(b, Const):  # e.g. -1 // 2 of (2 n - 1) // 2
         return from_polynomial(_add(quotient, {(): int(r.value) // int(b.value)}))
     if isinstance(b, Const) and not quotient:
-        inner = _nested(r, int(b.value))
+        inner = _flatten_nested(r, int(b.value))
         if inner is not None:
             return inner
     return from_polynomial(_add(quotient, {(Apply("floordiv", (r, b), INDEX),): 1}))
 
 
-def _nested(a: Expr, n: int) -> Expr | None:
+def _flatten_nested(a: Expr, n: int) -> Expr | None:
     match a:  # (x // m) // n = x // (m n)
         case Apply("floordiv", (x, Const(m)), _) if m > 0 and n > 0:
             return floordiv(x, Const(int(m) * n, INDEX))
@@ -248,11 +248,11 @@ def mod(a: Expr, b: Expr) -> Expr:
         raise ZeroDivisionError(f"{a} % 0")
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(int(a.value) % int(b.value), INDEX)
-    _, rest = _divide(polynomial(a), q)
+    _, rest = _divide_terms(polynomial(a), q)
     if not rest:
         return Const(0, INDEX)
     r = from_polynomial(rest)
-    if _below(r, b):
+    if _is_in_range(r, b):
         return r
     if isinstance(r, Const) and isinstance(b, Const):
         return Const(int(r.value) % int(b.value), INDEX)
@@ -281,16 +281,16 @@ def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
                 return a if fn == "min" else b
             if hi is not None and hi <= 0:
                 return b if fn == "min" else a
-            return Apply(fn, tuple(sorted((a, b), key=_key)), INDEX)
+            return Apply(fn, tuple(sorted((a, b), key=_sort_key)), INDEX)
         case (("lt" | "le" | "eq" | "ne"), (a, b)):
             lo, hi = bounds(from_polynomial(_add(polynomial(b), polynomial(a), -1)))
-            verdict = _decide(fn, lo, hi)
+            verdict = _decide_comparison(fn, lo, hi)
             return Apply(fn, args, BOOL) if verdict is None else Const(int(verdict), BOOL)
         case _:
             return Apply(fn, args, dtype)
 
 
-def _decide(fn: str, lo: int | None, hi: int | None) -> bool | None:
+def _decide_comparison(fn: str, lo: int | None, hi: int | None) -> bool | None:
     """Return whether `a fn b` holds, given lo <= b - a <= hi; None where undecided."""
     match fn:
         case "lt":

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.affine import rebuild
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import axes_of
+from superopt.te.walk import index_axes
 
 
 @dataclass(slots=True)
-class Inlining:
+class Inliner:
     """Replaces loads of some tensors by the definitions of these."""
 
-    bodies: Mapping[Tensor, Tensor]
+    definitions: Mapping[Tensor, Tensor]
     memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
@@ -30,25 +30,25 @@ class Inlining:
         match e:
             case Load(t, index, dtype):
                 at = tuple(self.expr(i) for i in index)
-                new = self.bodies.get(t)
+                new = self.definitions.get(t)
                 if new is None:
                     return e if at == index else Load(t, at, dtype)
                 assert new.body is not None
-                return self.expr(placed(new.body, dict(zip(new.axes, at, strict=True))))
+                return self.expr(substitute_axes(new.body, dict(zip(new.axes, at, strict=True))))
             case Apply(fn, args, dtype):
                 some = tuple(self.expr(a) for a in args)
                 return e if some == args else rebuild(fn, some, dtype)
             case Reduce(fn, axes, body, dtype):
                 return Reduce(fn, axes, self.expr(body), dtype)
             case Index(element, bound):
-                return indexed(self.expr(element), self.expr(bound))
+                return make_index(self.expr(element), self.expr(bound))
         return e
 
 
-def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
+def substitute_axes(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
     """Return `e` with `env` substituted for its axes; bound axes are renamed to avoid capture."""
     memo: dict[int, tuple[Expr, Expr]] = {}  # keeps the expression, so that its id stays unique
-    names = {a.name for i in env.values() for a in axes_of(i)} | {a.name for a in env}
+    names = {a.name for i in env.values() for a in index_axes(i)} | {a.name for a in env}
 
     def go(e: Expr) -> Expr:
         if id(e) not in memo:
@@ -66,27 +66,27 @@ def placed(e: Expr, env: Mapping[Axis, Expr]) -> Expr:
             case Reduce(fn, axes, body, dtype):
                 taken = [a for a in axes if a.name in names]
                 if taken:  # rename a bound axis whose name is in use
-                    new = {a: Axis(_other(a.name, names), a.extent) for a in taken}
-                    inner = placed(body, {**new})
+                    new = {a: Axis(_fresh_name(a.name, names), a.extent) for a in taken}
+                    inner = substitute_axes(body, {**new})
                     return go(Reduce(fn, tuple(new.get(a, a) for a in axes), inner, dtype))
                 return Reduce(fn, axes, go(body), dtype)
             case Index(element, bound):
-                return indexed(go(element), go(bound))
+                return make_index(go(element), go(bound))
         return e
 
     return go(e)
 
 
-def _other(name: str, taken: Collection[str]) -> str:
+def _fresh_name(name: str, taken: Collection[str]) -> str:
     n = 1
     while f"{name}_{n}" in taken:
         n += 1
     return f"{name}_{n}"
 
 
-def indexed(element: Expr, bound: Expr) -> Expr:
+def make_index(element: Expr, bound: Expr) -> Expr:
     """Return an element as an index; a constant becomes a constant index."""
     if isinstance(element, Const) and isinstance(bound, Const):
         i = int(element.value)
-        return ix.as_index(i + int(bound.value) if i < 0 else i)
+        return index.as_index(i + int(bound.value) if i < 0 else i)
     return Index(element, bound, INDEX)

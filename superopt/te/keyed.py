@@ -9,9 +9,9 @@ import numpy as np
 
 
 @lru_cache(maxsize=1 << 14)
-def key(seed: int, what: str) -> int:
+def keyed_hash(seed: int, name: str) -> int:
     """Return 64 bits for each seed and name."""
-    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 

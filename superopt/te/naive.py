@@ -16,11 +16,11 @@ from typing import Protocol
 import numpy as np
 
 from superopt.errors import SuperoptError
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.domain import wrap
 from superopt.te.dtype import BOOL, INDEX, DType, to_numpy
 from superopt.te.expr import Tensor
-from superopt.te.fn import FOLDS, unit
+from superopt.te.fn import REDUCTION_COMBINERS, identity_element
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 
 Scalar = int | float | Fraction | Expr | object
@@ -44,7 +44,7 @@ class Algebra(Protocol):
         """Return a bool element as a bool; raises Undecided."""
 
 
-def elements(
+def reference_elements(
     tensor: Tensor, inputs: Mapping[str, Reader], algebra: Algebra | None = None
 ) -> np.ndarray:
     """Return all elements of `tensor` as an array of objects.
@@ -53,114 +53,114 @@ def elements(
     where a symbolic size blocks evaluation, IndexError where a load that is reached is out of
     range.
     """
-    return _Reading(inputs, algebra or Numbers(), {}).tensor(tensor)
+    return _ReferenceEvaluator(inputs, algebra or PythonNumbers(), {}).tensor(tensor)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ReferenceEvaluator:
     inputs: Mapping[str, Reader]
     algebra: Algebra
-    done: dict[Tensor, np.ndarray]
+    results: dict[Tensor, np.ndarray]
 
     def tensor(self, t: Tensor) -> np.ndarray:
-        if t in self.done:
-            return self.done[t]
-        shape = tuple(_known(d, f"the shape of {t.name}{list(t.shape)}") for d in t.shape)
+        if t in self.results:
+            return self.results[t]
+        shape = tuple(_as_int(d, f"the shape of {t.name}{list(t.shape)}") for d in t.shape)
         out = np.empty(shape, object)
         for where in np.ndindex(shape):
             if t.body is None:
                 out[where] = self.inputs[t.name](where)
             else:
                 out[where] = self.value(t.body, dict(zip(t.axes, where, strict=True)))
-        self.done[t] = out
+        self.results[t] = out
         return out
 
-    def value(self, e: Expr, at: dict[Axis, int]) -> Scalar:
+    def value(self, e: Expr, axis_values: dict[Axis, int]) -> Scalar:
         match e:
             case Const(value, dtype):
                 return int(value) if dtype == INDEX else self.algebra.const(value, dtype)
             case Size():
                 return e
             case Axis():
-                return at[e]
+                return axis_values[e]
             case Apply("select", (guard, yes, no), _):
-                chosen = yes if self.algebra.truth(self.value(guard, at)) else no
-                return self.value(chosen, at)
+                chosen = yes if self.algebra.truth(self.value(guard, axis_values)) else no
+                return self.value(chosen, axis_values)
             case Apply(fn, args, dtype):
-                values = [self.value(a, at) for a in args]
+                values = [self.value(a, axis_values) for a in args]
                 kinds = [a.dtype for a in args]
                 if dtype == INDEX or kinds[0] == INDEX:
-                    return _index(fn, values, dtype, self.algebra)
+                    return _index_function(fn, values, dtype, self.algebra)
                 return self.algebra.apply(fn, values, kinds, dtype)
             case Load(t, index, _):
-                return self.load(t, tuple(_known(self.value(i, at), str(e)) for i in index))
+                return self.load(t, tuple(_as_int(self.value(i, axis_values), str(e)) for i in index))
             case Index(element, bound, _):
-                n = _known(self.value(bound, at), str(bound))
-                i = _known(self.value(element, at), str(e))
+                n = _as_int(self.value(bound, axis_values), str(bound))
+                i = _as_int(self.value(element, axis_values), str(e))
                 if not -n <= i < n:
                     raise IndexError(f"index {i} is not in [-{n}, {n}) in {e}")
                 return i % n
             case Reduce(fn, axes, body, dtype):
-                return self.reduce(fn, axes, body, dtype, at)
+                return self.reduce(fn, axes, body, dtype, axis_values)
         raise TypeError(f"cannot evaluate {e}")
 
     def load(self, t: Tensor, index: tuple[int, ...]) -> Scalar:
         for i, d in zip(index, t.shape, strict=True):
-            n = _known(d, f"the shape of {t.name}{list(t.shape)}") if i else None
+            n = _as_int(d, f"the shape of {t.name}{list(t.shape)}") if i else None
             if i < 0 or (n is not None and i >= n):
                 raise IndexError(f"{t.name}{list(index)} is out of the shape {list(t.shape)}")
         return self.inputs[t.name](index) if t.body is None else self.tensor(t)[index]
 
     def reduce(
-        self, fn: str, axes: tuple[Axis, ...], body: Expr, dtype: DType, at: dict[Axis, int]
+        self, fn: str, axes: tuple[Axis, ...], body: Expr, dtype: DType, axis_values: dict[Axis, int]
     ) -> Scalar:
-        ranges = [range(_known(a.extent, f"the extent of {a}")) for a in axes]
+        ranges = [range(_as_int(a.extent, f"the extent of {a}")) for a in axes]
         total: Scalar = None
         for where in itertools.product(*ranges):
-            item = self.value(body, at | dict(zip(axes, where, strict=True)))
+            item = self.value(body, axis_values | dict(zip(axes, where, strict=True)))
             first = total is None
             total = (
                 item
                 if first
-                else self.algebra.apply(FOLDS[fn], [total, item], [dtype, dtype], dtype)
+                else self.algebra.apply(REDUCTION_COMBINERS[fn], [total, item], [dtype, dtype], dtype)
             )
-        return self.algebra.const(unit(fn, dtype), dtype) if total is None else total
+        return self.algebra.const(identity_element(fn, dtype), dtype) if total is None else total
 
 
-def _known(value: Scalar, what: str) -> int:
+def _as_int(value: Scalar, description: str) -> int:
     match value:
         case int() | np.integer():
             return int(value)
         case Const(v):
             return int(v)
         case _:
-            raise Undecided(f"{what} depends on a symbolic size", f"it is {value}")
+            raise Undecided(f"{description} depends on a symbolic size", f"it is {value}")
 
 
-def _index(fn: str, args: list[Scalar], dtype: DType, algebra: Algebra) -> Scalar:
+def _index_function(fn: str, args: list[Scalar], dtype: DType, algebra: Algebra) -> Scalar:
     """Return index arithmetic on integers and sizes."""
     if fn == "cast":
         (x,) = args
         if isinstance(x, (int, float)):
             return algebra.const(x, dtype)
         return algebra.apply("cast", [x], [INDEX], dtype)
-    terms = [ix.as_index(a if isinstance(a, Expr) else int(a)) for a in args]  # type: ignore[call-overload]
+    terms = [te_index.as_index(a if isinstance(a, Expr) else int(a)) for a in args]  # type: ignore[call-overload]
     if fn in ("add", "mul"):
         out = terms[0]
         for t in terms[1:]:
-            out = ix.apply(fn, (out, t), INDEX)
+            out = te_index.apply(fn, (out, t), INDEX)
     else:
-        out = ix.apply(fn, tuple(terms), dtype)
+        out = te_index.apply(fn, tuple(terms), dtype)
     return int(out.value) if isinstance(out, Const) else out
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class PythonNumbers:
     """Python numbers with the semantics of the element types, and symbolic sizes among integers.
     Floats are computed in float64, whatever their type."""
 
     def const(self, value: Number, dtype: DType) -> Scalar:
-        return _number(value, dtype)
+        return _convert_number(value, dtype)
 
     def truth(self, value: Scalar) -> bool:
         if isinstance(value, Expr):
@@ -169,12 +169,12 @@ class Numbers:
 
     def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
         if any(isinstance(a, Expr) for a in args):
-            return _symbolic(fn, args, kinds[0], dtype)
+            return _symbolic_function(fn, args, kinds[0], dtype)
         values = [a for a in args if isinstance(a, (int, float, Fraction))]
         if len(values) != len(args):
             raise TypeError(f"{fn} of {args}")
         if fn == "cast":
-            return _number(values[0], dtype)
+            return _convert_number(values[0], dtype)
         if fn == "bitcast":
             stored = np.array(values[0], np.float64 if kinds[0].is_float else None)
             return stored.astype(to_numpy(kinds[0])).view(to_numpy(dtype)).item()  # type: ignore[no-any-return]
@@ -184,11 +184,11 @@ class Numbers:
         except KeyError:
             raise TypeError(f"{fn} has no meaning on {kinds[0]}") from None
         except (ValueError, OverflowError, ZeroDivisionError):
-            out = _beyond(fn, values)
-        return _number(out, dtype)
+            out = _ieee_result(fn, values)
+        return _convert_number(out, dtype)
 
 
-def _number(value: Number, dtype: DType) -> Number:
+def _convert_number(value: Number, dtype: DType) -> Number:
     """Return a number as an element of `dtype`; integers are truncated and wrapped."""
     if dtype == BOOL:
         return int(value != 0)
@@ -197,7 +197,7 @@ def _number(value: Number, dtype: DType) -> Number:
     return value if isinstance(value, Fraction) else float(value)
 
 
-def _symbolic(fn: str, args: list[Scalar], kind: DType, dtype: DType) -> Scalar:
+def _symbolic_function(fn: str, args: list[Scalar], operand_dtype: DType, dtype: DType) -> Scalar:
     """Return a function of integers of which some are symbolic sizes: polynomials, floor division,
     order.
 
@@ -219,42 +219,42 @@ def _symbolic(fn: str, args: list[Scalar], kind: DType, dtype: DType) -> Scalar:
         case "floor" | "ceil" | "round":
             return whole[0]
         case "add" | "sub" | "mul" | "neg" | "min" | "max" | "lt" | "le" | "eq" | "ne":
-            return _simple(ix.apply(fn, tuple(whole), BOOL if fn in _ORDER else INDEX))
+            return _unwrap_constant(te_index.apply(fn, tuple(whole), BOOL if fn in _COMPARISONS else INDEX))
         case "div" | "mod" | "fmod":
-            return _divided(fn, whole[0], whole[1], kind)
-        case "abs" if _at_least(whole[0], 0):
+            return _symbolic_division(fn, whole[0], whole[1], operand_dtype)
+        case "abs" if _is_at_least(whole[0], 0):
             return whole[0]
-        case "sign" if _at_least(whole[0], 1):
+        case "sign" if _is_at_least(whole[0], 1):
             return 1
         case "cast" | "abs" | "sign" | "sqrt" | "pow":
             pass
     raise Undecided(f"cannot compute {fn}({', '.join(map(str, args))})", "it has a symbolic size")
 
 
-_ORDER = ("lt", "le", "eq", "ne")
+_COMPARISONS = ("lt", "le", "eq", "ne")
 
 
-def _divided(fn: str, a: Expr, b: Expr, kind: DType) -> Scalar:
+def _symbolic_division(fn: str, a: Expr, b: Expr, operand_dtype: DType) -> Scalar:
     """Return a / b or a mod b. Floor division equals truncating division for non-negative
     operands."""
-    exact = _at_least(b, 1) and isinstance(ix.mod(a, b), Const) and ix.mod(a, b) == Const(0, INDEX)
+    exact = _is_at_least(b, 1) and isinstance(te_index.mod(a, b), Const) and te_index.mod(a, b) == Const(0, INDEX)
     if exact:
-        return _simple(ix.floordiv(a, b)) if fn == "div" else 0
-    if kind.is_int and _at_least(b, 1) and _at_least(a, 0):
-        return _simple(ix.floordiv(a, b) if fn == "div" else ix.mod(a, b))
+        return _unwrap_constant(te_index.floordiv(a, b)) if fn == "div" else 0
+    if operand_dtype.is_int and _is_at_least(b, 1) and _is_at_least(a, 0):
+        return _unwrap_constant(te_index.floordiv(a, b) if fn == "div" else te_index.mod(a, b))
     raise Undecided(f"cannot compute {fn}({a}, {b})", "the signs or the remainder are unknown")
 
 
-def _at_least(e: Expr, least: int) -> bool:
-    low, _ = ix.bounds(e)
-    return low is not None and low >= least
+def _is_at_least(e: Expr, bound: int) -> bool:
+    low, _ = te_index.bounds(e)
+    return low is not None and low >= bound
 
 
-def _simple(e: Expr) -> Scalar:
+def _unwrap_constant(e: Expr) -> Scalar:
     return int(e.value) if isinstance(e, Const) else e
 
 
-def _beyond(fn: str, values: list[Number]) -> Number:
+def _ieee_result(fn: str, values: list[Number]) -> Number:
     """Return the IEEE result where Python raises an exception."""
     with np.errstate(all="ignore"):
         x = [np.float64(v) for v in values]
@@ -282,15 +282,15 @@ def _sign(a: float) -> float:
     return a if a != a else (a > 0) - (a < 0)
 
 
-def _greater(a: float, b: float) -> float:
+def _maximum(a: float, b: float) -> float:
     return a if a != a or a >= b else b
 
 
-def _lesser(a: float, b: float) -> float:
+def _minimum(a: float, b: float) -> float:
     return a if a != a or a <= b else b
 
 
-def _power(a: float, b: float) -> float:
+def _real_power(a: float, b: float) -> float:
     return math.pow(a, b)
 
 
@@ -307,8 +307,8 @@ _COMMON: dict[str, Callable[..., Number]] = {
     "neg": lambda a: -a,
     "abs": abs,
     "sign": _sign,
-    "max": _greater,
-    "min": _lesser,
+    "max": _maximum,
+    "min": _minimum,
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "eq": lambda a, b: a == b,
@@ -323,7 +323,7 @@ _FLOATS: dict[str, Callable[..., Number]] = _COMMON | {
     "div": lambda a, b: a / b,
     "mod": lambda a, b: a % b,
     "fmod": math.fmod,
-    "pow": _power,
+    "pow": _real_power,
     "sqrt": math.sqrt,
     "exp": math.exp,
     "log": math.log,

@@ -13,10 +13,10 @@ from superopt.te.dtype import F64, DType, to_numpy
 
 
 @dataclass(frozen=True, slots=True)
-class Ranged(Reals):
+class RangeLimitedReals(Reals):
     """Every float type in float64, restricted to its own range by casts."""
 
-    floats: DType | None = F64
+    float_dtype: DType | None = F64
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -24,20 +24,20 @@ class Ranged(Reals):
         out = Reals.apply(self, fn, args, kinds, dtype)
         if fn != "cast" or not dtype.is_float:
             return out
-        out = np.where(np.abs(out) > largest(dtype), np.copysign(np.inf, out), out)
-        return np.where(np.abs(out) <= smallest(dtype) / 2, 0 * out, out)
+        out = np.where(np.abs(out) > max_finite(dtype), np.copysign(np.inf, out), out)
+        return np.where(np.abs(out) <= min_subnormal(dtype) / 2, 0 * out, out)
 
 
-def largest(dtype: DType) -> float:
+def max_finite(dtype: DType) -> float:
     """Return the largest finite number of a float type."""
-    return float(_limits(dtype).max)
+    return float(_float_limits(dtype).max)
 
 
-def smallest(dtype: DType) -> float:
+def min_subnormal(dtype: DType) -> float:
     """Return the smallest positive number of a float type."""
-    return float(_limits(dtype).smallest_subnormal)
+    return float(_float_limits(dtype).smallest_subnormal)
 
 
-def _limits(dtype: DType) -> np.finfo:
+def _float_limits(dtype: DType) -> np.finfo:
     found: np.finfo = ml_dtypes.finfo(to_numpy(dtype))  # type: ignore[no-untyped-call]
     return found

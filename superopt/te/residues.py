@@ -15,14 +15,14 @@ import numpy as np
 P = 2147483579
 Q = 1073741789
 MODULI = (P, Q)
-_LIMB = 16  # bits of the lower part of a residue in a matrix product
-_SMALL = 1 << 15  # matrix products with fewer multiplications do not use BLAS
-_DEPTH = 1 << 18  # so many limb products sum exactly in float64
-_FEW = 256  # fewer distinct inverses are faster one by one
-_DIGITS = 15  # bits of an exponent's digit
+_LIMB_BITS = 16  # bits of the lower part of a residue in a matrix product
+_MAX_DIRECT_MULTIPLICATIONS = 1 << 15  # matrix products with fewer multiplications do not use BLAS
+_MAX_EXACT_DEPTH = 1 << 18  # so many limb products sum exactly in float64
+_MAX_SINGLE_INVERSES = 256  # fewer distinct inverses are faster one by one
+_DIGIT_BITS = 15  # bits of an exponent's digit
 
 
-def modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def reduce_modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return `x`, non-negative integers, reduced by the moduli; `x` may have the first component
     only."""
     out = np.empty_like(x) if out is None else out
@@ -34,28 +34,28 @@ def modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return modulo(a + b)
+    return reduce_modulo(a + b)
 
 
 def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     product: np.ndarray = a * b
-    return modulo(product, product)
+    return reduce_modulo(product, product)
 
 
 def negate(a: np.ndarray) -> np.ndarray:
     """Return -a, in [0, m); `a` may have the first component only."""
     moduli = np.array(MODULI[: len(a)], np.int64).reshape(-1, *(1,) * (a.ndim - 1))
-    return modulo(moduli - a)
+    return reduce_modulo(moduli - a)
 
 
-def of(value: int | Fraction) -> np.ndarray:
+def from_number(value: int | Fraction) -> np.ndarray:
     """Return a number as a pair of residues."""
     exact = Fraction(value)
     pair = [exact.numerator * pow(exact.denominator, -1, m) % m for m in MODULI]
     return np.array(pair, np.int64)
 
 
-def of_integers(x: np.ndarray) -> np.ndarray:
+def from_integers(x: np.ndarray) -> np.ndarray:
     """Return an array of integers (or bools) as pairs."""
     if x.dtype == np.uint64:
         parts = [(x % np.uint64(m)).astype(np.int64) for m in MODULI]
@@ -72,10 +72,10 @@ def _powers_of_two() -> tuple[int, np.ndarray]:
     return low, np.array(rows, np.int64)
 
 
-def of_floats(x: np.ndarray) -> np.ndarray:
+def from_floats(x: np.ndarray) -> np.ndarray:
     """Return an array of finite floats as the fractions that they are."""
     fraction, exponent = np.frexp(x.astype(np.float64))
-    digits = of_integers((fraction * 2.0**53).astype(np.int64))
+    digits = from_integers((fraction * 2.0**53).astype(np.int64))
     low, powers = _powers_of_two()
     return multiply(digits, powers[:, exponent.astype(np.int64) - 53 - low])
 
@@ -99,7 +99,7 @@ def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
 def inverse(x: np.ndarray) -> np.ndarray:
     """Return 1 / x; 0 for x = 0."""
     rows = [np.unique(part, return_inverse=True) for part in x.reshape(2, -1)]
-    if sum(len(values) for values, _ in rows) > _FEW:
+    if sum(len(values) for values, _ in rows) > _MAX_SINGLE_INVERSES:
         return power(x, [m - 2 for m in MODULI])
     found = []
     for (values, which), m in zip(rows, MODULI, strict=True):
@@ -111,9 +111,9 @@ def inverse(x: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=16)
 def _exponential_table(base: int) -> np.ndarray:
     """Return base ** d and base ** (d << 15) modulo p for all digits d."""
-    table = np.ones((2, 1 << _DIGITS), np.int64)
-    for row, step in zip(table, (base, pow(base, 1 << _DIGITS, P)), strict=True):
-        for n in range(_DIGITS):  # doubles the table
+    table = np.ones((2, 1 << _DIGIT_BITS), np.int64)
+    for row, step in zip(table, (base, pow(base, 1 << _DIGIT_BITS, P)), strict=True):
+        for n in range(_DIGIT_BITS):  # doubles the table
             row[1 << n : 2 << n] = row[: 1 << n] * pow(step, 1 << n, P) % P
     return table
 
@@ -121,16 +121,16 @@ def _exponential_table(base: int) -> np.ndarray:
 def exponential(base: int, exponent: np.ndarray) -> np.ndarray:
     """Return base ** exponent modulo p for exponents in [0, q), an array without components."""
     low, high = _exponential_table(base)
-    product = low[exponent & ((1 << _DIGITS) - 1)] * high[exponent >> _DIGITS]
+    product = low[exponent & ((1 << _DIGIT_BITS) - 1)] * high[exponent >> _DIGIT_BITS]
     return np.asarray(product % P)
 
 
-def total(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def sum_over(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Return sums over `axes` (negative), which keep length 1; up to 2^32 terms."""
-    return modulo(np.add.reduce(x, axis=axes, keepdims=True))
+    return reduce_modulo(np.add.reduce(x, axis=axes, keepdims=True))
 
 
-def product(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def product_over(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Return products over `axes` (negative), which keep length 1."""
     for axis in axes:
         x = np.moveaxis(x, axis, 1)
@@ -147,12 +147,12 @@ def product(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return products of the matrices in the last two axes, broadcast over the axes between."""
     depth = a.shape[-1]
-    if depth > _DEPTH:
+    if depth > _MAX_EXACT_DEPTH:
         half = depth // 2
         return add(matmul(a[..., :half], b[..., :half, :]), matmul(a[..., half:], b[..., half:, :]))
     work = depth * a.shape[-2] * b.shape[-1]
     parts = [
-        (_small_product if work <= _SMALL else _blas_product)(x, y, m)
+        (_small_product if work <= _MAX_DIRECT_MULTIPLICATIONS else _blas_product)(x, y, m)
         for x, y, m in zip(a, b, MODULI, strict=True)
     ]
     return np.stack(parts)
@@ -160,16 +160,16 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _small_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
     """Return the product by two integer products: of the lower and of the upper bits of `a`."""
-    low = np.matmul(a & ((1 << _LIMB) - 1), b) % m
-    high = np.matmul(a >> _LIMB, b) % m
-    return np.asarray(((high << _LIMB) + low) % m)
+    low = np.matmul(a & ((1 << _LIMB_BITS) - 1), b) % m
+    high = np.matmul(a >> _LIMB_BITS, b) % m
+    return np.asarray(((high << _LIMB_BITS) + low) % m)
 
 
 def _blas_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
     """Return the product by three float64 products (Karatsuba), each of integers below 2^53."""
-    a1, a0 = ((a >> _LIMB).astype(np.float64), (a & ((1 << _LIMB) - 1)).astype(np.float64))
-    b1, b0 = ((b >> _LIMB).astype(np.float64), (b & ((1 << _LIMB) - 1)).astype(np.float64))
+    a1, a0 = ((a >> _LIMB_BITS).astype(np.float64), (a & ((1 << _LIMB_BITS) - 1)).astype(np.float64))
+    b1, b0 = ((b >> _LIMB_BITS).astype(np.float64), (b & ((1 << _LIMB_BITS) - 1)).astype(np.float64))
     high, low = np.matmul(a1, b1), np.matmul(a0, b0)
     middle = (np.matmul(a1 + a0, b1 + b0) - high - low).astype(np.int64) % m
-    top = (high.astype(np.int64) % m) * ((1 << (2 * _LIMB)) % m) % m
-    return np.asarray((top + (middle << _LIMB) + low.astype(np.int64)) % m)
+    top = (high.astype(np.int64) % m) * ((1 << (2 * _LIMB_BITS)) % m) % m
+    return np.asarray((top + (middle << _LIMB_BITS) + low.astype(np.int64)) % m)

@@ -23,69 +23,69 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from superopt.te.columns import (
-    CONST,
-    EVEN,
-    FLOATS,
-    HELD,
-    HIGH,
-    LOW,
-    NEAR,
-    ODD,
-    ORDER,
-    POSITIVE,
-    PRODUCT,
-    RATIONAL,
-    REAL,
-    ROUNDED,
-    ROWS,
-    SAME,
-    SUM,
-    absolute,
+    IS_CONSTANT,
+    EVEN_FUNCTIONS,
+    FLOAT_TYPES,
+    NARROWEST_TYPE,
+    UPPER_BOUND,
+    LOWER_BOUND,
+    RELATIVE_TOLERANCE,
+    ODD_FUNCTIONS,
+    ORDER_KEY,
+    HASH_MASK,
+    FACTOR_VALUE,
+    RATIONAL_VALUE,
+    REAL_VALUE,
+    ROUNDING_COUNT,
+    ROW_COUNT,
+    IDENTITY_HASH,
+    ADDEND_VALUE,
+    absolute_value,
     as_addend,
     as_factor,
-    between,
-    constants,
-    elements,
-    equals,
-    floats,
-    greater,
-    held,
-    mixed,
-    negated,
-    ordered,
+    set_bounds,
+    make_constants,
+    make_elements,
+    is_constant_equal,
+    float_row,
+    extremum,
+    narrowest_type,
+    mix_signed,
+    negate,
+    with_order_keys,
     product_bounds,
-    put,
-    reciprocal_bounds,
-    rounded_again,
+    set_float_row,
+    with_reciprocal_bounds,
+    count_rounding,
     signed_key,
-    unlike,
+    generic_value,
 )
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
 from superopt.te.expr import TensorType
-from superopt.te.fn import function, unit
+from superopt.te.fn import scalar_function, identity_element
 from superopt.te.node import Number
 
-DEGREES = ("same", "reordered", "rational")
-_CORRECT = frozenset(("sqrt", "floor", "round", "mod", "fmod"))  # rounded once, or not at all
+EXACTNESS_DEGREES = ("same", "reordered", "rational")
+_CORRECTLY_ROUNDED = frozenset(("sqrt", "floor", "round", "mod", "fmod"))  # rounded once, or not at all
 # Functions that overflow or are NaN for some arguments: a law of these also concerns exceptions.
-_EXCEPTIONAL = frozenset(
+_PARTIAL_FUNCTIONS = frozenset(
     ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
 )
-_EXACT = frozenset(("floor", "round"))
-MANTISSA = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers with fewer bits are exact
-_RANGES = {
+_NEVER_ROUNDED = frozenset(("floor", "round"))
+MANTISSA_BITS = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers with fewer bits are exact
+_RESULT_RANGES = {
     "exp": (0, np.inf), "sqrt": (0, np.inf), "cosh": (1, np.inf), "acosh": (0, np.inf),
     "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
     "acos": (0, 4),
 }  # fmt: skip
-_SIGNED = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # the sign of the argument
-_WHOLE_POWER = 64
-_REALS = Reals(F64)
+_SIGN_PRESERVING = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # the sign of the argument
+_MAX_INTEGER_EXPONENT = 64
+_FLOAT64_REALS = Reals(F64)
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
+class RoundingDomain:
     """The domain. site: the operator that computes, with its attributes and operand types; sums are
     the same if the same operator computes the same element of its result. fused: the name of an
     operator that rounds more than once, perhaps differently from its decomposition. undecided: the
@@ -94,39 +94,39 @@ class Rounding:
     seed: int = 0
     site: str = ""
     fused: str = ""
-    unsure: set[int] = field(default_factory=set)
+    undecided: set[int] = field(default_factory=set)
 
-    def at(self, site: str, fused: str) -> Rounding:
+    def for_operator(self, site: str, fused: str) -> RoundingDomain:
         """Return the domain for another operator."""
         return replace(self, site=site, fused=fused)
 
-    def store(self, dtype: DType) -> np.dtype:
-        return np.dtype(np.int64) if dtype.is_float else _REALS.store(dtype)
+    def storage_dtype(self, dtype: DType) -> np.dtype:
+        return np.dtype(np.int64) if dtype.is_float else _FLOAT64_REALS.storage_dtype(dtype)
 
-    def lead(self, dtype: DType) -> tuple[int, ...]:
-        return (ROWS,) if dtype.is_float else ()
+    def component_shape(self, dtype: DType) -> tuple[int, ...]:
+        return (ROW_COUNT,) if dtype.is_float else ()
 
     def load(self, array: np.ndarray, type: TensorType) -> np.ndarray:
         """Return elements unchanged, real numbers as constants."""
         assert type.dtype is not None
         if not type.dtype.is_float:
-            return _REALS.load(array, type)
-        if array.dtype == np.int64 and array.shape[:1] == (ROWS,):
+            return _FLOAT64_REALS.load(array, type)
+        if array.dtype == np.int64 and array.shape[:1] == (ROW_COUNT,):
             return array
-        return constants(array.astype(np.float64), type.dtype)
+        return make_constants(array.astype(np.float64), type.dtype)
 
-    def leaves(self, array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+    def input_elements(self, array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
         """Return the elements of an input with these real values."""
         x = array.astype(np.float64)
         place = np.arange(x.size, dtype=np.int64).reshape(x.shape)
-        out = elements(x, dtype, const=0)
-        out[SAME] = mixed(place ^ signed_key(self.seed, f"leaf {name}"))
+        out = make_elements(x, dtype, const=0)
+        out[IDENTITY_HASH] = mix_signed(place ^ signed_key(self.seed, f"leaf {name}"))
         return as_factor(out)
 
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            return _REALS.const(value, dtype)
-        return constants(np.asarray(float(value), np.float64), dtype)
+            return _FLOAT64_REALS.const(value, dtype)
+        return make_constants(np.asarray(float(value), np.float64), dtype)
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -134,40 +134,40 @@ class Rounding:
         if fn == "select":
             return np.where(args[0], args[1], args[2])
         if not dtype.is_float and not any(k.is_float for k in kinds):
-            return _REALS.apply(fn, args, kinds, dtype)
+            return _FLOAT64_REALS.apply(fn, args, kinds, dtype)
         if fn == "cast":
             return self._cast(args[0], kinds[0], dtype)
         args = np.broadcast_arrays(*args)
-        reals = [floats(a, REAL) for a in args]
+        reals = [float_row(a, REAL_VALUE) for a in args]
         match fn:
             case "lt" | "le" | "eq" | "ne":
-                sign = self._sign(self._add(args[0], negated(args[1]), F64))
-                return _REALS.apply(fn, [sign, np.zeros_like(sign)], (F64, F64), dtype)
+                sign = self._sign(self._add(args[0], negate(args[1]), F64))
+                return _FLOAT64_REALS.apply(fn, [sign, np.zeros_like(sign)], (F64, F64), dtype)
             case "sign":
-                return constants(self._sign(args[0]), dtype)
+                return make_constants(self._sign(args[0]), dtype)
         if fn == "isinf":  # overflow is not known
-            asked = self._asked(args[0], 1) & (mixed(args[0][SAME]) & 1 == 1)
+            asked = self._mark_undecided(args[0], 1) & (mix_signed(args[0][IDENTITY_HASH]) & 1 == 1)
             return np.asarray(asked | np.isinf(reals[0]))
         if not dtype.is_float:
-            return _REALS.apply(fn, reals, [F64] * len(reals), dtype)
+            return _FLOAT64_REALS.apply(fn, reals, [F64] * len(reals), dtype)
         match fn:
             case "max" | "min":
-                return greater(fn, *args)
+                return extremum(fn, *args)
             case "abs":
-                return absolute(args[0])
+                return absolute_value(args[0])
             case "neg":
-                return negated(args[0])
+                return negate(args[0])
             case "ceil":
-                return negated(self.apply("floor", [negated(args[0])], kinds, dtype))
+                return negate(self.apply("floor", [negate(args[0])], kinds, dtype))
             case "floor" | "round":
-                unsure = self._asked(args[0], 1)
+                unsure = self._mark_undecided(args[0], 1)
                 if (reals[0] == np.rint(reals[0])).all() and not unsure.any():
                     return args[0]
-                return self._called(fn, args, dtype)
+                return self._rounded_function(fn, args, dtype)
             case "add":
                 return self._add(args[0], args[1], dtype)
             case "sub":
-                return self._add(args[0], negated(args[1]), dtype)
+                return self._add(args[0], negate(args[1]), dtype)
             case "mul":
                 return self._multiply(args[0], args[1], dtype)
             case "div":
@@ -175,226 +175,226 @@ class Rounding:
             case "pow":
                 return self._power(args[0], args[1], dtype)
             case _:
-                return self._called(fn, args, dtype)
+                return self._rounded_function(fn, args, dtype)
 
-    def wide(self, dtype: DType) -> DType:
+    def accumulation_dtype(self, dtype: DType) -> DType:
         return dtype
 
     def reduce(self, fn: str, x: np.ndarray, axes: tuple[int, ...], dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            return _REALS.reduce(fn, x, axes, dtype)
+            return _FLOAT64_REALS.reduce(fn, x, axes, dtype)
         rank = x.ndim - 1
         kept = [a for a in range(-rank, 0) if a not in axes]
         shape = [1 if a in axes else x.shape[a] for a in range(-rank, 0)]
-        flat = x.transpose(0, *kept, *axes).reshape(ROWS, *(x.shape[a] for a in kept), -1)
+        flat = x.transpose(0, *kept, *axes).reshape(ROW_COUNT, *(x.shape[a] for a in kept), -1)
         length = flat.shape[-1]
         if not length:
-            nothing = self.const(unit(fn, dtype), dtype).reshape(ROWS, *(1,) * rank)
-            return np.broadcast_to(nothing, (ROWS, *shape))
+            nothing = self.const(identity_element(fn, dtype), dtype).reshape(ROW_COUNT, *(1,) * rank)
+            return np.broadcast_to(nothing, (ROW_COUNT, *shape))
         if fn in ("sum", "prod"):
-            out = self._folded(fn, flat, dtype)
+            out = self._reduce_last_axis(fn, flat, dtype)
         else:
             out = flat[..., 0]
             for k in range(1, length):
-                out = greater(fn, out, flat[..., k])
-        return out.reshape(ROWS, *shape)
+                out = extremum(fn, out, flat[..., k])
+        return out.reshape(ROW_COUNT, *shape)
 
     def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            return _REALS.matmul(a, b, dtype)
+            return _FLOAT64_REALS.matmul(a, b, dtype)
         left, right = np.broadcast_arrays(a[..., :, :, None], b[..., None, :, :])
         return self.reduce("sum", self._multiply(left, right, dtype), (-2,), dtype)[..., 0, :]
 
     def random(self, type: TensorType, seed: int) -> np.ndarray:
-        x = _REALS.random(type, seed)
+        x = _FLOAT64_REALS.random(type, seed)
         assert type.dtype is not None
-        return self.leaves(x, type.dtype, f"random {seed}") if type.dtype.is_float else x
+        return self.input_elements(x, type.dtype, f"random {seed}") if type.dtype.is_float else x
 
     # --- what rounds ---
 
     def _add(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        out = elements(floats(a, REAL) + floats(b, REAL), dtype, a, b)
-        put(out, RATIONAL, floats(a, RATIONAL) + floats(b, RATIONAL))
-        put(out, SUM, floats(a, SUM) + floats(b, SUM))
-        between(out, floats(a, LOW) + floats(b, LOW), floats(a, HIGH) + floats(b, HIGH))
-        rounded_again(out)
-        out[SAME] = self._sum_of(a[SAME], b[SAME], dtype)
-        out = ordered(as_factor(out))
-        return np.where(equals(a, 0), b, np.where(equals(b, 0), a, out))
+        out = make_elements(float_row(a, REAL_VALUE) + float_row(b, REAL_VALUE), dtype, a, b)
+        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) + float_row(b, RATIONAL_VALUE))
+        set_float_row(out, ADDEND_VALUE, float_row(a, ADDEND_VALUE) + float_row(b, ADDEND_VALUE))
+        set_bounds(out, float_row(a, LOWER_BOUND) + float_row(b, LOWER_BOUND), float_row(a, UPPER_BOUND) + float_row(b, UPPER_BOUND))
+        count_rounding(out)
+        out[IDENTITY_HASH] = self._sum_hash(a[IDENTITY_HASH], b[IDENTITY_HASH], dtype)
+        out = with_order_keys(as_factor(out))
+        return np.where(is_constant_equal(a, 0), b, np.where(is_constant_equal(b, 0), a, out))
 
-    def _sum_of(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
+    def _sum_hash(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         """Return a hash that is symmetric in its operands and odd under negation of both."""
         total = a + b
         sign = np.sign(total)
-        hashed = self._hash("add", [total * sign, np.square(a - b)], dtype) & POSITIVE
+        hashed = self._hash("add", [total * sign, np.square(a - b)], dtype) & HASH_MASK
         return np.asarray(hashed * sign)
 
     def _multiply(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        out = elements(floats(a, REAL) * floats(b, REAL), dtype, a, b)
-        put(out, RATIONAL, floats(a, RATIONAL) * floats(b, RATIONAL))
-        put(out, PRODUCT, floats(a, PRODUCT) * floats(b, PRODUCT))
-        between(out, *product_bounds(a, b))
-        rounded_again(out)
-        x, y = np.abs(a[SAME]), np.abs(b[SAME])
-        sign = np.sign(a[SAME]) * np.sign(b[SAME])
-        out[SAME] = (self._hash("mul", [x + y, x * y], dtype) & POSITIVE) * sign
+        out = make_elements(float_row(a, REAL_VALUE) * float_row(b, REAL_VALUE), dtype, a, b)
+        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) * float_row(b, RATIONAL_VALUE))
+        set_float_row(out, FACTOR_VALUE, float_row(a, FACTOR_VALUE) * float_row(b, FACTOR_VALUE))
+        set_bounds(out, *product_bounds(a, b))
+        count_rounding(out)
+        x, y = np.abs(a[IDENTITY_HASH]), np.abs(b[IDENTITY_HASH])
+        sign = np.sign(a[IDENTITY_HASH]) * np.sign(b[IDENTITY_HASH])
+        out[IDENTITY_HASH] = (self._hash("mul", [x + y, x * y], dtype) & HASH_MASK) * sign
         out = as_addend(out)
         for one, other in ((a, b), (b, a)):
-            if (two := equals(one, 2)).any():  # x * 2 equals x + x bit for bit
-                twice = self._sum_of(other[SAME], other[SAME], dtype)
-                out[SAME] = np.where(two, twice, out[SAME])
-        out = ordered(out)
+            if (two := is_constant_equal(one, 2)).any():  # x * 2 equals x + x bit for bit
+                twice = self._sum_hash(other[IDENTITY_HASH], other[IDENTITY_HASH], dtype)
+                out[IDENTITY_HASH] = np.where(two, twice, out[IDENTITY_HASH])
+        out = with_order_keys(out)
         for one, other in ((a, b), (b, a)):
-            out = np.where(equals(one, 1), other, np.where(equals(one, -1), negated(other), out))
-        return self._zero_where(equals(a, 0) | equals(b, 0), out, dtype)
+            out = np.where(is_constant_equal(one, 1), other, np.where(is_constant_equal(one, -1), negate(other), out))
+        return self._zero_where(is_constant_equal(a, 0) | is_constant_equal(b, 0), out, dtype)
 
     def _divide(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
-        out = elements(floats(a, REAL) / floats(b, REAL), dtype, a, b)
-        put(out, RATIONAL, floats(a, RATIONAL) / floats(b, RATIONAL))
-        put(out, PRODUCT, floats(a, PRODUCT) / floats(b, PRODUCT))
-        between(out, *product_bounds(a, reciprocal_bounds(b)))
-        rounded_again(out)
-        sign = np.sign(a[SAME]) * np.sign(b[SAME])
-        hashed = self._hash("div", [np.abs(a[SAME]), np.abs(b[SAME])], dtype)
-        out[SAME] = (hashed & POSITIVE) * sign
-        out = ordered(as_addend(out))
-        out = np.where(equals(b, 1), a, np.where(equals(b, -1), negated(a), out))
-        return self._zero_where(equals(a, 0), out, dtype)
+        out = make_elements(float_row(a, REAL_VALUE) / float_row(b, REAL_VALUE), dtype, a, b)
+        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) / float_row(b, RATIONAL_VALUE))
+        set_float_row(out, FACTOR_VALUE, float_row(a, FACTOR_VALUE) / float_row(b, FACTOR_VALUE))
+        set_bounds(out, *product_bounds(a, with_reciprocal_bounds(b)))
+        count_rounding(out)
+        sign = np.sign(a[IDENTITY_HASH]) * np.sign(b[IDENTITY_HASH])
+        hashed = self._hash("div", [np.abs(a[IDENTITY_HASH]), np.abs(b[IDENTITY_HASH])], dtype)
+        out[IDENTITY_HASH] = (hashed & HASH_MASK) * sign
+        out = with_order_keys(as_addend(out))
+        out = np.where(is_constant_equal(b, 1), a, np.where(is_constant_equal(b, -1), negate(a), out))
+        return self._zero_where(is_constant_equal(a, 0), out, dtype)
 
-    def _zero_where(self, there: np.ndarray, x: np.ndarray, dtype: DType) -> np.ndarray:
-        zero = self.const(0, dtype).reshape(ROWS, *(1,) * (x.ndim - 1))
-        return np.where(there, zero, x) if there.any() else x
+    def _zero_where(self, mask: np.ndarray, x: np.ndarray, dtype: DType) -> np.ndarray:
+        zero = self.const(0, dtype).reshape(ROW_COUNT, *(1,) * (x.ndim - 1))
+        return np.where(mask, zero, x) if mask.any() else x
 
     def _power(self, x: np.ndarray, exponent: np.ndarray, dtype: DType) -> np.ndarray:
-        n = floats(exponent, REAL)
-        fixed = exponent[CONST] == 1
-        whole = fixed & (n == np.rint(n)) & (np.abs(n) <= _WHOLE_POWER)
-        raised = elements(floats(x, REAL) ** n, dtype, x, exponent)
-        raised[SAME] = self._hash("pow", [x[SAME], exponent[SAME]], dtype)
-        for row in (RATIONAL, PRODUCT):
-            put(raised, row, floats(x, row) ** n)
-        raised[ROUNDED] = 2
-        between(raised, np.where((n % 2 == 0) | (floats(x, LOW) >= 0), 0, -np.inf), np.inf)
-        out = np.where(whole, ordered(as_addend(raised)), self._called("pow", [x, exponent], dtype))
-        out = np.where(fixed & (n == 0.5), self._called("sqrt", [x], dtype), out)
+        n = float_row(exponent, REAL_VALUE)
+        fixed = exponent[IS_CONSTANT] == 1
+        whole = fixed & (n == np.rint(n)) & (np.abs(n) <= _MAX_INTEGER_EXPONENT)
+        raised = make_elements(float_row(x, REAL_VALUE) ** n, dtype, x, exponent)
+        raised[IDENTITY_HASH] = self._hash("pow", [x[IDENTITY_HASH], exponent[IDENTITY_HASH]], dtype)
+        for row in (RATIONAL_VALUE, FACTOR_VALUE):
+            set_float_row(raised, row, float_row(x, row) ** n)
+        raised[ROUNDING_COUNT] = 2
+        set_bounds(raised, np.where((n % 2 == 0) | (float_row(x, LOWER_BOUND) >= 0), 0, -np.inf), np.inf)
+        out = np.where(whole, with_order_keys(as_addend(raised)), self._rounded_function("pow", [x, exponent], dtype))
+        out = np.where(fixed & (n == 0.5), self._rounded_function("sqrt", [x], dtype), out)
         return np.where(fixed & (n == 1), x, out)
 
-    def _called(self, fn: str, args: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
+    def _rounded_function(self, fn: str, args: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
         """Return a function that rounds once or more."""
-        reals = [floats(a, REAL) for a in args]
-        own = function(fn).floats if fn != "bitcast" else None
-        out = elements(own(*reals) if own is not None else reals[0], dtype, *args)
-        if fn not in _EXACT:
-            out[ROUNDED] = 1 if fn in _CORRECT and not out[ROUNDED].any() else 2
-        between(out, *_bounds(fn, args))
-        mirrored = fn in ODD or fn in EVEN
-        same = [np.abs(a[SAME]) if mirrored else a[SAME] for a in args]
-        out[SAME] = self._hash(fn, same, dtype)
-        if fn in ODD:
-            out[SAME] = (out[SAME] & POSITIVE) * np.sign(args[0][SAME])
-        for row in (SUM, RATIONAL):
-            given = [floats(a, row) for a in args]
-            known = row == RATIONAL and fn not in _EXCEPTIONAL and own is not None
-            value = own(*given) if known and own is not None else unlike(fn, given)
-            put(out, row, np.where(out[CONST] == 1, floats(out, REAL), value))
-        return ordered(as_factor(out))
+        reals = [float_row(a, REAL_VALUE) for a in args]
+        own = scalar_function(fn).float_impl if fn != "bitcast" else None
+        out = make_elements(own(*reals) if own is not None else reals[0], dtype, *args)
+        if fn not in _NEVER_ROUNDED:
+            out[ROUNDING_COUNT] = 1 if fn in _CORRECTLY_ROUNDED and not out[ROUNDING_COUNT].any() else 2
+        set_bounds(out, *_result_bounds(fn, args))
+        mirrored = fn in ODD_FUNCTIONS or fn in EVEN_FUNCTIONS
+        same = [np.abs(a[IDENTITY_HASH]) if mirrored else a[IDENTITY_HASH] for a in args]
+        out[IDENTITY_HASH] = self._hash(fn, same, dtype)
+        if fn in ODD_FUNCTIONS:
+            out[IDENTITY_HASH] = (out[IDENTITY_HASH] & HASH_MASK) * np.sign(args[0][IDENTITY_HASH])
+        for row in (ADDEND_VALUE, RATIONAL_VALUE):
+            given = [float_row(a, row) for a in args]
+            known = row == RATIONAL_VALUE and fn not in _PARTIAL_FUNCTIONS and own is not None
+            value = own(*given) if known and own is not None else generic_value(fn, given)
+            set_float_row(out, row, np.where(out[IS_CONSTANT] == 1, float_row(out, REAL_VALUE), value))
+        return with_order_keys(as_factor(out))
 
-    def _folded(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
+    def _reduce_last_axis(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
         """Return a sum or product over the last axis, which is not empty."""
         fold = np.add.reduce if fn == "sum" else np.multiply.reduce
-        out = elements(fold(floats(flat, REAL), axis=-1), dtype, *np.moveaxis(flat, -1, 0))
-        out[ROUNDED] = 2
+        out = make_elements(fold(float_row(flat, REAL_VALUE), axis=-1), dtype, *np.moveaxis(flat, -1, 0))
+        out[ROUNDING_COUNT] = 2
         if fn == "sum":
-            between(out, floats(flat, LOW).sum(axis=-1), floats(flat, HIGH).sum(axis=-1))
-        elif (floats(flat, LOW) >= 0).all():
-            between(out, 0, np.inf)
+            set_bounds(out, float_row(flat, LOWER_BOUND).sum(axis=-1), float_row(flat, UPPER_BOUND).sum(axis=-1))
+        elif (float_row(flat, LOWER_BOUND) >= 0).all():
+            set_bounds(out, 0, np.inf)
         place = np.arange(max(out[0].size, 1), dtype=np.int64).reshape(out[0].shape)
         state = self._hash(f"{fn} {self.site}", [place], dtype)
         for k in range(flat.shape[-1]):
-            state = self._hash(fn, [state, flat[SAME][..., k]], dtype)
-        out[SAME] = state
-        own = SUM if fn == "sum" else PRODUCT
-        for row in (RATIONAL, own):
-            put(out, row, fold(floats(flat, row), axis=-1))
-        out = ordered(as_factor(out) if fn == "sum" else as_addend(out))
-        working = ~equals(flat, 0 if fn == "sum" else 1)
+            state = self._hash(fn, [state, flat[IDENTITY_HASH][..., k]], dtype)
+        out[IDENTITY_HASH] = state
+        own = ADDEND_VALUE if fn == "sum" else FACTOR_VALUE
+        for row in (RATIONAL_VALUE, own):
+            set_float_row(out, row, fold(float_row(flat, row), axis=-1))
+        out = with_order_keys(as_factor(out) if fn == "sum" else as_addend(out))
+        working = ~is_constant_equal(flat, 0 if fn == "sum" else 1)
         which = np.argmax(working, axis=-1)
         first = np.take_along_axis(flat, np.asarray(which)[None, ..., None], axis=-1)[..., 0]
         return np.where(working.sum(axis=-1) <= 1, first, out)
 
-    def _cast(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
+    def _cast(self, x: np.ndarray, source_dtype: DType, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
-            value = self._sign(x) if dtype == BOOL else self._whole(x)
-            return _REALS.apply("cast", [value], (F64,), dtype)
-        if not kind.is_float:
-            return self._from_integers(x, kind, dtype)
-        target = held(dtype)
+            value = self._sign(x) if dtype == BOOL else self._integer_part(x)
+            return _FLOAT64_REALS.apply("cast", [value], (F64,), dtype)
+        if not source_dtype.is_float:
+            return self._from_integers(x, source_dtype, dtype)
+        target = narrowest_type(dtype)
         rounded = x.copy()  # the real value is not rounded
-        hashed = self._hash(f"round to {dtype}", [np.abs(x[SAME])], None) & POSITIVE
-        rounded[SAME] = hashed * np.sign(x[SAME])
-        rounded[HELD] = target
-        rounded_again(rounded)
-        fits = (x[HELD] == target) | (target < np.minimum(x[HELD], FLOATS.index(F16)))
-        return np.where(fits, x, ordered(rounded))
+        hashed = self._hash(f"round to {dtype}", [np.abs(x[IDENTITY_HASH])], None) & HASH_MASK
+        rounded[IDENTITY_HASH] = hashed * np.sign(x[IDENTITY_HASH])
+        rounded[NARROWEST_TYPE] = target
+        count_rounding(rounded)
+        fits = (x[NARROWEST_TYPE] == target) | (target < np.minimum(x[NARROWEST_TYPE], FLOAT_TYPES.index(F16)))
+        return np.where(fits, x, with_order_keys(rounded))
 
-    def _from_integers(self, x: np.ndarray, kind: DType, dtype: DType) -> np.ndarray:
-        out = constants(x.astype(np.float64), dtype)
-        if kind in (BOOL, INDEX):
+    def _from_integers(self, x: np.ndarray, source_dtype: DType, dtype: DType) -> np.ndarray:
+        out = make_constants(x.astype(np.float64), dtype)
+        if source_dtype in (BOOL, INDEX):
             return out
-        out[CONST] = 0
-        between(out, -np.inf, np.inf)
-        hashed = self._hash("from an integer", [np.abs(out[SAME])], dtype) & POSITIVE
-        out[SAME] = hashed * np.sign(out[SAME])
-        if kind.bits >= MANTISSA.get(dtype, 4):
-            rounded_again(out)
-        return ordered(as_factor(out))
+        out[IS_CONSTANT] = 0
+        set_bounds(out, -np.inf, np.inf)
+        hashed = self._hash("from an integer", [np.abs(out[IDENTITY_HASH])], dtype) & HASH_MASK
+        out[IDENTITY_HASH] = hashed * np.sign(out[IDENTITY_HASH])
+        if source_dtype.bits >= MANTISSA_BITS.get(dtype, 4):
+            count_rounding(out)
+        return with_order_keys(as_factor(out))
 
-    def _asked(self, x: np.ndarray, least: int) -> np.ndarray:
+    def _mark_undecided(self, x: np.ndarray, min_roundings: int) -> np.ndarray:
         """Return the elements that were rounded at least `min_roundings` times, and record them as
         undecided."""
-        unsure = np.asarray((x[ROUNDED] >= least) & (x[CONST] == 0) & (x[SAME] != 0))
-        self.unsure.update(np.unique(np.abs(x[SAME][unsure])).tolist())
+        unsure = np.asarray((x[ROUNDING_COUNT] >= min_roundings) & (x[IS_CONSTANT] == 0) & (x[IDENTITY_HASH] != 0))
+        self.undecided.update(np.unique(np.abs(x[IDENTITY_HASH][unsure])).tolist())
         return unsure
 
     def _sign(self, x: np.ndarray) -> np.ndarray:
         """Return the sign, which is known for elements rounded at most once. Otherwise it is
         pseudorandom, and 0 for two of eight elements: rounded differences may be equal."""
-        equal = self._asked(x, 2) & (mixed(np.abs(x[SAME])) & 7 < 2)
-        return np.where(equal, 0.0, np.sign(floats(x, ORDER)))
+        equal = self._mark_undecided(x, 2) & (mix_signed(np.abs(x[IDENTITY_HASH])) & 7 < 2)
+        return np.where(equal, 0.0, np.sign(float_row(x, ORDER_KEY)))
 
-    def _whole(self, x: np.ndarray) -> np.ndarray:
+    def _integer_part(self, x: np.ndarray) -> np.ndarray:
         """Return the integer part: pseudorandom where rounding may reach the next integer."""
-        other = mixed(x[SAME]) % 8
-        return np.where(self._asked(x, 1), other, np.trunc(floats(x, REAL)))
+        other = mix_signed(x[IDENTITY_HASH]) % 8
+        return np.where(self._mark_undecided(x, 1), other, np.trunc(float_row(x, REAL_VALUE)))
 
     def _hash(self, fn: str, args: Sequence[np.ndarray], dtype: DType | None) -> np.ndarray:
         first = signed_key(self.seed, f"{fn} {dtype} {self.fused if dtype else ''}")
         state = np.asarray(first, np.int64)
         for a in args:
-            state = mixed(state ^ mixed(np.asarray(a)))
+            state = mix_signed(state ^ mix_signed(np.asarray(a)))
         return state
 
 
-def _bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _result_bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of a function's results, including rounding."""
-    low, high = floats(args[0], LOW), floats(args[0], HIGH)
-    if fn in _EXACT:
+    low, high = float_row(args[0], LOWER_BOUND), float_row(args[0], UPPER_BOUND)
+    if fn in _NEVER_ROUNDED:
         own = np.floor if fn == "floor" else np.rint
         return own(low), own(high)
-    first, last = _RANGES.get(fn, (-np.inf, np.inf))
-    signed = fn in _SIGNED
+    first, last = _RESULT_RANGES.get(fn, (-np.inf, np.inf))
+    signed = fn in _SIGN_PRESERVING
     least = np.where((low >= 0) & (signed or fn == "pow"), np.maximum(0, first), first)
     return least, np.where((high <= 0) & signed, 0, last)
 
 
-def agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:
+def elements_agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:
     """True if elements are equal to this degree. Integers and bools compare exactly."""
     if not dtype.is_float:
         return bool((a == b).all())
     if degree == 0:
-        return bool((a[SAME] == b[SAME]).all())
-    x, y = (floats(v, SUM if degree == 1 else RATIONAL) for v in (a, b))
+        return bool((a[IDENTITY_HASH] == b[IDENTITY_HASH]).all())
+    x, y = (float_row(v, ADDEND_VALUE if degree == 1 else RATIONAL_VALUE) for v in (a, b))
     fine = np.isfinite(x) & np.isfinite(y)
     scale = np.sqrt(np.mean(np.square(x[fine]))) if fine.any() else 0.0
-    near = np.abs(x - y) <= NEAR * (scale + np.abs(x)) + NEAR * NEAR
+    near = np.abs(x - y) <= RELATIVE_TOLERANCE * (scale + np.abs(x)) + RELATIVE_TOLERANCE * RELATIVE_TOLERANCE
     return bool(np.where(fine, near, (x == y) | (np.isnan(x) & np.isnan(y))).all())

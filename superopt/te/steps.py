@@ -15,7 +15,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Number
 
 Positions = frozenset[int]
-NOWHERE: Positions = frozenset()
+NO_POSITIONS: Positions = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fixed(Step):
+class ConstantArray(Step):
     """A constant."""
 
     value: Number
@@ -35,7 +35,7 @@ class Fixed(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class AffineForm:
     """base + sum of coefficient * index at a position."""
 
     base: int
@@ -43,22 +43,22 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ramp(Step):
+class AffineValues(Step):
     """The values of an affine form."""
 
-    form: Form
+    form: AffineForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
     """Elements count where `guard` equals `holds`; elsewhere loads may be out of range."""
 
-    guard: Plan
+    guard: ArrayOp
     holds: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Margin:
+class Padding:
     """`fill` around the elements low..high of the source; indices span first..last.
 
     With `masks`, elements outside must not occur where all masks hold.
@@ -68,63 +68,63 @@ class Margin:
     high: tuple[int, ...]
     first: tuple[int, ...]
     last: tuple[int, ...]
-    fill: Plan
+    fill: ArrayOp
     masks: tuple[Mask, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View(Step):
+class StridedView(Step):
     """A strided view: a form for each dimension of the source, or one for the row-major address."""
 
     tensor: Tensor
-    forms: tuple[Form, ...]
+    forms: tuple[AffineForm, ...]
     flat: bool
-    margin: Margin | None
+    padding: Padding | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pick(Step):
+class GatherElements(Step):
     """Elements at computed indices on some dimensions, a view on the others.
 
     The indices and the forms use different axes.
     """
 
     tensor: Tensor
-    forms: tuple[tuple[int, Form], ...]
-    picked: tuple[tuple[int, Plan], ...]
+    forms: tuple[tuple[int, AffineForm], ...]
+    gathered: tuple[tuple[int, ArrayOp], ...]
     masks: tuple[Mask, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wrap(Step):
+class WrapIndex(Step):
     """An integer element as an index in [-bound, bound); a negative element counts from the end."""
 
-    element: Plan
+    element: ArrayOp
     bound: int
     masks: tuple[Mask, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call(Step):
+class Elementwise(Step):
     """A scalar function, elementwise."""
 
     fn: str
-    args: tuple[Plan, ...]
+    args: tuple[ArrayOp, ...]
     kinds: tuple[DType, ...]
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choose(Step):
+class Select(Step):
     """`yes` where `guard` holds, else `no`."""
 
-    guard: Plan
-    yes: Plan
-    no: Plan
+    guard: ArrayOp
+    yes: ArrayOp
+    no: ArrayOp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold(Step):
+class Reduction(Step):
     """`fn` of `body` over the last axes of its scope, which `scope` lacks.
 
     `window_axes` are the reduced axes that are added to other axes in an index (they slide a
@@ -132,39 +132,39 @@ class Fold(Step):
     """
 
     fn: str
-    body: Plan
-    sliding: Positions
+    body: ArrayOp
+    window_axes: Positions
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contract(Step):
+class Contraction(Step):
     """The sum of the product of `factors` over the axes of `inner` that `scope` lacks.
 
     An axis that no factor depends on is not reduced.
     """
 
     inner: tuple[Axis, ...]
-    factors: tuple[Plan, ...]
+    factors: tuple[ArrayOp, ...]
     dtype: DType
 
 
-Plan = Fixed | Ramp | View | Pick | Wrap | Call | Choose | Fold | Contract
+ArrayOp = ConstantArray | AffineValues | StridedView | GatherElements | WrapIndex | Elementwise | Select | Reduction | Contraction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class BoxProgram:
     """A box of a tensor: its position, and its elements over the box's axes."""
 
     axes: tuple[Axis, ...]
-    place: tuple[Affine, ...]
-    body: Plan
+    position: tuple[Affine, ...]
+    body: ArrayOp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class ArrayProgram:
     """The boxes of a tensor; `shared` operations are used more than once."""
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
-    shared: frozenset[Plan]
+    boxes: tuple[BoxProgram, ...]
+    shared: frozenset[ArrayOp]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 
-def strided(
+def strided_view(
     start: np.ndarray, shape: Sequence[int], strides: Sequence[int], writeable: bool = False
 ) -> np.ndarray:
     """Return the view of this shape and these strides (bytes) whose first element is that of
@@ -35,9 +35,9 @@ def _read_only(view: np.ndarray) -> np.ndarray:
     return view
 
 
-def part(x: np.ndarray, lead: int, ranges: Sequence[slice]) -> np.ndarray:
+def slice_dims(x: np.ndarray, first_dim: int, ranges: Sequence[slice]) -> np.ndarray:
     """Return `x` with the dimensions from `first_dim` on sliced."""
-    where: list[Any] = [slice(None)] * lead
+    where: list[Any] = [slice(None)] * first_dim
     where.extend(ranges)
     where.append(...)  # without it, an array without axes becomes a scalar
     return np.asarray(x[tuple(where)])

@@ -10,7 +10,7 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
 
 
-def stages(outputs: Sequence[Tensor]) -> list[Tensor]:
+def computed_tensors(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the computed tensors in topological order, producers first."""
     done: dict[Tensor, None] = {}
 
@@ -42,7 +42,7 @@ def loads(e: Expr) -> Iterator[Load]:
             yield from loads(bound)
 
 
-def parts(e: Expr) -> Iterator[Expr]:
+def subexpressions(e: Expr) -> Iterator[Expr]:
     """Yield `e` and every subexpression once."""
     stack, seen = [e], set[int]()
     while stack:
@@ -65,22 +65,22 @@ def reductions(e: Expr | None) -> list[Reduce]:
     return []
 
 
-def slides(own: Collection[Axis], over: Collection[Axis], e: Load) -> bool:
+def is_window_load(result_axes: Collection[Axis], reduced_axes: Collection[Axis], e: Load) -> bool:
     """True if an index of the load combines an axis of the result and a reduced axis (a sliding
     window)."""
-    each = [axes_of(i) for i in e.index]
-    return any(axes & set(own) and axes & set(over) for axes in each)
+    each = [index_axes(i) for i in e.index]
+    return any(axes & set(result_axes) and axes & set(reduced_axes) for axes in each)
 
 
-def axes_of(e: Expr) -> set[Axis]:
+def index_axes(e: Expr) -> set[Axis]:
     """Return the axes that an index depends on."""
     match e:
         case Axis():
             return {e}
         case Apply(_, args) | Load(_, args):
-            return set().union(*map(axes_of, args)) if args else set()
+            return set().union(*map(index_axes, args)) if args else set()
         case Index(found, bound):
-            return axes_of(found) | axes_of(bound)
+            return index_axes(found) | index_axes(bound)
     return set()
 
 
@@ -97,22 +97,22 @@ def operands(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def rebuilt(e: Expr, some: Sequence[Expr]) -> Expr:
+def with_operands(e: Expr, new_operands: Sequence[Expr]) -> Expr:
     """Return `e` with these operands, not simplified."""
     match e:
         case Apply(fn, args, dtype):
-            return e if all(map(is_, some, args)) else Apply(fn, tuple(some), dtype)
+            return e if all(map(is_, new_operands, args)) else Apply(fn, tuple(new_operands), dtype)
         case Load(t, index, dtype):
-            return e if all(map(is_, some, index)) else Load(t, tuple(some), dtype)
+            return e if all(map(is_, new_operands, index)) else Load(t, tuple(new_operands), dtype)
         case Reduce(fn, axes, body, dtype):
-            return e if some[0] is body else Reduce(fn, axes, some[0], dtype)
+            return e if new_operands[0] is body else Reduce(fn, axes, new_operands[0], dtype)
         case Index():
-            element, bound = some
+            element, bound = new_operands
             return Index(element, bound)
     return e
 
 
-def head(e: Expr) -> object:
+def node_key(e: Expr) -> object:
     """Return what identifies an expression beside its operands."""
     match e:
         case Apply(fn, args, dtype):
@@ -126,7 +126,7 @@ def head(e: Expr) -> object:
     return e
 
 
-def once(some: Sequence[Expr]) -> list[Expr]:
+def share_subexpressions(roots: Sequence[Expr]) -> list[Expr]:
     """Return the expressions with equal subexpressions shared as one object (hash consing)."""
     made: dict[object, Expr] = {}
     done: dict[int, tuple[Expr, Expr]] = {}  # by id; holds the expression
@@ -138,9 +138,9 @@ def once(some: Sequence[Expr]) -> list[Expr]:
                 one = made.setdefault(e, e)
             else:
                 inner = tuple(map(go, operands(e)))
-                key = (head(e), *map(id, inner))
-                one = made.get(key) or made.setdefault(key, rebuilt(e, inner))
+                key = (node_key(e), *map(id, inner))
+                one = made.get(key) or made.setdefault(key, with_operands(e, inner))
             found = done[id(e)] = (e, one)
         return found[1]
 
-    return list(map(go, some))
+    return list(map(go, roots))

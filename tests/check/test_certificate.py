@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from superopt import api
 from superopt.check.identical import described
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.report.certificate import (
     Certificate,
     StatedRule,
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certified:
 def test_what_optimize_writes_is_certified(made: Certified) -> None:
     c = made.read()
     assert made.certificate.name == "fast.superopt.json"
-    assert (c.original, c.optimized) == (read(made.original).sha256, read(made.optimized).sha256)
+    assert (c.original, c.optimized) == (read_model(made.original).sha256, read_model(made.optimized).sha256)
     assert sorted(f.how for f in c.folded) == ["moved", "rounded"]
     assert len(c.rules) >= 2
     found = api.verify(made.original, made.optimized, certificate=made.certificate)
@@ -198,7 +198,7 @@ def test_a_changed_model_is_refused(name: str, made: Certified, tmp_path: Path) 
     as_it_is = verdict(made, made.read(), tmp_path, b=path)
     assert as_it_is.decision == "refused"
     assert "another optimized model" in as_it_is.reason
-    forged = replace(made.read(), optimized=read(path).sha256)
+    forged = replace(made.read(), optimized=read_model(path).sha256)
     found = verdict(made, forged, tmp_path, b=path)
     assert found.decision == "refused"
     assert said in found.reason, found.reason
@@ -210,7 +210,7 @@ def test_another_original_is_refused(made: Certified, tmp_path: Path) -> None:
     found = verdict(made, made.read(), tmp_path, a=path)
     assert found.decision == "refused"
     assert "another original model" in found.reason
-    forged = replace(made.read(), original=read(path).sha256)
+    forged = replace(made.read(), original=read_model(path).sha256)
     assert verdict(made, forged, tmp_path, a=path).decision == "refused"
 
 
@@ -226,13 +226,13 @@ def test_a_digest_forged_for_a_changed_weight_is_refused(
     change: Callable[[onnx.ModelProto], None], made: Certified, tmp_path: Path
 ) -> None:
     path = made.changed(change, tmp_path)
-    new = import_model(read(path))
-    digests = [described("", c, c) for c in g.constants(new.graph)]
+    new = import_model(read_model(path))
+    digests = [described("", c, c) for c in graph.constants(new.graph)]
     folded = [
         replace(f, sha256=next(d.sha256 for d in digests if d.type == f.type))
         for f in made.read().folded
     ]
-    forged = replace(made.read(), optimized=read(path).sha256, folded=tuple(folded))
+    forged = replace(made.read(), optimized=read_model(path).sha256, folded=tuple(folded))
     assert forged.folded != made.read().folded
     found = verdict(made, forged, tmp_path, b=path)
     assert found.decision == "refused"

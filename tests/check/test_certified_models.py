@@ -15,8 +15,8 @@ from onnx import parser
 
 from superopt import api
 from superopt.check.identical import Refused, check_folded, digest
-from superopt.ir import graph as g
-from superopt.onnx_io.source import read
+from superopt.ir import graph
+from superopt.onnx_io.source import read_model
 from superopt.report.certificate import FoldedTensor, StatedRule, certificate_json
 from tests.check.certified import Certified, certified, verdict
 from tests.search.graphs import op
@@ -164,14 +164,14 @@ def test_a_changed_opaque_node_is_refused(
     change: Callable[[onnx.ModelProto], None], opaque: Certified, tmp_path: Path
 ) -> None:
     path = opaque.changed(change, tmp_path)
-    forged = replace(opaque.read(), optimized=read(path).sha256)
+    forged = replace(opaque.read(), optimized=read_model(path).sha256)
     assert verdict(opaque, forged, tmp_path, b=path).decision == "refused"
 
 
 def test_what_would_take_all_memory_is_refused() -> None:
-    huge = op("Expand", g.constant(np.ones(1, np.float32)), shape=(1 << 20, 1 << 20))
+    huge = op("Expand", graph.constant(np.ones(1, np.float32)), shape=(1 << 20, 1 << 20))
     v = op("ReduceMax", huge, axes=(0, 1), keepdims=0)
-    c = g.constant(np.ones((), np.float32))
+    c = graph.constant(np.ones((), np.float32))
     with pytest.raises(Refused, match="too large"):
         check_folded(FoldedTensor("v1", "f32[]", digest(c), "rounded"), v, c)
 

@@ -20,11 +20,11 @@ from superopt.check.identical import Refused
 from superopt.errors import UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.report.certificate import read_certificate
 from superopt.rules.rule import Rule
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import digest
+from superopt.rules.stated import rules_digest
 from tests.check.certified import Certified, certified
 from tests.check.forging import changed, double, drop, exchange, forms, places, put, still_true
 
@@ -54,9 +54,9 @@ class Ready:
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Ready:
     made = certified(tmp_path_factory.mktemp("forged"))
     text, library = made.certificate.read_text(), load_library()
-    one, two = import_model(read(made.original)), import_model(read(made.optimized))
+    one, two = import_model(read_model(made.original)), import_model(read_model(made.optimized))
     rules = {r.name: r for r in library}
-    return Ready(made, text, json.loads(text), one, two, rules, digest(library))
+    return Ready(made, text, json.loads(text), one, two, rules, rules_digest(library))
 
 
 def test_the_certificate_as_it_is(ready: Ready) -> None:

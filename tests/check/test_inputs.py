@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from superopt.check.inputs import KINDS, Limits, concrete, feeds, limits, values
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
 from superopt.te.dtype import BF16, BOOL, F4E2M1, F16, F32, I4, I8, I32, STRING, U8, DType, to_numpy
@@ -17,7 +17,7 @@ def drawn(dtype: DType, kind: str = "normal", limit: int | None = None) -> np.nd
     return values(TensorType(dtype, (50, 40)), kind, Limits(limit), rng)
 
 
-def graph(text: str) -> g.Graph:
+def graph(text: str) -> ir_graph.Graph:
     return parse_graph(text, OPS)
 
 

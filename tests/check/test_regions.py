@@ -14,7 +14,7 @@ from superopt.check.numeric import (
     values_at,
 )
 from superopt.check.regions import Unmatched, cut, cut_like, drawn, opaque_nodes
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
 from superopt.te.domain import Reals
@@ -26,30 +26,30 @@ SECRET = Op("Secret", None, domain="acme")
 MATRIX = TensorType(F32, (2, 3))
 
 
-def relu(x: g.Value) -> g.Value:
-    return g.node(OPS["Relu"], [x])
+def relu(x: ir_graph.Value) -> ir_graph.Value:
+    return ir_graph.node(OPS["Relu"], [x])
 
 
-def secret(x: g.Value, label: str, *types: TensorType) -> g.Node:
-    return g.opaque(SECRET, [x], Payload(object(), label), types or (MATRIX,))
+def secret(x: ir_graph.Value, label: str, *types: TensorType) -> ir_graph.Node:
+    return ir_graph.opaque_node(SECRET, [x], Payload(object(), label), types or (MATRIX,))
 
 
-def same_secret(n: g.Node, x: g.Value) -> g.Node:
+def same_secret(n: ir_graph.Node, x: ir_graph.Value) -> ir_graph.Node:
     """The opaque node on another operand, as a rewrite leaves it."""
-    return g.intern_node(n.op, (x,), n.attrs, n.types)
+    return ir_graph.intern_node(n.op, (x,), n.attrs, n.types)
 
 
 def feed(**arrays: np.ndarray) -> Feeds:
     return Feeds("normal", {k: np.asarray(v, np.float32) for k, v in arrays.items()}, {})
 
 
-X = g.Input("x", MATRIX)
+X = ir_graph.Input("x", MATRIX)
 ONES = np.arange(6.0).reshape(2, 3) - 3
 
 
 def test_an_opaque_node_becomes_an_input_and_its_operand_a_place() -> None:
     n = secret(relu(relu(X)), "s")
-    regions = cut(g.Graph((X,), (relu(n),)), ["y"])
+    regions = cut(ir_graph.Graph((X,), (relu(n),)), ["y"])
     assert [(p.name, p.output) for p in regions.places] == [("y", True), ("input 0 of s", False)]
     assert opaque_nodes(regions.graph) == []
     (free,) = (i for some in regions.free.values() for i in some)
@@ -59,10 +59,10 @@ def test_an_opaque_node_becomes_an_input_and_its_operand_a_place() -> None:
 
 def test_a_rewritten_graph_is_cut_at_the_same_places() -> None:
     n = secret(relu(relu(X)), "s")
-    original = g.Graph((X,), (relu(relu(n)),))
+    original = ir_graph.Graph((X,), (relu(relu(n)),))
     regions = cut(original, ["y"])
     new = same_secret(n, relu(X))
-    parted, values = cut_like(regions, g.Graph((X,), (relu(new),)))
+    parted, values = cut_like(regions, ir_graph.Graph((X,), (relu(new),)))
     (free,) = (i for some in regions.free.values() for i in some)
     assert parted.outputs == (relu(free), relu(X))
     assert values == (relu(new), relu(X))
@@ -70,27 +70,27 @@ def test_a_rewritten_graph_is_cut_at_the_same_places() -> None:
 
 def test_an_opaque_node_that_nothing_reads_any_more_has_no_place() -> None:
     n = secret(relu(X), "s")
-    regions = cut(g.Graph((X,), (g.node(OPS["Sub"], [n, n]),)), ["y"])
-    parted, values = cut_like(regions, g.Graph((X,), (X,)))
+    regions = cut(ir_graph.Graph((X,), (ir_graph.node(OPS["Sub"], [n, n]),)), ["y"])
+    parted, values = cut_like(regions, ir_graph.Graph((X,), (X,)))
     assert values == (X, None)
     assert parted.outputs[1] is regions.graph.outputs[1]
 
 
 def test_an_opaque_node_may_not_be_doubled_or_new() -> None:
     n = secret(relu(X), "s")
-    regions = cut(g.Graph((X,), (n, relu(n))), ["y", "z"])
+    regions = cut(ir_graph.Graph((X,), (n, relu(n))), ["y", "z"])
     with pytest.raises(Unmatched, match="twice"):
-        cut_like(regions, g.Graph((X,), (n, relu(same_secret(n, X)))))
+        cut_like(regions, ir_graph.Graph((X,), (n, relu(same_secret(n, X)))))
     with pytest.raises(Unmatched, match="new"):
-        cut_like(regions, g.Graph((X,), (secret(X, "t"), X)))
+        cut_like(regions, ir_graph.Graph((X,), (secret(X, "t"), X)))
     with pytest.raises(Unmatched, match="outputs"):
-        cut_like(regions, g.Graph((X,), (n,)))
+        cut_like(regions, ir_graph.Graph((X,), (n,)))
 
 
 def test_names_of_results_do_not_collide_with_inputs() -> None:
-    x = g.Input("result 0 of s", MATRIX)
+    x = ir_graph.Input("result 0 of s", MATRIX)
     n = secret(x, "s")
-    regions = cut(g.Graph((x,), (n,)), ["y"])
+    regions = cut(ir_graph.Graph((x,), (n,)), ["y"])
     names = [i.name for i in regions.graph.inputs]
     assert len(set(names)) == 2
 
@@ -98,8 +98,8 @@ def test_names_of_results_do_not_collide_with_inputs() -> None:
 def test_results_are_drawn_where_no_runtime_gives_them() -> None:
     known = TensorType(I64, (Size("found"), 2))
     n = secret(X, "s", known, TensorType(F32, None), TensorType(None, None))
-    gathered = g.node(OPS["Gather"], [X, g.item(n, 0)], axis=0)
-    regions = cut(g.Graph((X,), (gathered, g.item(n, 1))), ["y", "z"])
+    gathered = ir_graph.node(OPS["Gather"], [X, ir_graph.result(n, 0)], axis=0)
+    regions = cut(ir_graph.Graph((X,), (gathered, ir_graph.result(n, 1))), ["y", "z"])
     found = drawn(regions, feed(x=ONES), ["found"], 0)
     assert list(found) == ["result 0 of s"]
     assert found["result 0 of s"].shape == (3, 2)
@@ -110,7 +110,7 @@ def test_results_are_drawn_where_no_runtime_gives_them() -> None:
     assert exact[1] is None  # its rank is not known
 
 
-def compared(original: g.Graph, candidate: g.Graph, found: object = None) -> list[Result | str]:
+def compared(original: ir_graph.Graph, candidate: ir_graph.Graph, found: object = None) -> list[Result | str]:
     regions = cut(original, [f"y{n}" for n in range(len(original.outputs))])
     parted, _ = cut_like(regions, candidate)
     ref = reference(regions, feed(x=ONES), drawn(regions, feed(x=ONES), [], 0), None)
@@ -119,47 +119,47 @@ def compared(original: g.Graph, candidate: g.Graph, found: object = None) -> lis
 
 def test_a_right_rewrite_passes_and_a_wrong_one_fails() -> None:
     n = secret(relu(relu(X)), "s")
-    original = g.Graph((X,), (relu(relu(n)),))
-    right = g.Graph((X,), (relu(same_secret(n, relu(X))),))
+    original = ir_graph.Graph((X,), (relu(relu(n)),))
+    right = ir_graph.Graph((X,), (relu(same_secret(n, relu(X))),))
     results = compared(original, right)
     assert [(r.place, r.compared.failure) for r in results if isinstance(r, Result)] == [
         *(("y0", ""), ("input 0 of s", ""))
     ]
-    wrong = g.Graph((X,), (relu(relu(same_secret(n, X))),))
+    wrong = ir_graph.Graph((X,), (relu(relu(same_secret(n, X))),))
     bad = [r for r in compared(original, wrong) if isinstance(r, Result) and r.compared.failure]
     assert [r.place for r in bad] == ["input 0 of s"]  # before the opaque node, not behind it
 
 
 def test_what_is_the_same_value_is_not_compared() -> None:
-    graph = g.Graph((X,), (relu(X), X))
-    other = g.Graph((X,), (relu(relu(X)), X))
+    graph = ir_graph.Graph((X,), (relu(X), X))
+    other = ir_graph.Graph((X,), (relu(relu(X)), X))
     assert [r.place for r in compared(other, graph) if isinstance(r, Result)] == ["y0"]
 
 
 def test_what_cannot_be_evaluated_is_said() -> None:
     unknown = secret(X, "s", TensorType(F32, None))
-    (line, *_) = compared(g.Graph((X,), (unknown,)), g.Graph((X,), (relu(X),)))
+    (line, *_) = compared(ir_graph.Graph((X,), (unknown,)), ir_graph.Graph((X,), (relu(X),)))
     assert line == "y0: it depends on a node whose results are not known"
 
 
 def test_an_original_without_a_value_is_unrunnable() -> None:
-    i = g.Input("x", TensorType(I64, (1,)))
-    table = g.constant(np.ones(3, np.float32))
-    regions = cut(g.Graph((i,), (g.node(OPS["Gather"], [table, i], axis=0),)), ["y"])
+    i = ir_graph.Input("x", TensorType(I64, (1,)))
+    table = ir_graph.constant(np.ones(3, np.float32))
+    regions = cut(ir_graph.Graph((i,), (ir_graph.node(OPS["Gather"], [table, i], axis=0),)), ["y"])
     bad = Feeds("given", {"x": np.array([7])}, {})
     with pytest.raises(Unrunnable):
         reference(regions, bad, {}, None)
 
 
-def largest(x: g.Value) -> g.Value:
-    return g.node(OPS["ArgMax"], [x], axis=1, keepdims=0, select_last_index=0)
+def largest(x: ir_graph.Value) -> ir_graph.Value:
+    return ir_graph.node(OPS["ArgMax"], [x], axis=1, keepdims=0, select_last_index=0)
 
 
 def ties(elements: int, wrong: int) -> bool:
     """Is a runtime forgiven that says another index in `wrong` of `elements` rows?"""
-    x = g.Input("x", TensorType(F32, (elements, 2)))
-    regions = cut(g.Graph((x,), (largest(relu(relu(x))),)), ["y"])
-    candidate, _ = cut_like(regions, g.Graph((x,), (largest(relu(x)),)))
+    x = ir_graph.Input("x", TensorType(F32, (elements, 2)))
+    regions = cut(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
+    candidate, _ = cut_like(regions, ir_graph.Graph((x,), (largest(relu(x)),)))
     arrays = np.random.default_rng(0).standard_normal((elements, 2)).astype(np.float32)
     ref = reference(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
     (own,) = ref.own
@@ -178,9 +178,9 @@ def test_integers_that_rounding_decides_may_differ_in_one_element_of_a_thousand(
 
 
 def test_a_wrong_integer_is_no_tie() -> None:
-    x = g.Input("x", TensorType(F32, (2000, 2)))
-    regions = cut(g.Graph((x,), (largest(relu(relu(x))),)), ["y"])
-    wrong, _ = cut_like(regions, g.Graph((x,), (largest(x),)))  # another index where both are < 0
+    x = ir_graph.Input("x", TensorType(F32, (2000, 2)))
+    regions = cut(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
+    wrong, _ = cut_like(regions, ir_graph.Graph((x,), (largest(x),)))  # another index where both are < 0
     arrays = np.full((2000, 2), 1.0, np.float32)
     arrays[0] = (-2, -1)
     ref = reference(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
@@ -191,8 +191,8 @@ def test_a_wrong_integer_is_no_tie() -> None:
 
 
 def test_a_float_is_never_a_tie() -> None:
-    regions = cut(g.Graph((X,), (relu(relu(X)),)), ["y"])
-    candidate, _ = cut_like(regions, g.Graph((X,), (relu(X),)))
+    regions = cut(ir_graph.Graph((X,), (relu(relu(X)),)), ["y"])
+    candidate, _ = cut_like(regions, ir_graph.Graph((X,), (relu(X),)))
     ref = reference(regions, feed(x=ONES), {}, None)
     wrong = (np.full((2, 3), 9, np.float32),)
     failed = [r for r in compare_on(ref, regions, candidate, wrong) if isinstance(r, Result)]
@@ -200,7 +200,7 @@ def test_a_float_is_never_a_tie() -> None:
 
 
 def test_the_reference_takes_the_runtimes_values_for_the_originals_own() -> None:
-    regions = cut(g.Graph((X,), (relu(X),)), ["y"])
+    regions = cut(ir_graph.Graph((X,), (relu(X),)), ["y"])
     own = np.full((2, 3), 5, np.float32)
     ref = reference(regions, feed(x=ONES), {}, (own,))
     assert isinstance(ref, Reference)

@@ -10,12 +10,12 @@ import pytest
 
 from superopt.check.certificate.replay import play
 from superopt.check.identical import Refused
-from superopt.ir import graph as g
-from superopt.ir.numbered import numbered
+from superopt.ir import graph as ir_graph
+from superopt.ir.numbered import number_values
 from superopt.pipeline.trace import rounds
 from superopt.report.certificate import Application
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.instances import instances
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule
@@ -26,17 +26,17 @@ from tests.rules.places import graph, lines, rule
 FILES = sorted({r.source.rpartition(":")[0] for r in load_library()})
 
 
-def step_of(r: Rule, given: g.Graph, number: int = 0) -> Step | None:
+def step_of(r: Rule, given: ir_graph.Graph, number: int = 0) -> Step | None:
     """The step that one match of a rule makes."""
-    ctx = context(given)
+    ctx = graph_context(given)
     for m in islice(matches(r, ctx), number, None):
         change = rewrite(m, ctx)
         if not isinstance(change, Refusal):
-            return Step(r.name, None, change, 0.0, given, g.replace(given, change))
+            return Step(r.name, None, change, 0.0, given, ir_graph.replace(given, change))
     return None
 
 
-def told(r: Rule, given: g.Graph, number: int = 0) -> Application:
+def told(r: Rule, given: ir_graph.Graph, number: int = 0) -> Application:
     """One match of a rule as a certificate says it."""
     step = step_of(r, given, number)
     assert step is not None
@@ -44,9 +44,9 @@ def told(r: Rule, given: g.Graph, number: int = 0) -> Application:
     return found
 
 
-def after(given: g.Graph, r: Rule, *some: Application) -> str:
+def after(given: ir_graph.Graph, r: Rule, *some: Application) -> str:
     """The lines of the graph after a round."""
-    state = numbered(given)
+    state = number_values(given)
     play(state, some, {r.name: r})
     return lines(state.graph)
 
@@ -57,13 +57,13 @@ def test_every_rule_is_replayed(file: str, every: int) -> None:
     book = {r.name: r for r in load_library()}
     untried: list[str] = []
     for r in [r for r in book.values() if r.source.rpartition(":")[0] == file][::every]:
-        soon = instances(r, 0, constants=True, rounds=1, patience=60)
+        soon = instances(r, 0, constants=True, rounds=1, max_tries=60)
         for one in islice(chain(soon, instances(r, 0, constants=True)), 6):
-            step = step_of(r, g.Graph(one.inputs, one.lhs))
+            step = step_of(r, ir_graph.Graph(one.inputs, one.lhs))
             if step is None:
                 continue
             state, made = rounds(step.before, [step], book)
-            again = numbered(step.before)
+            again = number_values(step.before)
             play(again, made[0], book)
             assert again.graph == state.graph == step.after, r.name
             break
@@ -93,7 +93,7 @@ def test_what_the_matcher_finds_is_replayed(text: str, body: tuple[str, ...]) ->
     r = rule(text)
     last = body[-1].partition(" ")[0]
     given = graph(*body, last)
-    found = [step_of(r, given, k) for k in range(sum(1 for _ in matches(r, context(given))))]
+    found = [step_of(r, given, k) for k in range(sum(1 for _ in matches(r, graph_context(given))))]
     assert found
     for step in found:
         assert step is not None
@@ -171,13 +171,13 @@ def test_applications_that_need_each_other_are_refused() -> None:
         "x: f32[2]", "y: f32[2]", "%0 = Relu(x)", "%1 = Relu(y)", "%2 = Neg(%1)", "%3 = Neg(%0)",
         "%4 = Relu(%2)", "%5 = Relu(%3)", "%4, %5",
     )  # fmt: skip
-    state = numbered(crossed)
-    relus = [n for n in g.nodes(crossed) if n.op.name == "Relu"]
-    inner = [n for n in relus if isinstance(n.inputs[0], g.Input)]
+    state = number_values(crossed)
+    relus = [n for n in ir_graph.nodes(crossed) if n.op.name == "Relu"]
+    inner = [n for n in relus if isinstance(n.inputs[0], ir_graph.Input)]
     outer = [n for n in relus if n not in inner]
     made = []
     for one in inner:  # with what is computed of the other
-        (far,) = [n for n in outer if not g.depends([n], [one])]
+        (far,) = [n for n in outer if not ir_graph.depends_on([n], [one])]
         bound = [
             (name, f"{state.name(n.inputs[0])}: f32[2]")  # type: ignore[arg-type]
             for name, n in (("x", one), ("y", far))
@@ -185,9 +185,9 @@ def test_applications_that_need_each_other_are_refused() -> None:
         at = (state.name(one), state.name(far))
         made.append(Application("pair", at, (*bound, ("n", "2")), (), ()))
     for alone in made:
-        play(numbered(crossed), [alone], {"pair": PAIR})
+        play(number_values(crossed), [alone], {"pair": PAIR})
     with pytest.raises(Refused, match="need each other's results"):
-        play(numbered(crossed), made, {"pair": PAIR})
+        play(number_values(crossed), made, {"pair": PAIR})
 
 
 def test_two_applications_at_one_place_are_refused() -> None:

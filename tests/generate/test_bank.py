@@ -13,11 +13,11 @@ from superopt.generate.family import Family, Use, parts, use
 from superopt.generate.find import Found, find, general, sayable
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, in_order, size
 from superopt.generate.relate import Relations
-from superopt.ir import graph as g
-from superopt.ir.batch import batched
+from superopt.ir import graph
+from superopt.ir.batch import evaluate_batch
 from superopt.ir.evaluate import evaluate, evaluate_node
 from superopt.ir.op import InferError, canonical_attrs
-from superopt.te import residues as rs
+from superopt.te import residues
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
@@ -64,12 +64,12 @@ def test_a_batch_is_what_one_by_one_gives(family: str, u: Use) -> None:
     tried = 0
     for shapes in shapes_for(FAMILIES[family](), u):
         operands = [
-            np.stack([rng.integers(0, m, (3, 2, *s), np.int64) for m in rs.MODULI]) for s in shapes
+            np.stack([rng.integers(0, m, (3, 2, *s), np.int64) for m in residues.MODULI]) for s in shapes
         ]
         types = [TensorType(F32, s) for s in shapes]
         try:
             attrs = canonical_attrs(u.op, tuple(types), dict(u.attrs))
-            together = batched(u.op, types, attrs, operands, SEED)[u.result]
+            together = evaluate_batch(u.op, types, attrs, operands, SEED)[u.result]
         except InferError:
             continue
         for candidate, sample in product(range(3), range(2)):
@@ -122,7 +122,7 @@ def _applied(family: Family, u: Use, operands: list[np.ndarray]) -> np.ndarray |
     types = tuple(TensorType(F32, s) for s in shapes)
     try:
         attrs = canonical_attrs(u.op, types, dict(u.attrs))
-        found = batched(u.op, types, attrs, [v[:, None] for v in operands], SEED)[u.result][:, 0]
+        found = evaluate_batch(u.op, types, attrs, [v[:, None] for v in operands], SEED)[u.result][:, 0]
     except InferError:
         return None
     return found if found[0, 0].size <= family.largest else None
@@ -186,14 +186,14 @@ def test_equations_hold_over_floats(found: Found) -> None:
     assert found.equations
     for e in found.equations:
         inputs = tuple(
-            g.Input(f"v{k}", TensorType(F32, family.inputs[n])) for k, n in enumerate(e.inputs)
+            graph.Input(f"v{k}", TensorType(F32, family.inputs[n])) for k, n in enumerate(e.inputs)
         )
         sides = [value(p, family, inputs) for p in (e.left, e.right)]
         feeds = {
             i.name: rng.standard_normal(family.inputs[n], np.float32)
             for i, n in zip(inputs, e.inputs, strict=True)
         }
-        left, right = evaluate(g.Graph(inputs, tuple(sides)), feeds)
+        left, right = evaluate(graph.Graph(inputs, tuple(sides)), feeds)
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4, err_msg=str(e))
 
 

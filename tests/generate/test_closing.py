@@ -21,7 +21,7 @@ from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation, Hole, Made, embedded, size
 from superopt.generate.run import Wanted, generate
 from superopt.generate.sound import Held
-from superopt.rules.index import Index
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule, parse_rules
 
 SCALED = Family(
@@ -36,7 +36,7 @@ SCALED = Family(
 def test_a_law_of_scalars_is_none_of_matrices() -> None:
     """(x s) y = x (y s) for a scalar s; for a matrix it is false, and no rule says it."""
     made = generate(Wanted(((SCALED, 2),)), Journal())
-    index = Index(made.rules["scaled"])
+    index = RuleIndex(made.rules["scaled"])
     x, y, z = Hole(0), Hole(1), Hole(2)
     left, right = Made(0, (Made(1, (x, y)), z)), Made(0, (x, Made(1, (z, y))))
     scalar, matrix = (Equation(left, right, ("x", i, "y")) for i in "sy")
@@ -51,12 +51,12 @@ def test_all_laws_follow_and_none_is_said_twice() -> None:
     pairs = equal_pairs(find(SCALED, 3, seed=0))
     assert len(pairs) > 100 > 20 > len(rules)
     assert account.laws >= account.followed + 3
-    index = Index(rules)
+    index = RuleIndex(rules)
     for e in pairs:
         assert derived(stated(e, SCALED), SCALED, index, BOUNDS) is not None, e
     for rule in rules:  # without it and the way back, something does not follow
         law = {rule.lhs, rule.rhs}
-        others = Index([r for r in rules if {r.lhs, r.rhs} != law])
+        others = RuleIndex([r for r in rules if {r.lhs, r.rhs} != law])
         assert any(derived(stated(e, SCALED), SCALED, others, BOUNDS) is None for e in pairs), rule
 
 

@@ -10,7 +10,7 @@ from superopt.generate.family import Family
 from superopt.generate.image_families import borders, strided
 from superopt.generate.partial import Partial
 from superopt.generate.pattern import Equation, Hole, Made, uses
-from superopt.partial.restrict import shape_of
+from superopt.partial.restrict import static_shape
 
 AT = dict(zip(dims.CHANNELS + dims.IMAGES, (2, 3, 5, 7, 11, 13, 17, 19, 4, 6), strict=True))
 
@@ -37,7 +37,7 @@ def test_both_sides_take_them(some: tuple[Family, list[Partial]]) -> None:
         general += len({d for two in found for d in two if isinstance(d, str)}) > 2
         inputs = dims.given(p.sides, family, found, AT)
         left, right = (dims.value(s, family, inputs) for s in (p.sides.left, p.sides.right))
-        assert shape_of(left) == shape_of(right)
+        assert static_shape(left) == static_shape(right)
     assert general > 2
 
 

@@ -11,7 +11,7 @@ from superopt.generate.find import Found, find
 from superopt.generate.library import partial_text
 from superopt.generate.partial import LEAST, Partial, boxes_of, instances, partial
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, show, size
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
@@ -48,7 +48,7 @@ def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
     assert len(pairs) > 50
     for p in pairs:
         inputs = tuple(
-            g.Input(f"v{k}", TensorType(F32, family.inputs[n]))
+            graph.Input(f"v{k}", TensorType(F32, family.inputs[n]))
             for k, n in enumerate(p.sides.inputs)
         )
         sides = [value(s, family, inputs) for s in (p.sides.left, p.sides.right)]
@@ -56,7 +56,7 @@ def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
             i.name: rng.uniform(0.5, 2, family.inputs[n]).astype(np.float32)
             for i, n in zip(inputs, p.sides.inputs, strict=True)
         }
-        left, right = evaluate(g.Graph(inputs, tuple(sides)), feeds)
+        left, right = evaluate(graph.Graph(inputs, tuple(sides)), feeds)
         inside = np.zeros(p.shape, bool)
         for box in p.boxes:
             inside[tuple(slice(a, b) for a, b in box)] = True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from superopt.generate.prune import FORWARD, Task, follows, minimal
-from superopt.rules.index import Index
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule, parse_rules
 
 
@@ -30,7 +30,7 @@ def test_what_follows_goes() -> None:
 
 def test_what_would_be_too_far_away_comes_back() -> None:
     """Relu to Sqrt is 5 steps by Relu to Tanh, which is 4 steps by others: 8 are too many."""
-    assert FORWARD.steps == 6
+    assert FORWARD.max_steps == 6
     rules = [
         *ways("Relu Erf Abs Neg Tanh"),
         *ways("Tanh Sigmoid Log Floor Sqrt"),
@@ -41,9 +41,9 @@ def test_what_would_be_too_far_away_comes_back() -> None:
     assert [f.rule.name for f in gone] == ["Relu-Tanh"]
     assert "Relu-Sqrt" in {r.name for r in left}
     for f in gone:
-        assert follows(f.rule, Index(left), 0) is not None
+        assert follows(f.rule, RuleIndex(left), 0) is not None
     for rule in left:
-        assert follows(rule, Index(left), 0) is None
+        assert follows(rule, RuleIndex(left), 0) is None
 
 
 def test_what_did_not_follow_from_more_is_not_asked_again() -> None:

@@ -103,8 +103,8 @@ def test_what_is_not_proved_has_its_own_file(
 ) -> None:
     """With a prover that has no time to prove anything: `optimize` uses none of the rules."""
     for limits in ("generate.sound.LIMITS", "generate.choice.LIMITS", "pipeline.admit.WORK"):
-        monkeypatch.setattr(f"superopt.{limits}", Limits(seconds=60, work=1, beyond=1))
-    monkeypatch.setattr("superopt.verifier.bounded.BRIEF", 0.0)
+        monkeypatch.setattr(f"superopt.{limits}", Limits(seconds=60, work=1, work_beyond=1))
+    monkeypatch.setattr("superopt.verifier.bounded.BRIEF_SECONDS", 0.0)
     asked = {"ops": "Relu,Neg", "shapes": "x=2x3"}
     made = generate_rules(tmp_path, max_ops=2, **asked)  # type: ignore[arg-type]
     (account,) = made.families

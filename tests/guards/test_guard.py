@@ -17,11 +17,11 @@ from superopt import guard, ort
 from superopt.check.inputs import Limits, values
 from superopt.errors import ModelError, OutOfMemory, OutOfTime, UsageError
 from superopt.ir.evaluate import evaluate
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.ir.graph import content_key
 from superopt.onnx_io import wire
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 from superopt.te.expr import TensorType
@@ -152,12 +152,12 @@ EXPANDING = [
 @pytest.mark.parametrize("kind", EXPANDING)
 def test_small_files_do_not_expand_in_evaluation_and_folding(kind: str) -> None:
     """Neither a huge result nor a huge intermediate one is allocated."""
-    source = read(KINDS[kind]().SerializeToString())
+    source = read_model(KINDS[kind]().SerializeToString())
     tracemalloc.start()
     try:
         with guard.limited(None, guard.resident_bytes() + ROOM_BYTES):
             graph = import_model(source).graph
-            folded = fold(graph).graph
+            folded = fold_constants(graph).graph
             for g in (graph, folded):
                 with pytest.raises(guard.OverMemory, match="max-memory"):
                     evaluate(g, X, Reals(F64))
@@ -168,9 +168,9 @@ def test_small_files_do_not_expand_in_evaluation_and_folding(kind: str) -> None:
 
 
 def test_too_many_nodes_are_counted_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "strip", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(wire, "strip_tensors", lambda *_: pytest.fail("it was read"))
     with pytest.raises(ModelError, match="more than 1000000 nodes"):
-        read(empty_nodes(1_000_001).SerializeToString())
+        read_model(empty_nodes(1_000_001).SerializeToString())
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -181,13 +181,13 @@ def test_nodes_are_counted(count: int) -> None:
 
 
 def test_reading_ends_at_the_end() -> None:
-    source = read(chain(50).SerializeToString())
+    source = read_model(chain(50).SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(-1)
         with pytest.raises(OutOfTime, match=r"reading (the|a) model was given up"):
             import_model(source)
         with pytest.raises(OutOfTime):
-            read(chain(50).SerializeToString())
+            read_model(chain(50).SerializeToString())
 
 
 def sparse_external(folder: Path, size: int) -> Path:
@@ -210,7 +210,7 @@ def sparse_external(folder: Path, size: int) -> Path:
 @pytest.mark.parametrize("size", [4096, 200_000_000])
 def test_digests_of_large_files_end_at_the_end(size: int, tmp_path: Path) -> None:
     """Of small ones they are made all the same: a report is for what was found by then."""
-    source = read(sparse_external(tmp_path, size))
+    source = read_model(sparse_external(tmp_path, size))
     array = np.zeros(size, np.uint8)
     with guard.limited(60) as limits:
         limits.end_within(-1)

@@ -14,8 +14,8 @@ from onnx import helper
 from superopt import guard
 from superopt.errors import OutOfTime
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.protos import bodies
-from superopt.onnx_io.source import read
+from superopt.onnx_io.protos import all_bodies
+from superopt.onnx_io.source import read_model
 from superopt.te import domain
 from tests.guards.hostile import BOOL, FLOAT, model, number, value
 
@@ -95,17 +95,17 @@ def many_branches() -> onnx.ModelProto:
 @pytest.mark.parametrize("build", [many_initializers, many_outputs, many_branches])
 def test_reading_a_long_list_ends_at_the_end(build: object) -> None:
     assert callable(build)
-    source = read(build().SerializeToString())
+    source = read_model(build().SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(-1)
         with pytest.raises(OutOfTime, match=r"reading .* was given up"):
             import_model(source)
         with pytest.raises(OutOfTime, match=r"reading .* was given up"):
-            list(bodies(source.skeleton.message))
+            list(all_bodies(source.skeleton.shared_proto))
 
 
 def test_what_takes_longer_than_is_left_is_not_begun() -> None:
-    source = read(many_initializers().SerializeToString())
+    source = read_model(many_initializers().SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(0.1)
         with pytest.raises(OutOfTime, match=r"converting 20001 nodes.* takes 0.24 s at least"):
@@ -120,4 +120,4 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
         guard.limited(None, guard.resident_bytes() + 200_000_000),
         pytest.raises(guard.OverMemory, match="reading the model needs 400 MB"),
     ):
-        read(data)
+        read_model(data)

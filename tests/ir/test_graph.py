@@ -17,12 +17,12 @@ from superopt.ir.graph import (
     Value,
     constant,
     constants,
-    depends,
+    depends_on,
     intern_node,
-    item,
+    result,
     node,
     nodes,
-    opaque,
+    opaque_node,
     operands,
     producer,
     replace,
@@ -89,11 +89,11 @@ def test_a_constant_needs_content_or_a_way_to_load_it() -> None:
 
 def test_opaque_nodes_are_their_own() -> None:
     x = Input("x", T)
-    a = opaque(RANDOM, [x], Payload("one"), [T])
-    b = opaque(RANDOM, [x], Payload("one"), [T])
+    a = opaque_node(RANDOM, [x], Payload("one"), [T])
+    b = opaque_node(RANDOM, [x], Payload("one"), [T])
     assert a is not b
     with pytest.raises(InferError, match="Relu has a tensor expression"):
-        opaque(OPS["Relu"], [x], Payload("one"), [T])
+        opaque_node(OPS["Relu"], [x], Payload("one"), [T])
     with pytest.raises(InferError, match="RandomNormalLike"):
         node(RANDOM, [x])
 
@@ -115,10 +115,10 @@ def test_results_and_items() -> None:
     x = Input("x", T)
     one = node(OPS["Split"], [x], axis=1, split=(4,))
     assert results(one) == (one,)
-    assert item(one, 0) is one
+    assert result(one, 0) is one
     two = node(OPS["Split"], [x], axis=1, split=(1, 3))
     first, second = results(two)
-    assert second is item(two, 1)
+    assert second is result(two, 1)
     assert second.type == TensorType(F32, (2, 3))
     assert producer(second) is two
     assert operands(second) == (x,)
@@ -171,8 +171,8 @@ def test_depends_is_reachability(g: Graph, data: st.DataObject) -> None:
         v = stack.pop()
         below.add(v)
         stack += operands(v)
-    assert depends([a], [b]) == (b in below)
-    assert not depends([a], [])
+    assert depends_on([a], [b]) == (b in below)
+    assert not depends_on([a], [])
 
 
 # --- replacement ----------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_chain_of_20_000_nodes_needs_no_recursion() -> None:
     g = Graph((x,), (end,))
     order = nodes(g)
     assert len(order) == 20_000
-    assert depends([end], [x])
+    assert depends_on([end], [x])
     first: Node = order[0]
     shorter = replace(g, {first: x})
     assert len(nodes(shorter)) == 19_999

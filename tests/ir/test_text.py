@@ -17,15 +17,15 @@ from superopt.ir.graph import (
     Node,
     constant,
     constants,
-    item,
+    result,
     node,
     nodes,
-    opaque,
+    opaque_node,
     results,
 )
 from superopt.ir.op import Op, Payload
 from superopt.ir.syntax import expression, parse_attr, parse_type, show_attr, show_type
-from superopt.ir.text import label, parse_graph, show_graph, told_attrs
+from superopt.ir.text import constant_label, parse_graph, show_graph, explicit_attrs
 from superopt.ops import OPS
 from superopt.te.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
 from superopt.te.expr import TensorType
@@ -56,10 +56,10 @@ def conv_graph() -> tuple[Graph, Constant]:
     w = constant(np.arange(108, dtype=np.float32).reshape(4, 3, 3, 3))
     conv = node(OPS["Conv"], [x, w], strides=(2, 2), pads=(1, 1, 1, 1))
     split = node(OPS["Split"], [conv], axis=-3, split=(3, 1))
-    relu = node(OPS["Relu"], [item(split, 1)])
+    relu = node(OPS["Relu"], [result(split, 1)])
     flat = node(OPS["Reshape"], [relu], shape=(-1, 2))
     out = node(OPS["Mul"], [flat, constant(np.array([0.5, -1.0], np.float32))])
-    return Graph((x, y), (item(split, 0), out, y)), w
+    return Graph((x, y), (result(split, 0), out, y)), w
 
 
 def same_inputs(g: Graph) -> dict[str, Input]:
@@ -67,12 +67,12 @@ def same_inputs(g: Graph) -> dict[str, Input]:
 
 
 def labels(g: Graph) -> dict[str, Constant]:
-    return {label(c): c for c in constants(g)}
+    return {constant_label(c): c for c in constants(g)}
 
 
 def test_the_text_of_a_graph() -> None:
     g, w = conv_graph()
-    expected = TEXT.replace("blake2:LABEL", label(w))
+    expected = TEXT.replace("blake2:LABEL", constant_label(w))
     assert show_graph(g, {w: "w"}) == expected
     again = parse_graph(expected, OPS, constants=labels(g), inputs=same_inputs(g))
     assert again == g
@@ -110,11 +110,11 @@ def test_every_operator_s_attributes_print_and_parse(name: str, text: str) -> No
 
 def test_attributes_that_would_be_filled_in_are_left_out() -> None:
     x = Input("x", TensorType(F32, (2, 3, 4)))
-    assert told_attrs(node(OPS["Transpose"], [x], perm=(2, 1, 0))) == ()
-    assert told_attrs(node(OPS["Transpose"], [x], perm=(1, 2, 0))) == (("perm", (1, 2, 0)),)
-    assert told_attrs(node(OPS["Concat"], [x, x], axis=0)) == (("axis", 0),)  # no default
-    assert told_attrs(node(OPS["ReduceSum"], [x], axes=(0, 1, 2))) == ()
-    assert told_attrs(node(OPS["ReduceSum"], [x], axes=(1,))) == (("axes", (1,)),)
+    assert explicit_attrs(node(OPS["Transpose"], [x], perm=(2, 1, 0))) == ()
+    assert explicit_attrs(node(OPS["Transpose"], [x], perm=(1, 2, 0))) == (("perm", (1, 2, 0)),)
+    assert explicit_attrs(node(OPS["Concat"], [x, x], axis=0)) == (("axis", 0),)  # no default
+    assert explicit_attrs(node(OPS["ReduceSum"], [x], axes=(0, 1, 2))) == ()
+    assert explicit_attrs(node(OPS["ReduceSum"], [x], axes=(1,))) == (("axes", (1,)),)
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_nan_with_a_payload_is_not_shown_as_nan() -> None:
     odd = constant(np.array([0x7FC00001], np.uint32).view(np.float32))
     text = show_graph(Graph((), (odd,)))
     assert "blake2:" in text
-    assert parse_graph(text, OPS, constants={label(odd): odd}).outputs[0] is odd
+    assert parse_graph(text, OPS, constants={constant_label(odd): odd}).outputs[0] is odd
 
 
 def test_large_constants_must_be_passed_in() -> None:
@@ -173,9 +173,9 @@ def test_a_very_large_constant_is_not_read_for_its_label() -> None:
 
     type = TensorType(F32, (1 << 20,))
     c = constant(type=type, key=("model.bin", 8, 1 << 22), load=never, nbytes=1 << 22)
-    assert label(c) == "key:('model.bin', 8, 4194304)"
+    assert constant_label(c) == "key:('model.bin', 8, 4194304)"
     text = show_graph(Graph((), (c,)))
-    assert parse_graph(text, OPS, constants={label(c): c}).outputs[0] is c
+    assert parse_graph(text, OPS, constants={constant_label(c): c}).outputs[0] is c
 
 
 # --- attributes and types -------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_types_print_and_parse(dtype: object, shape: object) -> None:
 
 def test_an_opaque_node_prints_and_is_refused_when_read() -> None:
     x = Input("x", TensorType(F32, (4,)))
-    n = opaque(
+    n = opaque_node(
         Op("NonZero", None), [x, None, x], Payload(None, "node 7"), [TensorType(I64, (1, 4))]
     )
     text = show_graph(Graph((x,), (n,)))

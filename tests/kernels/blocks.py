@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import parsed
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.schedule import parse_schedule
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import F16, F32, DType
 from superopt.te.expr import Tensor, apply, compute, reduce_max, reduce_sum
 
 
 def made_by(inputs: list[Tensor], out: Tensor, how: Mapping[Tensor, str]) -> Kernel:
-    return lowered("k", inputs, [out], {t: parsed(s) for t, s in how.items()})
+    return lower_kernel("k", inputs, [out], {t: parse_schedule(s) for t, s in how.items()})
 
 
 def add(n: int, kind: DType, block: int) -> Kernel:

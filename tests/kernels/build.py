@@ -7,27 +7,27 @@ import onnx
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
-from superopt.kernels.engine import psabi_level
-from superopt.kernels.lower import lowered
+from superopt.kernels.engine import psabi_machine
+from superopt.kernels.lower import lower_kernel
 from superopt.kernels.tile import Kernel
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.allowed import ALL
 from superopt.pipeline.compile import compiler
 from superopt.plan.build import Program
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import Tensor, TensorType, placeholder
-from superopt.te.walk import loads, stages
+from superopt.te.walk import loads, computed_tensors
 
 
 def kernel_of(n: Node) -> Kernel:
     """The kernel of a node, of its operands' and its results' buffers."""
     types = tuple(None if v is None else v.type for v in n.inputs)
     outs = expression(n.op, types, n.attrs)
-    bodies = [t.body for t in stages(outs) if t.body is not None]
+    bodies = [t.body for t in computed_tensors(outs) if t.body is not None]
     read = {x.tensor.name: x.tensor for b in bodies for x in loads(b) if x.tensor.body is None}
     some = [(f"a{k}", t) for k, t in enumerate(types) if t is not None]
     params = [read.get(name) or placeholder(name, t) for name, t in some]
-    return lowered("k", params, outs)
+    return lower_kernel("k", params, outs)
 
 
 def drawn(t: TensorType | Tensor, rng: np.random.Generator) -> np.ndarray:
@@ -50,4 +50,4 @@ def blank(k: Kernel, results: int) -> list[np.ndarray]:
 
 def planned(m: onnx.ModelProto, level: str) -> Program:
     """The program that such a processor would run."""
-    return compiler(read(m), 1, psabi_level(level), None, ALL).planned({}, {})[1]
+    return compiler(read_model(m), 1, psabi_machine(level), None, ALL).planned({}, {})[1]

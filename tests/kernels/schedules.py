@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.kernels import schedule as sc
-from superopt.kernels.apply import transformed
+from superopt.kernels import schedule
+from superopt.kernels.apply import apply_schedule
 from superopt.kernels.intrinsic import INTRINSICS
 from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule
-from superopt.kernels.transform import Scheduled, unscheduled
+from superopt.kernels.transform import Scheduled, initial_loops
 from superopt.te.expr import Tensor
 
 Draw = tuple[int, int, int]  # which primitive, of which loop, and a number for it
@@ -27,11 +27,11 @@ def grown(
     t: Tensor, numbers: Sequence[Draw], sources: Sequence[str], legal: Callable[[Schedule], bool]
 ) -> Schedule:
     """A schedule of `t`, of those primitives that are legal where they come."""
-    s, done = unscheduled(t), tuple[Primitive, ...]()
+    s, done = initial_loops(t), tuple[Primitive, ...]()
     for draw in numbers:
         try:
             steps = _tensorized(s, draw) or (_primitive(s, done, draw, sources),)
-            after = transformed(s, steps)
+            after = apply_schedule(s, steps)
         except IllegalSchedule:
             continue
         if legal((*done, *steps)):
@@ -50,11 +50,11 @@ def _tensorized(s: Scheduled, draw: Draw) -> Schedule:
     if not summed or len(own) < 2:
         raise IllegalSchedule("no product")
     i, j, k = own[-2], own[-1], summed[which % len(summed)]
-    tiles = (sc.Split(k, 4), sc.Tile(i, j, 4, 4)) if name != "dot4" else (sc.Split(k, 4),)
+    tiles = (schedule.Split(k, 4), schedule.Tile(i, j, 4, 4)) if name != "dot4" else (schedule.Split(k, 4),)
     inner = (f"{i}.i", f"{j}.i", f"{k}.i") if name != "dot4" else (f"{k}.i",)
-    after = [x.axis.name for x in transformed(s, tiles).loops]
+    after = [x.axis.name for x in apply_schedule(s, tiles).loops]
     outer = [a for a in after if a not in inner]
-    return (*tiles, sc.Reorder((*outer, *inner)), sc.Tensorize(inner[0], name))
+    return (*tiles, schedule.Reorder((*outer, *inner)), schedule.Tensorize(inner[0], name))
 
 
 def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str]) -> Primitive:
@@ -65,30 +65,30 @@ def _primitive(s: Scheduled, done: Schedule, draw: Draw, sources: Sequence[str])
     axis, other = names[which % len(names)], names[(which + number) % len(names)]
     match kind:
         case 1 if s.loops[which % len(names)].reduced:
-            return sc.Cover(axis, number)
+            return schedule.Cover(axis, number)
         case 0 | 1:
-            return sc.Split(axis, number)
+            return schedule.Split(axis, number)
         case 2:
-            return sc.Fuse(axis, names[(which + 1) % len(names)])
+            return schedule.Fuse(axis, names[(which + 1) % len(names)])
         case 3:
             turned = np.random.default_rng(which).permutation(len(names))
-            return sc.Reorder(tuple(names[k] for k in turned))
+            return schedule.Reorder(tuple(names[k] for k in turned))
         case 4:
-            return sc.Unroll(axis)
+            return schedule.Unroll(axis)
         case 5:
-            return sc.Vectorize(names[-1])
+            return schedule.Vectorize(names[-1])
         case 6:
-            return sc.Tile(axis, other, number, 1 + which % 5)
+            return schedule.Tile(axis, other, number, 1 + which % 5)
         case 7:
-            return sc.Parallel(axis)
+            return schedule.Parallel(axis)
         case 8:
-            return sc.Bind(axis, ("block", "thread")[number % 2])
+            return schedule.Bind(axis, ("block", "thread")[number % 2])
         case 9:
-            return sc.Vthread(axis)
+            return schedule.Vthread(axis)
         case 10 | 11:
-            return sc.CacheRead(sources[number % len(sources)], axis)
+            return schedule.CacheRead(sources[number % len(sources)], axis)
         case 12:
-            return sc.CacheWrite(axis)
+            return schedule.CacheWrite(axis)
         case _:
-            copied = [p.axis for p in done if isinstance(p, sc.CacheRead)] or [axis]
-            return sc.Pipeline(copied[which % len(copied)], 2 + number % 2)
+            copied = [p.axis for p in done if isinstance(p, schedule.CacheRead)] or [axis]
+            return schedule.Pipeline(copied[which % len(copied)], 2 + number % 2)

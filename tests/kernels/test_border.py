@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from superopt.kernels import border
-from superopt.kernels.cpu import loaded
-from superopt.kernels.cpu_text import chunks
-from superopt.kernels.layout import parsed
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.cpu_text import chunk_count
+from superopt.kernels.layout import parse_layout
 from superopt.te.dtype import F16, F32, DType
 
 CASES = [
@@ -27,19 +27,19 @@ CASES = [
 def test_all_zeros_and_nothing_else(
     shape: tuple[int, ...], borders: tuple[int, ...], dtype: DType
 ) -> None:
-    kernel = replace(border.clear(dtype, shape, borders), name="k")
-    code = loaded(kernel)
+    kernel = replace(border.clear_border_kernel(dtype, shape, borders), name="k")
+    code = load_kernel(kernel)
     given = np.full(shape, np.nan, np.float16 if dtype == F16 else np.float32)
     wanted = np.zeros_like(given)
     inner = tuple(slice(b, n - b) for n, b in zip(shape, borders, strict=True))
     wanted[inner] = np.nan
     code(given.reshape(-1))
     np.testing.assert_array_equal(given, wanted)
-    assert border.written(shape, borders) == int((wanted == 0).sum())
+    assert border.count_border_elements(shape, borders) == int((wanted == 0).sum())
     first = next(d for d, b in enumerate(borders) if b)
-    assert chunks(kernel) == prod(shape[:first])
+    assert chunk_count(kernel) == prod(shape[:first])
 
 
 def test_borders_of_layouts() -> None:
-    assert parsed("i0 i1//16 i2+1 i3+2 i1%16").borders() == (0, 0, 1, 2, 0)
-    assert parsed("i0 i1+1//16 i1+1%16").borders() is None  # within blocks: written once
+    assert parse_layout("i0 i1//16 i2+1 i3+2 i1%16").borders() == (0, 0, 1, 2, 0)
+    assert parse_layout("i0 i1+1//16 i1+1%16").borders() is None  # within blocks: written once

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from superopt.kernels import cache
-from superopt.kernels.cpu import host, linked, object_code
+from superopt.kernels.cpu import host, link_objects, object_code
 
 TEXT = "define i64 @answer() {\n  ret i64 42\n}\n"
 
@@ -14,7 +14,7 @@ TEXT = "define i64 @answer() {\n  ret i64 42\n}\n"
 def answer(code: bytes) -> int:
     import ctypes
 
-    engine = linked([code], host())
+    engine = link_objects([code], host())
     return int(ctypes.CFUNCTYPE(ctypes.c_int64)(engine.get_function_address("answer"))())
 
 
@@ -22,7 +22,7 @@ def test_what_was_compiled_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = tmp_path / "objects"
     code = object_code(TEXT, host(), folder)
     assert folder.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr("superopt.kernels.cpu._module", None)  # nothing is compiled any more
+    monkeypatch.setattr("superopt.kernels.cpu._optimized_module", None)  # nothing is compiled any more
     again = object_code(TEXT, host(), folder)
     assert again == code
     assert answer(again) == 42
@@ -75,5 +75,5 @@ def test_nothing_is_left_of_what_is_interrupted(
 
     monkeypatch.setattr(os, "replace", stopped)
     with pytest.raises(KeyboardInterrupt):
-        cache.put(tmp_path / "x", b"0" * 100)
+        cache.write_atomically(tmp_path / "x", b"0" * 100)
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="objects lie otherwise")
 def test_places_are_those_of_objects() -> None:
-    found = enter.places()
+    found = enter.object_offsets()
     assert found is not None
     items, data = found
     a = np.arange(6.0)[2:]
@@ -32,7 +32,7 @@ def test_places_are_those_of_objects() -> None:
 def test_without_it_the_same_is_computed(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = picture(1, 9)
     with_it = superopt.compile(net(9), threads=threads)(x=x)
-    monkeypatch.setattr(execute, "places", lambda: None)
+    monkeypatch.setattr(execute, "object_offsets", lambda: None)
     exe = superopt.compile(net(9), threads=threads, specialize="eager")
     (step,) = exe.variant({"n": 1})
     assert isinstance(step, Native)

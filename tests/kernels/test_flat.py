@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from superopt.kernels.contraction import SHORT
+from superopt.kernels.contraction import L1_PANEL_TERMS
 from superopt.kernels.engine import host
-from superopt.kernels.layout import parsed
+from superopt.kernels.layout import parse_layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.kernels.space import best, chosen, options
+from superopt.kernels.space import best_option, build_choice, options
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.plan.build import program
-from superopt.plan.execute import code
+from superopt.onnx_io.source import read_model
+from superopt.plan.build import plan_program
+from superopt.plan.execute import load_program
 from tests.kernels.test_strassen import product
 from tests.plan.test_compile import F, model, near, reference
 
@@ -77,24 +77,24 @@ def test_the_same(name: str, registers: int, threads: int, many: int) -> None:
 @pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_in_short_blocks(name: str, threads: int) -> None:
-    ways(name, 16, threads, lambda o: dict(o.knobs).get("deep") in SHORT, 8)
+    ways(name, 16, threads, lambda o: dict(o.knobs).get("deep") in L1_PANEL_TERMS, 8)
 
 
 def ways(name: str, registers: int, threads: int, which: Callable[[Option], bool], n: int) -> None:
     """The net by about n of the options that are asked for."""
     m, machine = net(name), host()
-    graph = import_model(read(m)).graph  # type: ignore[arg-type]
+    graph = import_model(read_model(m)).graph  # type: ignore[arg-type]
     shape = [n for n in graph.inputs[0].type.shape or () if isinstance(n, int)]
     given = [np.random.default_rng(1).standard_normal(shape).astype(np.float32)]
     wanted = reference(m, {"x": given[0]})
-    first = program(graph, {}, machine.width, registers=registers)
+    first = plan_program(graph, {}, machine.width, vector_registers=registers)
     count = 0
     for key, problem in first.problems.items():
         some = [o for o in options(problem) if which(o)]
         for option in some[:: 1 + len(some) // n]:
-            made = program(graph, {}, machine.width, {key: option}, registers=registers)
+            made = plan_program(graph, {}, machine.width, {key: option}, vector_registers=registers)
             got = [np.full_like(a, np.nan) for a in wanted.values()]
-            code(made, machine, threads, None)(given, got)
+            load_program(made, machine, threads, None)(given, got)
             near(dict(zip(wanted, got, strict=True)), wanted)
             count += 1
     assert count
@@ -105,10 +105,10 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
     shapes = [(1, 256, size, size), (256, 256, kernel, kernel)]
     t, [x, w] = product("Conv", *shapes, strides=(stride, stride), pads=pads)
     lies = {
-        x: parsed(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
-        t: parsed("i0 i1//16 i2 i3 i1%16"),
+        x: parse_layout(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
+        t: parse_layout("i0 i1//16 i2 i3 i1%16"),
     }
-    return Problem(t, lies, {w}, 32, registers=16, levels=0, tiles=False)
+    return Problem(t, lies, {w}, 32, registers=16, strassen_levels=0, allow_winograd=False)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
 )
 def test_where_it_pays(kernel: int, size: int, stride: int, border: int, how: str) -> None:
     p = problem(kernel, size, stride, border)
-    assert best(p).algorithm == how
+    assert best_option(p).algorithm == how
     some = [o for o in options(p) if o.algorithm == "flat"]
     assert bool(some) == (how == "flat" or bool(border) or kernel == 1)
     for o in some:
-        assert chosen(p, o).option == o
+        assert build_choice(p, o).option == o
 
 
 @pytest.mark.parametrize("registers", [16, 32])
@@ -137,14 +137,14 @@ def test_a_row_of_factors_that_is_larger_than_a_cache(
     shape: tuple[int, int], k: int, n: int, registers: int
 ) -> None:
     t, [_, w] = product("MatMul", (*shape, k), (k, n))
-    p = Problem(t, {}, {w}, registers * 2, registers=registers, levels=0)
-    assert all(chosen(p, o).option == o for o in options(p))
+    p = Problem(t, {}, {w}, registers * 2, registers=registers, strassen_levels=0)
+    assert all(build_choice(p, o).option == o for o in options(p))
 
 
 def test_a_vector_of_several_registers_stays_one() -> None:
     t, [x, w] = product("Conv", (1, 64, 28, 28), (40, 64, 1, 1))
-    lies = {v: parsed("i0 i2 i3 i1") for v in (x, t)}
-    p = Problem(t, lies, {w}, 64, registers=32, levels=0)
+    lies = {v: parse_layout("i0 i2 i3 i1") for v in (x, t)}
+    p = Problem(t, lies, {w}, 64, registers=32, strassen_levels=0)
     some = [o for o in options(p) if o.algorithm in ("direct", "flat")]
     assert all(o["rows"] * o["vectors"] * 3 < 32 for o in some)
 
@@ -154,7 +154,7 @@ def test_a_vector_of_several_registers_stays_one() -> None:
 )
 def test_long_sums_are_in_short_blocks(channels: int, registers: int, deep: int) -> None:
     t, [x, w] = product("Conv", (1, channels, 16, 16), (64, channels, 1, 1))
-    lies = {x: parsed("i0 i1//16 i2 i3 i1%16"), t: parsed("i0 i1//16 i2 i3 i1%16")}
-    option = best(Problem(t, lies, {w}, 32, registers=registers, levels=0))
+    lies = {x: parse_layout("i0 i1//16 i2 i3 i1%16"), t: parse_layout("i0 i1//16 i2 i3 i1%16")}
+    option = best_option(Problem(t, lies, {w}, 32, registers=registers, strassen_levels=0))
     assert option["deep"] == deep
     assert option["vectors"] == 2 or not deep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_text import triton_text
 from superopt.te.dtype import F32, I32
 from superopt.te.expr import Tensor, compare, compute, const, reduce_sum, select
 from superopt.te.node import Expr
@@ -16,7 +16,7 @@ ONE, SHORT, FLAG = Tensor("one", F32, (N,)), Tensor("short", F32, (5,)), Tensor(
 
 def lines(y: Tensor, given: list[Tensor], size: int = 64) -> list[str]:
     """Of the kernel, up to the loop, and from there on."""
-    text = printed(made_by(given, y, {y: TERMS.format(size)})).source
+    text = triton_text(made_by(given, y, {y: TERMS.format(size)})).source
     before, after = text.split("    for ", 1)
     return [before, after]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.kernels.gpu_guards import guarded
+from superopt.kernels.gpu_guards import needs_guard
 from superopt.te.dtype import F32, I64
-from superopt.te.expr import Tensor, both, cast, compare, const, select
+from superopt.te.expr import Tensor, conjunction, cast, compare, const, select
 from superopt.te.node import Axis, Expr, Load
 
 A, B = Axis("i", 8), Axis("j", 8)
@@ -21,7 +21,7 @@ def at(t: Tensor, i: Expr = A) -> Expr:
 ZERO = const(0, F32)
 POSITIVE = compare("lt", ZERO, at(X) + at(Y))
 INSIDE = compare("lt", A, B)
-BOTH = both(POSITIVE, INSIDE)
+BOTH = conjunction(POSITIVE, INSIDE)
 FOUND = at(Z, cast(at(N), I64))
 CASES = {
     "the same": (at(X) * 2, POSITIVE, False),
@@ -42,5 +42,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_guarded(name: str) -> None:
     e, test, wanted = CASES[name]
-    assert guarded(e, test, ()) == wanted
-    assert not guarded(e, test, (X, Y, Z, N))
+    assert needs_guard(e, test, ()) == wanted
+    assert not needs_guard(e, test, (X, Y, Z, N))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels import gpu_machine_code as mc
+from superopt.kernels import gpu_machine_code
 from superopt.kernels import gpu_program
-from superopt.kernels.gpu_program import fitting
+from superopt.kernels.gpu_program import fit_to_device
 from tests.kernels.test_gpu_program import Compiled, launch
 
 # What ptxas 12.8 made of two products in a row, and 12.9: UR9 is nowhere written.
@@ -39,7 +39,7 @@ RIGHT = HEAD + "        /*1af0*/              @!P0 UIADD3 UR4, UP0, UR8, 0x40, U
     ],
 )
 def test_what_is_read_before_it_is_written(text: str, found: int) -> None:
-    assert len(list(mc.unwritten(text))) == found
+    assert len(list(gpu_machine_code.unwritten_register_reads(text))) == found
 
 
 class Machine(Compiled):
@@ -57,19 +57,19 @@ class Function:
 def test_other_warps_where_code_is_wrong(
     monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, ...], taken: int
 ) -> None:
-    monkeypatch.setattr(gpu_program, "sound", lambda k: k.asm["warps"] not in wrong)
+    monkeypatch.setattr(gpu_program, "is_sound", lambda k: k.asm["warps"] not in wrong)
     name, function, *rest, how = launch("a", Function(), 3)  # type: ignore[arg-type]
-    found, kernels = fitting([(name, function, *rest, {**how, "num_warps": 4})])  # type: ignore[arg-type]
+    found, kernels = fit_to_device([(name, function, *rest, {**how, "num_warps": 4})])  # type: ignore[arg-type]
     assert found[0][-1]["num_warps"] == taken
     assert [k.asm["warps"] for k in kernels.values()] == [taken]
 
 
 def test_what_is_never_right_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_program, "sound", lambda k: False)
+    monkeypatch.setattr(gpu_program, "is_sound", lambda k: False)
     name, function, *rest, how = launch("a", Function(), 3)  # type: ignore[arg-type]
     some: Any = [(name, function, *rest, {**how, "num_warps": 4})]
     with pytest.raises(NotImplementedError, match="a: Triton's compiler generates wrong code"):
-        fitting(some)
+        fit_to_device(some)
 
 
 # What ptxas 12.8 and 12.9 leave of a product whose accumulators a bitwise operation reads first.
@@ -86,13 +86,13 @@ def test_which_machine_code_is_sound(
     text: str, products: int, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code with wgmma is disassembled; registers are followed where there are two products."""
-    monkeypatch.setattr(mc, "_disassembler", lambda: "nvdisasm")
+    monkeypatch.setattr(gpu_machine_code, "_disassembler", lambda: "nvdisasm")
     done = SimpleNamespace(stdout=text)
-    monkeypatch.setattr(mc.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(gpu_machine_code.subprocess, "run", lambda *_, **__: done)
     kernel = Machine(4)
     kernel.asm["ptx"] = "wgmma.fence " * products
-    assert mc.sound(kernel) == right
+    assert gpu_machine_code.is_sound(kernel) == right
 
 
 def test_nothing_to_disassemble_is_sound() -> None:
-    assert mc.sound(object())
+    assert gpu_machine_code.is_sound(object())

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from superopt.kernels.gpu_launch import Launch
-from superopt.kernels.gpu_program import fitting
+from superopt.kernels.gpu_launch import LaunchRecord
+from superopt.kernels.gpu_program import fit_to_device
 
 
 class Compiled:
@@ -29,14 +29,14 @@ class Function:
         return Compiled(num_stages <= self.most)
 
 
-def launch(name: str, f: Function, stages: int) -> Launch:
+def launch(name: str, f: Function, stages: int) -> LaunchRecord:
     return name, f, 1, [], {"num_warps": 4, "num_stages": stages}
 
 
 def test_steps_under_way_are_fewer_where_they_do_not_fit() -> None:
     large, small = Function(2), Function(9)
     given = [launch("a", large, 4), launch("b", small, 4), launch("a", large, 4)]
-    found, kernels = fitting(given)
+    found, kernels = fit_to_device(given)
     assert [x[4]["num_stages"] for x in found] == [2, 4, 2]
     assert [x[0] for x in found] == ["a", "b", "a"]
     assert list(kernels) == ["b", "a"]  # as they were ready
@@ -47,7 +47,7 @@ def test_steps_under_way_are_fewer_where_they_do_not_fit() -> None:
 
 def test_what_never_fits_has_no_kernel() -> None:
     with pytest.raises(NotImplementedError, match=re.escape("big needs more memory")):
-        fitting([launch("big", Function(0), 3)])
+        fit_to_device([launch("big", Function(0), 3)])
 
 
 def test_other_errors_are_not_taken_for_too_little_memory() -> None:
@@ -60,4 +60,4 @@ def test_other_errors_are_not_taken_for_too_little_memory() -> None:
             return Broken(True)
 
     with pytest.raises(RuntimeError, match="no device"):
-        fitting([launch("a", Breaking(1), 3)])
+        fit_to_device([launch("a", Breaking(1), 3)])

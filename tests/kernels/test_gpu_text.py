@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_text import triton_text
 from superopt.kernels.tile import For, Kernel, Store
 from superopt.te.dtype import BF16, DTYPES, F16, F32, I32, INDEX
 from superopt.te.expr import Tensor, cast, compute, const, reduce_sum
@@ -16,7 +16,7 @@ from tests.ops.build import made
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_kernel_is_text(name: str, golden: Callable[[str, str], None]) -> None:
-    p = printed(PRINTED[name]())
+    p = triton_text(PRINTED[name]())
     launches = [
         f"# {x.name}: {x.programs} programs of {', '.join(t.name for t in x.buffers)}\n"
         for x in p.launches
@@ -38,8 +38,8 @@ def test_what_is_a_dot() -> None:
         (matmul((64, 64, 64), I32, (16, 16, 16)), False),
         (matmul((64, 64, 64), DTYPES["f64"], (16, 16, 16)), False),
     ]:
-        assert ("tl.dot(" in printed(k).source) == wanted, k
-        assert ("tl.sum(" in printed(k).source) != wanted, k
+        assert ("tl.dot(" in triton_text(k).source) == wanted, k
+        assert ("tl.sum(" in triton_text(k).source) != wanted, k
 
 
 def test_halves_made_float32_for_a_product_stay_halves_in_a_dot() -> None:
@@ -48,7 +48,7 @@ def test_halves_made_float32_for_a_product_stay_halves_in_a_dot() -> None:
         (32, 32),
         lambda i, j: reduce_sum(32, lambda k: cast(a[i, k], F32) * cast(b[k, j], F32)),
     )
-    assert "tl.cast" not in printed(made_by([a, b], y, {y: BLOCKS.format(16, 16, 16)})).source
+    assert "tl.cast" not in triton_text(made_by([a, b], y, {y: BLOCKS.format(16, 16, 16)})).source
 
 
 P, Q = Axis("i", 4), Axis("j", 8)
@@ -77,7 +77,7 @@ REFUSED = {
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_printed_is_said(said: str) -> None:
     with pytest.raises(NotImplementedError) as caught:
-        printed(REFUSED[said]())
+        triton_text(REFUSED[said]())
     assert said in str(caught.value)
 
 
@@ -92,5 +92,5 @@ def test_what_is_read_where_a_variable_says_is_read_again_when_it_changes() -> N
         body += [Store(found, (Q,), at[Q], (Q,)), Store(into, (Q,), x[place], (Q,))]
     body += [Store(y, (Q,), t[Q], (Q,)) for y, t in zip(outs, kept, strict=True)]
     scratch = tuple((t, "register") for t in (found, *kept))
-    text = printed(Kernel("k", (x, *given, *outs), tuple(body), scratch)).source
+    text = triton_text(Kernel("k", (x, *given, *outs), tuple(body), scratch)).source
     assert text.count("tl.load(x + ") == 2

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.cpu import loaded
-from superopt.kernels.layout import Scatter, parsed, row_major
-from superopt.kernels.lower import lowered
-from superopt.kernels.pack import laid, packed, read
-from superopt.kernels.schedule import parsed as schedule
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.layout import ScatteredLayout, parse_layout, row_major
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.pack import to_layout, pack_constant, from_layout
+from superopt.kernels.schedule import parse_schedule as schedule
 from superopt.ops import OPS
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.walk import loads
@@ -26,11 +26,11 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_layout_is_text_and_keeps_what_lies_in_it(text: str) -> None:
-    layout = parsed(text)
+    layout = parse_layout(text)
     assert str(layout) == text
     x = np.random.default_rng(0).standard_normal((2, 19, 3, 5)).astype(np.float32)
-    held = laid(layout, x)
-    np.testing.assert_array_equal(read(layout, held, x.shape), x)
+    held = to_layout(layout, x)
+    np.testing.assert_array_equal(from_layout(layout, held, x.shape), x)
     assert np.count_nonzero(held) == x.size  # all else are zeros
 
 
@@ -41,7 +41,7 @@ def test_a_layout_is_text_and_keeps_what_lies_in_it(text: str) -> None:
 )  # fmt: skip
 def test_what_is_no_layout_says_why(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        parsed(text)
+        parse_layout(text)
 
 
 def conv(
@@ -64,13 +64,13 @@ def test_a_convolution_reads_and_writes_any_layout(of: str, into: str) -> None:
     a = rng.integers(-3, 4, (1, 16, 9, 8)).astype(np.float32)
     b = rng.integers(-3, 4, (32, 16, 3, 3)).astype(np.float32)
     plain = np.zeros((1, 32, 9, 8), np.float32)
-    loaded(lowered("k", [x, w], [t]))(a, b, plain)
-    layouts = {x: parsed(of), t: parsed(into)}
-    kernel = lowered("k", [x, w], [t], layouts=layouts)
+    load_kernel(lower_kernel("k", [x, w], [t]))(a, b, plain)
+    layouts = {x: parse_layout(of), t: parse_layout(into)}
+    kernel = lower_kernel("k", [x, w], [t], layouts=layouts)
     assert ("select" in str(kernel)) == (layouts[x].border(2) == 0)
-    got = laid(layouts[t], np.zeros_like(plain))
-    loaded(kernel)(laid(layouts[x], a), b, got)
-    np.testing.assert_array_equal(read(layouts[t], got, plain.shape), plain)
+    got = to_layout(layouts[t], np.zeros_like(plain))
+    load_kernel(kernel)(to_layout(layouts[x], a), b, got)
+    np.testing.assert_array_equal(from_layout(layouts[t], got, plain.shape), plain)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
@@ -81,26 +81,26 @@ def test_a_constant_lies_in_the_order_of_its_loops(rows: int) -> None:
     a = rng.integers(-3, 4, (1, 3, 9, 8)).astype(np.float32)
     b = rng.integers(-3, 4, (20, 3, 3, 3)).astype(np.float32)
     plain = np.zeros((1, 20, 4, 3), np.float32)
-    loaded(lowered("k", [x, w], [t]))(a, b, plain)
+    load_kernel(lower_kernel("k", [x, w], [t]))(a, b, plain)
     how = schedule(
         f"split(i1, 8); split(i2, {rows}); reorder(i0, i1.o, i2.o, i3, k1, k2, k0, i2.i, i1.i); "
         "unroll(i2.i); vectorize(i1.i); parallel(i0); parallel(i1.o)"
     )
-    kernel = lowered("k", [x, w], [t], {t: how}, packed=[w])
+    kernel = lower_kernel("k", [x, w], [t], {t: how}, packed=[w])
     (pack,) = kernel.packs
     assert [a.name for a in pack.axes] == ["i1.o", "k1", "k2", "k0", "i1.i"]
     got = np.zeros_like(plain)
-    loaded(kernel)(a, packed(pack, b), got)
+    load_kernel(kernel)(a, pack_constant(pack, b), got)
     np.testing.assert_array_equal(got, plain)
 
 
 def test_a_tensor_may_lie_as_a_part_of_another() -> None:
     x = Tensor("x", F32, (3, 4))
     t = compute((3, 4), lambda i, j: x[i, j])
-    lies = Scatter((3, 10), row_major(2), t.axes, (t.axes[0], ix.as_index(t.axes[1] + 5)))
+    lies = ScatteredLayout((3, 10), row_major(2), t.axes, (t.axes[0], index.as_index(t.axes[1] + 5)))
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     whole = np.full((3, 10), -1, np.float32)
-    loaded(lowered("k", [x], [t], layouts={t: lies}))(a, whole)
+    load_kernel(lower_kernel("k", [x], [t], layouts={t: lies}))(a, whole)
     np.testing.assert_array_equal(whole[:, 5:9], a)
     assert (whole[:, :5] == -1).all()
     assert (whole[:, 9] == -1).all()

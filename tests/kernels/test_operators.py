@@ -7,8 +7,8 @@ import pytest
 
 from superopt.ir.evaluate import node_results
 from superopt.ir.graph import Node
-from superopt.kernels.cpu import host, loaded
-from superopt.kernels.cpu_text import written
+from superopt.kernels.cpu import host, load_kernel
+from superopt.kernels.cpu_text import kernel_text
 from superopt.ops import OPS
 from superopt.te.dtype import DTYPES, to_numpy
 from tests.kernels.build import blank, drawn, kernel_of
@@ -41,7 +41,7 @@ def compared(n: Node, seed: int) -> None:
     wanted = node_results(n, arrays)
     k = kernel_of(n)
     got = blank(k, len(wanted))
-    loaded(k)(*(a for a in arrays if a is not None), *got)
+    load_kernel(k)(*(a for a in arrays if a is not None), *got)
     for a, b in zip(got, wanted, strict=True):
         if a.dtype.kind in "biu":
             np.testing.assert_array_equal(a, b)
@@ -81,13 +81,13 @@ def test_tiles_of_any_extent(name: str, text: str, extent: int) -> None:
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_text_is_of_a_vector_s_width(width: int) -> None:
     k = kernel_of(made("Add", "f32[4,40] f32[4,40]"))
-    text = written(k, width)
+    text = kernel_text(k, width)
     assert f"<{width // 4} x float>" in text
     assert f"<{width // 2} x float>" not in text
     if width <= host().width:
         x = np.arange(160, dtype=np.float32).reshape(4, 40)
         out = np.zeros_like(x)
-        loaded(k)(x, x, out)
+        load_kernel(k)(x, x, out)
         np.testing.assert_array_equal(out, 2 * x)
 
 
@@ -98,17 +98,17 @@ def test_small_floats_are_summed_in_float32(kind: str) -> None:
     k = kernel_of(n)
     ones = np.ones((2, 4096), to_numpy(DTYPES[kind]))
     (out,) = blank(k, 1)
-    loaded(k)(ones, out)
+    load_kernel(k)(ones, out)
     np.testing.assert_array_equal(out.astype(np.float32), [4096, 4096])
 
 
 def test_what_no_kernel_computes_is_said() -> None:
     with pytest.raises(NotImplementedError, match="f8e5m2"):
-        loaded(kernel_of(made("Cast", "f32[2,3] to=f8e5m2")))
+        load_kernel(kernel_of(made("Cast", "f32[2,3] to=f8e5m2")))
 
 
 def test_arrays_are_checked() -> None:
-    run = loaded(kernel_of(made("Relu", "f32[2,3]")))
+    run = load_kernel(kernel_of(made("Relu", "f32[2,3]")))
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(TypeError, match=r"1 arrays for 2 parameters"):
         run(x)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from superopt.kernels.cpu import host
-from superopt.kernels.cpu_text import written
-from superopt.kernels.dump import passes
-from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import parsed
-from superopt.kernels.tile import KINDS, For, Kernel, Store
+from superopt.kernels.cpu_text import kernel_text
+from superopt.kernels.dump import pass_texts
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.schedule import parse_schedule
+from superopt.kernels.tile import LOOP_KINDS, For, Kernel, Store
 from superopt.te.dtype import F32, I32
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Axis
@@ -28,13 +28,13 @@ def test_every_pass_is_text(golden: Callable[[str, str], None]) -> None:
         y: "tile(i0, i1, 2, 16); reorder(i0.o, i1.o, k0, i0.i, i1.i); unroll(i0.i); "
         "vectorize(i1.i); cache_read(b, i1.o)",
     }
-    k = lowered("k", [a, b], [y], {t: parsed(s) for t, s in how.items()})
+    k = lower_kernel("k", [a, b], [y], {t: parse_schedule(s) for t, s in how.items()})
     machine = host()
-    made = passes(k, written(k, machine.width), machine)
+    made = pass_texts(k, kernel_text(k, machine.width), machine)
     assert [name for name, _ in made] == NAMES
     golden("passes.txt", "\n".join(f"# {name}\n{text}\n" for name, text in made[:5]))
     last = dict(made)
-    assert last["ll"] == written(k, machine.width)
+    assert last["ll"] == kernel_text(k, machine.width)
     assert "alloca <" in last["ll"]
     assert "alloca <" not in last["optimized.ll"]  # tiles are in registers
 
@@ -44,13 +44,13 @@ def stored(kind: str) -> Kernel:
     return Kernel("k", (a, y), (For(i, (Store(y, (i,), a[i]),), kind),))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOOP_KINDS)
 def test_a_processor_does_all_loops(kind: str) -> None:
-    assert "store i32" in written(stored(kind), 64)
+    assert "store i32" in kernel_text(stored(kind), 64)
 
 
 def test_a_loop_of_another_target_is_refused() -> None:
     with pytest.raises(
         NotImplementedError, match="the CPU target does not support cluster loops: i"
     ):
-        written(stored("cluster"), 64)
+        kernel_text(stored("cluster"), 64)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import loaded
-from superopt.kernels.default import LANES, WHOLE, default
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.default import TILE_ELEMENTS, MAX_ROW_TILE_ELEMENTS, default_schedule
 from superopt.kernels.layout import row_major
-from superopt.kernels.lower import lowered
+from superopt.kernels.lower import lower_kernel
 from superopt.kernels.schedule import Split, Vectorize
-from superopt.kernels.transform import unscheduled
-from superopt.te import index as ix
+from superopt.kernels.transform import initial_loops
+from superopt.te import index
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType, placeholder
 from superopt.te.node import Axis, Expr, Load
@@ -23,21 +23,21 @@ READS = {
     "turned": lambda i, n, source: (n - 1 - i) // -(-n // source),
 }
 # How many are read from, and how many there are.
-SIZES = [(44, 88), (44, 66), (43, 67), (3, 90), (100, 300), (1, 70), (300, WHOLE + 88), (7, 9)]
+SIZES = [(44, 88), (44, 66), (43, 67), (3, 90), (100, 300), (1, 70), (300, MAX_ROW_TILE_ELEMENTS + 88), (7, 9)]
 
 
 def stretch(read: str, source: int, size: int) -> tuple[Tensor, Tensor]:
     x = placeholder("x", TensorType(F32, (5, source)))
     rows, i = Axis("i0", 5), Axis("i1", size)
-    place: Expr = ix.as_index(READS[read](i, size, source))
-    return x, Tensor("y", F32, (5, size), (rows, i), Load(x, (ix.as_index(rows), place), F32))
+    place: Expr = index.as_index(READS[read](i, size, source))
+    return x, Tensor("y", F32, (5, size), (rows, i), Load(x, (index.as_index(rows), place), F32))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("read", READS)
 def test_it_reads_the_right_places(read: str, size: tuple[int, int]) -> None:
     x, y = stretch(read, *size)
-    kernel = loaded(lowered("k", [x], [y]))
+    kernel = load_kernel(lower_kernel("k", [x], [y]))
     given = np.random.default_rng(0).standard_normal((5, size[0])).astype(np.float32)
     out = np.empty((5, size[1]), np.float32)
     kernel(given, out)
@@ -50,15 +50,15 @@ def test_it_reads_the_right_places(read: str, size: tuple[int, int]) -> None:
     [
         ("repeated", (44, 88), [44]),
         ("repeated", (3, 90), [63]),
-        ("repeated", (1000, 3000), [1000, LANES]),
+        ("repeated", (1000, 3000), [1000, TILE_ELEMENTS]),
         ("stretched", (44, 66), [63]),
         ("stretched", (43, 67), []),
-        ("stretched", (999, 1001), [LANES]),
+        ("stretched", (999, 1001), [TILE_ELEMENTS]),
     ],
 )
 def test_tiles(read: str, size: tuple[int, int], splits: list[int]) -> None:
     _, y = stretch(read, *size)
-    steps = default(unscheduled(y), row_major(2))
+    steps = default_schedule(initial_loops(y), row_major(2))
     own = [s.factor for s in steps if isinstance(s, Split) and s.axis.startswith("i1")]
     assert own == splits
     assert any(isinstance(s, Vectorize) for s in steps)

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from superopt.errors import UsageError
-from superopt.kernels.cpu_run import STOP
-from superopt.kernels.pool import started
+from superopt.kernels.cpu_run import STOP_WORD
+from superopt.kernels.pool import start_pool
 
 
 def test_what_was_started_ends_where_others_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,12 +25,12 @@ def test_what_was_started_ends_where_others_cannot_be(monkeypatch: pytest.Monkey
 
     def work(state: int, workspace: int) -> None:
         begun.wait(60)
-        words = (ctypes.c_int64 * (STOP + 1)).from_address(state)
-        while not words[STOP]:
+        words = (ctypes.c_int64 * (STOP_WORD + 1)).from_address(state)
+        while not words[STOP_WORD]:
             pass
 
     monkeypatch.setattr(threading.Thread, "start", some)
     with pytest.raises(UsageError, match="thread 4 of 5 cannot be started"):
-        started(work, [1, 2, 3, 4], None)
+        start_pool(work, [1, 2, 3, 4], None)
     assert len(count) == 3
     assert not any(t.is_alive() for t in count)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from superopt.kernels.cpu_text import written
-from superopt.kernels.prefetch import NEXT, PANEL, SOON, Ahead, ahead, asked
+from superopt.kernels.cpu_text import kernel_text
+from superopt.kernels.prefetch import STREAM_DISTANCE_BYTES, MAX_PANEL_BYTES, STRIDED_DISTANCE_BYTES, Prefetch, plan_prefetches, prefetch_address
 from superopt.kernels.target_cpu import LEVELS
 from superopt.te.node import Axis
 from tests.kernels.build import planned
@@ -21,8 +21,8 @@ def drawn(*shape: int) -> np.ndarray:
 
 # operator, inputs' shape, weights' shape; which part is read again and again, by the default option
 CASES = {
-    "panels of a product": ("MatMul", [128, 1024], (1024, 768), lambda s: PANEL >= s > NEXT),
-    "what is read once": ("MatMul", [4, 1024], (1024, 1024), lambda s: s == NEXT),
+    "panels of a product": ("MatMul", [128, 1024], (1024, 768), lambda s: MAX_PANEL_BYTES >= s > STREAM_DISTANCE_BYTES),
+    "what is read once": ("MatMul", [4, 1024], (1024, 1024), lambda s: s == STREAM_DISTANCE_BYTES),
     "what a row reads": ("MatMul", [1, 1024], (1024, 1024), None),
     "what two rows read": ("MatMul", [2, 1024], (1024, 1024), None),
     "tiles' products": ("Conv", [1, 256, 14, 14], (256, 256, 3, 3), lambda s: s == 4 * 256 * 16),
@@ -38,7 +38,7 @@ def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
               {"w": drawn(*weight)})  # fmt: skip
     program, width = planned(m, level), LEVELS[level].width
-    found = [a.bytes for k in program.kernels.values() for a in ahead(k, width).values()]
+    found = [a.distance_bytes for k in program.kernels.values() for a in plan_prefetches(k, width).values()]
     if right is None:
         assert not found
     elif width == 64 or op != "Conv":
@@ -55,13 +55,13 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
     step = vectors * bytes_ // size
     k, m = Axis("k", steps), Axis("m", times)
     part = steps * step * size
-    how = Ahead(part, part, ((m, 1),) if times > 1 else (), (k,))
+    how = Prefetch(part, part, ((m, 1),) if times > 1 else (), (k,))
     lines: list[set[int]] = []
     for turn in range(times):
         lines.append(set())
         for i in range(steps):
             for v in range(vectors):
-                soon = asked(how, (((k,), step),), v * bytes_ // size, size)
+                soon = prefetch_address(how, (((k,), step),), v * bytes_ // size, size)
                 if soon is not None:
                     at = {k: i, m: turn}
                     place = soon[1] + sum(c * at[cast(Axis, a)] for (a,), c in soon[0])
@@ -75,7 +75,7 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("stride", "wanted", "each"), [(1, [], 0), (2, [SOON], 4), (3, [SOON], 9)])
+@pytest.mark.parametrize(("stride", "wanted", "each"), [(1, [], 0), (2, [STRIDED_DISTANCE_BYTES], 4), (3, [STRIDED_DISTANCE_BYTES], 9)])
 def test_what_is_read_in_steps_is_asked_for(
     stride: int, wanted: list[int], each: int, level: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_what_is_read_in_steps_is_asked_for(
     m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
     program, width = planned(m, level), LEVELS[level].width
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
-    assert [a.bytes for a in ahead(pool, width).values()] == wanted
-    text = written(pool, width)
+    assert [a.distance_bytes for a in plan_prefetches(pool, width).values()] == wanted
+    text = kernel_text(pool, width)
     read = re.findall(r"load <\d+ x float>, ptr %v", text)  # not of registers
     assert text.count("call void @llvm.prefetch") * 9 == len(read) * each

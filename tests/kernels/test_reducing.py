@@ -18,11 +18,11 @@ def middle(rows: int, terms: int, columns: int) -> Tensor:
 @pytest.mark.parametrize(
     ("columns", "how"),
     [
-        (53, Option.of("along", wide=64, rows=1)),  # a row of results after the other
-        (300, Option.of("along", wide=16, rows=4)),
+        (53, Option.make("along", wide=64, rows=1)),  # a row of results after the other
+        (300, Option.make("along", wide=16, rows=4)),
     ],
 )
 def test_short_rows_are_summed_one_at_a_time(columns: int, how: Option) -> None:
     """Several at a time would be read in pieces of 64 bytes, from as many places."""
-    best = min(reducing.options(middle(8, 101, columns), {}, 8, 16), key=lambda x: x[0])
+    best = min(reducing.reduction_options(middle(8, 101, columns), {}, 8, 16), key=lambda x: x[0])
     assert best == (0.0, how)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.ir import graph as g
-from superopt.kernels.region import region
-from superopt.kernels.transform import unscheduled
+from superopt.ir import graph
+from superopt.kernels.region import read_region
+from superopt.kernels.transform import initial_loops
 from superopt.ops import OPS
-from superopt.plan.build import program
-from superopt.te import index as ix
+from superopt.plan.build import plan_program
+from superopt.te import index as te_index
 from superopt.te.dtype import F32, INDEX
 from superopt.te.expr import Tensor, TensorType, compute
 from superopt.te.node import Axis, Const, Expr
@@ -30,12 +30,12 @@ def test_all_that_is_read_and_no_more(
     last = (n - lanes) // step
     o = Axis("o", -(-(last + 1) // at_a_time) + more - 1)
     b, lane = Axis("b", at_a_time), Axis("lane", lanes)
-    vector = ix.apply("min", (ix.as_index(o * at_a_time + b), Const(last, INDEX)), INDEX)
-    index = ix.as_index(vector * step + lane)
+    vector = te_index.apply("min", (te_index.as_index(o * at_a_time + b), Const(last, INDEX)), INDEX)
+    index = te_index.as_index(vector * step + lane)
     t = Tensor("t", F32, (n,))
     reader = compute((n,), lambda i: t[i])
-    s = replace(unscheduled(reader), origin=((reader.axes[0], index),))
-    ((begin, size),) = region(t, [s], [o])
+    s = replace(initial_loops(reader), axis_values=((reader.axes[0], index),))
+    ((begin, size),) = read_region(t, [s], [o])
     assert size <= min(n, (at_a_time - 1) * step + lanes)
     for k in range(o.extent if isinstance(o.extent, int) else 0):
         low = value(begin, {o: k})
@@ -45,7 +45,7 @@ def test_all_that_is_read_and_no_more(
 
 
 def value(e: Expr, at: dict[Axis, int]) -> int:
-    found = ix.substitute(e, {a: Const(n, INDEX) for a, n in at.items()})
+    found = te_index.substitute(e, {a: Const(n, INDEX) for a, n in at.items()})
     assert isinstance(found, Const)
     return int(found.value)
 
@@ -59,10 +59,10 @@ def test_no_more_is_kept_where_channels_are_no_whole_vectors(c: int) -> None:
 
 
 def _held(c: int) -> int:
-    x = g.Input("x", TensorType(F32, (1, 64, 26, 26)))
-    w = g.constant(np.ones((c, 64, 3, 3), np.float32))
-    y = g.node(OPS["Conv"], [x, w], pads=(1, 1, 1, 1))
-    made = program(g.Graph((x,), (y,)), {}, 32, unit=32, registers=16)
+    x = graph.Input("x", TensorType(F32, (1, 64, 26, 26)))
+    w = graph.constant(np.ones((c, 64, 3, 3), np.float32))
+    y = graph.node(OPS["Conv"], [x, w], pads=(1, 1, 1, 1))
+    made = plan_program(graph.Graph((x,), (y,)), {}, 32, multiply_bytes=32, vector_registers=16)
     assert any(o.algorithm == "winograd" for o in made.options.values())
     sizes = [
         prod(n for n in t.shape if isinstance(n, int))

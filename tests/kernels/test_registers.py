@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels.contraction import tiles
+from superopt.kernels.contraction import register_tiles
 from superopt.kernels.engine import Machine, host
-from superopt.kernels.layout import parsed
+from superopt.kernels.layout import parse_layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.kernels.space import best, options
+from superopt.kernels.space import best_option, options
 from tests.kernels.test_strassen import product
 
 CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {
 def problem(case: str, width: int, registers: int) -> Problem:
     op, shapes, attrs = CASES[case]
     t, [x, w] = product(op, *shapes, **attrs)
-    lies = {x: parsed("i0 i1//16 i2+1 i3+1 i1%16"), t: parsed("i0 i1//16 i2 i3 i1%16")}
+    lies = {x: parse_layout("i0 i1//16 i2+1 i3+1 i1%16"), t: parse_layout("i0 i1//16 i2 i3 i1%16")}
     return Problem(t, lies if op == "Conv" else {}, {w}, width, registers=registers)
 
 
@@ -49,14 +49,14 @@ def test_tiles_fit(case: str, width: int, registers: int) -> None:
 
 def test_a_tile_keeps_the_machine_busy() -> None:
     """Sums are added to again after four cycles: fewer than eight at a time would wait."""
-    _, rows, vectors = min(tiles(56, 128, 8, registers=16))
+    _, rows, vectors = min(register_tiles(56, 128, 8, registers=16))
     assert 8 <= rows * vectors <= 12
-    assert held(best(problem("3x3 of stride 2", 32, 16))) <= 12
+    assert held(best_option(problem("3x3 of stride 2", 32, 16))) <= 12
 
 
 def test_machines() -> None:
-    assert Machine("znver3", "+avx,+avx2", 32).registers == 16
-    assert Machine("znver4", "+avx512f", 64).registers == 32
-    assert Machine("neoverse-n1", "+neon,+fp-armv8", 16).registers == 32
-    assert Machine("x86-64", "+sse2", 16).registers == 16
-    assert host().registers in (16, 32)
+    assert Machine("znver3", "+avx,+avx2", 32).vector_registers == 16
+    assert Machine("znver4", "+avx512f", 64).vector_registers == 32
+    assert Machine("neoverse-n1", "+neon,+fp-armv8", 16).vector_registers == 32
+    assert Machine("x86-64", "+sse2", 16).vector_registers == 16
+    assert host().vector_registers in (16, 32)

@@ -37,12 +37,12 @@ def test_what_is_left() -> None:
     assert found.stdout.startswith("compiling needs up to"), found.stderr
 
 
-@pytest.mark.parametrize("left", [1 << 20, room.LLVM + (1 << 14)])
+@pytest.mark.parametrize("left", [1 << 20, room.LLVM_BYTES + (1 << 14)])
 def test_llvm_is_not_asked_where_little_is_left(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the process. The second one is enough for the model, and not for its code."""
     node = helper.make_node("Sin", ["x"], ["y"], f"what was not compiled before {left}")
     m = model([node], {"x": (F, [3, 11])}, ["y"])
-    monkeypatch.setattr(room, "left", lambda: left)
+    monkeypatch.setattr(room, "remaining_address_space", lambda: left)
     with pytest.raises(ModelError, match="out of memory"):
         superopt.compile(m)
     monkeypatch.undo()

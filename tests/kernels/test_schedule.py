@@ -8,14 +8,14 @@ from hypothesis import given, settings
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
-from superopt.kernels.apply import transformed
-from superopt.kernels.cpu import loaded
-from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
-from superopt.kernels.transform import unscheduled
+from superopt.kernels.apply import apply_schedule
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
+from superopt.kernels.transform import initial_loops
 from superopt.te.dtype import I32
 from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.walk import loads, stages
+from superopt.te.walk import loads, computed_tensors
 from tests.kernels.build import blank, drawn
 from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made
@@ -40,16 +40,16 @@ def tensor(name: str) -> tuple[Node, Tensor, list[Tensor]]:
     n = made(*COMPUTATIONS[name])
     types = tuple(None if v is None else v.type for v in n.inputs)
     (out,) = expression(n.op, types, n.attrs)
-    bodies = [t.body for t in stages([out]) if t.body is not None]
+    bodies = [t.body for t in computed_tensors([out]) if t.body is not None]
     read = {x.tensor.name: x.tensor for b in bodies for x in loads(b) if x.tensor.body is None}
     return n, out, [read[name] for name in sorted(read)]
 
 
 def run(name: str, schedule: Schedule | None, arrays: list[np.ndarray]) -> np.ndarray:
     _, out, inputs = tensor(name)
-    k = lowered("k", inputs, [out], {} if schedule is None else {out: schedule})
+    k = lower_kernel("k", inputs, [out], {} if schedule is None else {out: schedule})
     (got,) = blank(k, 1)
-    loaded(k)(*arrays, got)
+    load_kernel(k)(*arrays, got)
     return got
 
 
@@ -65,7 +65,7 @@ WANTED = {name: run(name, None, whole(name)) for name in COMPUTATIONS}
 def legal(name: str, schedule: Schedule) -> bool:
     _, out, inputs = tensor(name)
     try:
-        lowered("k", inputs, [out], {out: schedule})
+        lower_kernel("k", inputs, [out], {out: schedule})
     except IllegalSchedule:
         return False
     return True
@@ -77,8 +77,8 @@ def legal(name: str, schedule: Schedule) -> bool:
 def test_no_schedule_changes_what_is_computed(name: str, numbers: list[Draw]) -> None:
     _, out, inputs = tensor(name)
     s = grown(out, numbers, [i.name for i in inputs], lambda s: legal(name, s))
-    assert parsed(text(s)) == s
-    np.testing.assert_array_equal(run(name, s, whole(name)), WANTED[name], err_msg=text(s))
+    assert parse_schedule(schedule_text(s)) == s
+    np.testing.assert_array_equal(run(name, s, whole(name)), WANTED[name], err_msg=schedule_text(s))
 
 
 PRIMITIVES = {
@@ -132,16 +132,16 @@ def test_before_and_after(golden: Callable[[str, str], None]) -> None:
     for name, source in PRIMITIVES.items():
         of = OF.get(name, "matmul")
         _, out, inputs = tensor(of)
-        s = transformed(unscheduled(out), parsed(source))
-        kernel = str(lowered("k", inputs, [out], {out: parsed(source)}))
+        s = apply_schedule(initial_loops(out), parse_schedule(source))
+        kernel = str(lower_kernel("k", inputs, [out], {out: parse_schedule(source)}))
         lines += [f"# {name}: {source}", str(s), "=>", kernel, ""]
-        np.testing.assert_array_equal(run(of, parsed(source), whole(of)), WANTED[of], name)
+        np.testing.assert_array_equal(run(of, parse_schedule(source), whole(of)), WANTED[of], name)
     golden("schedules.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize("source", PRIMITIVES.values())
 def test_a_schedule_is_text(source: str) -> None:
-    assert text(parsed(source)) == source
+    assert schedule_text(parse_schedule(source)) == source
 
 
 ILLEGAL = {
@@ -217,17 +217,17 @@ ILLEGAL_OF = {
 )
 def test_what_is_illegal_says_why(name: str, source: str, why: str) -> None:
     with pytest.raises(IllegalSchedule) as caught:
-        run(name, parsed(source), [])
+        run(name, parse_schedule(source), [])
     assert why in str(caught.value)
 
 
 def test_a_sum_of_nothing_copies_nothing() -> None:
     a = Tensor("a", I32, (3, 0))
     y = compute((3,), lambda i: reduce_sum(0, lambda k: a[i, k]), name="y")
-    how = parsed("cache_read(a, k0); pipeline(k0, 2)")
-    k = lowered("k", [a], [y], {y: how})
+    how = parse_schedule("cache_read(a, k0); pipeline(k0, 2)")
+    k = lower_kernel("k", [a], [y], {y: how})
     out = np.full(3, 7, np.int32)
-    loaded(k)(np.empty((3, 0), np.int32), out)
+    load_kernel(k)(np.empty((3, 0), np.int32), out)
     np.testing.assert_array_equal(out, 0)
     assert "= a[" not in str(k)
 
@@ -236,4 +236,4 @@ def test_a_table_is_not_copied() -> None:
     a, t = Tensor("a", I32, (4,)), Tensor("t", I32, (4,))
     y = compute((4,), lambda i: a[i] * t[i], name="y")
     with pytest.raises(IllegalSchedule, match="t is a table of compile-time constants"):
-        lowered("k", [a], [y], {y: parsed("cache_read(t, i0)")}, tables={t: np.arange(4)})
+        lower_kernel("k", [a], [y], {y: parse_schedule("cache_read(t, i0)")}, tables={t: np.arange(4)})

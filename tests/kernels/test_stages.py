@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels import schedule as sc
-from superopt.kernels.cpu import loaded
-from superopt.kernels.lower import lowered
-from superopt.kernels.schedule import IllegalSchedule, Schedule, parsed, text
+from superopt.kernels import schedule
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import I32
-from superopt.te.expr import Tensor, compute, inside, reduce_sum, select
+from superopt.te.expr import Tensor, compute, in_range, reduce_sum, select
 from tests.kernels.build import blank
 from tests.kernels.schedules import Draw, draws, grown
 
@@ -32,7 +32,7 @@ def chain() -> dict[str, Tensor]:
     )
     y = compute(
         (ROWS, 8),
-        lambda i, j: r[i, j] + select(inside(j - 1, 8), p[i, j - 1], -1),
+        lambda i, j: r[i, j] + select(in_range(j - 1, 8), p[i, j - 1], -1),
         name="y",
     )
     return {t.name: t for t in (a, b, p, q, r, y)}
@@ -44,7 +44,7 @@ def product() -> dict[str, Tensor]:
     s = compute((8, 8), lambda i, j: reduce_sum(8, lambda k: a[k, i] * a[k, j]), name="s")
     y = compute(
         (8, 8),
-        lambda i, j: reduce_sum(8, lambda k: s[i, k] * select(inside(k - 2, 8), s[k - 2, j], 1)),
+        lambda i, j: reduce_sum(8, lambda k: s[i, k] * select(in_range(k - 2, 8), s[k - 2, j], 1)),
         name="y",
     )
     return {"a": a, "s": s, "y": y}
@@ -64,7 +64,7 @@ NETS = {"chain": chain, "product": product, "nested": nested}
 
 def kernel(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> Kernel:
     inputs = [t for t in net.values() if t.body is None]
-    return lowered("k", inputs, [net["y"]], {net[name]: s for name, s in how.items()})
+    return lower_kernel("k", inputs, [net["y"]], {net[name]: s for name, s in how.items()})
 
 
 def run(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> np.ndarray:
@@ -72,7 +72,7 @@ def run(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> np.ndarray:
     rng = np.random.default_rng(3)
     given = [rng.integers(-9, 9, p.shape, np.int32) for p in k.params[:-1]]
     (out,) = blank(k, 1)
-    loaded(k)(*given, out)
+    load_kernel(k)(*given, out)
     return out
 
 
@@ -115,9 +115,9 @@ def test_no_schedules_change_what_is_computed(
             first = first if legal(t, first) else ()
             sources = [*net, "a.local"]
             how[t] = first
-            if first != (sc.Inline(),):
+            if first != (schedule.Inline(),):
                 how[t] += grown(net[t], draw, sources, lambda s: legal(t, (*how[t], *s)))  # noqa: B023
-    said = "\n".join(f"{t}: {text(s)}" for t, s in how.items())
+    said = "\n".join(f"{t}: {schedule_text(s)}" for t, s in how.items())
     np.testing.assert_array_equal(run(net, how), WANTED[name], err_msg=said)
 
 
@@ -128,13 +128,13 @@ def placed(net: Mapping[str, Tensor], t: str, at: tuple[int, int]) -> Schedule:
     if kind == 0 or not others:
         return ()
     if kind == 1:
-        return (sc.Inline(),)
+        return (schedule.Inline(),)
     axes = ("i0", "i1", "k0")
-    return (sc.ComputeAt(others[which % len(others)], axes[which // 7 % 3]),)
+    return (schedule.ComputeAt(others[which % len(others)], axes[which // 7 % 3]),)
 
 
 def test_axes_of_one_name_are_told_apart() -> None:
-    net, inline = nested(), (sc.Inline(),)
+    net, inline = nested(), (schedule.Inline(),)
     np.testing.assert_array_equal(run(net, {"s": inline, "r": inline}), WANTED["nested"])
 
 
@@ -155,7 +155,7 @@ BEFORE_AND_AFTER = {
 def test_before_and_after(golden: Callable[[str, str], None]) -> None:
     lines = ["\n".join(f"{t.name} = {t.body}" for t in chain().values() if t.body is not None), ""]
     for name, how in BEFORE_AND_AFTER.items():
-        net, said = chain(), {t: parsed(s) for t, s in how.items()}
+        net, said = chain(), {t: parse_schedule(s) for t, s in how.items()}
         lines += [f"# {name}", *(f"{t}: {s}" for t, s in how.items()), "=>"]
         lines += [str(kernel(net, said)), ""]
         np.testing.assert_array_equal(run(net, said), WANTED["chain"], name)
@@ -214,5 +214,5 @@ ILLEGAL = {
 def test_what_is_illegal_says_why(name: str) -> None:
     make, how, why = ILLEGAL[name]
     with pytest.raises(IllegalSchedule) as caught:
-        kernel(make(), {t: parsed(s) for t, s in how.items()})
+        kernel(make(), {t: parse_schedule(s) for t, s in how.items()})
     assert why in str(caught.value)

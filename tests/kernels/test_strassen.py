@@ -6,28 +6,28 @@ import pytest
 
 import superopt
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.built import built
-from superopt.kernels.contraction import contraction
-from superopt.kernels.cpu import loaded
-from superopt.kernels.layout import Layout, Scatter, parsed, row_major
-from superopt.kernels.lower import lowered
+from superopt.kernels.built import build_kernels
+from superopt.kernels.contraction import match_contraction
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.layout import Layout, ScatteredLayout, parse_layout, row_major
+from superopt.kernels.lower import lower_kernel
 from superopt.kernels.option import Option
-from superopt.kernels.pack import laid, packed, read
+from superopt.kernels.pack import to_layout, pack_constant, from_layout
 from superopt.kernels.problem import Problem
-from superopt.kernels.space import chosen, options
+from superopt.kernels.space import build_choice, options
 from superopt.kernels.strassen import (
     LEVELS,
     Plan,
-    best,
-    combined,
-    cut,
-    fits,
-    matrix,
-    square,
-    tables,
+    best_plan,
+    combine_constant,
+    strassen_form,
+    can_split,
+    constant_matrix,
+    match_strassen_product,
+    coefficient_tables,
 )
 from superopt.ops import OPS
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.walk import loads
@@ -37,7 +37,7 @@ from tests.plan.test_compile import F, model
 @pytest.mark.parametrize("levels", LEVELS)
 def test_the_tables_are_a_product_of_matrices(levels: int) -> None:
     """Bilinear in both: equal on all pairs of unit matrices, so equal."""
-    a, b, c = tables(levels)
+    a, b, c = coefficient_tables(levels)
     found = np.einsum("xrs,xtc,pqx->rstcpq", a, b, c)
     eye = np.eye(2**levels, dtype=a.dtype)
     np.testing.assert_array_equal(found, np.einsum("st,rp,cq->rstcpq", eye, eye, eye))
@@ -46,7 +46,7 @@ def test_the_tables_are_a_product_of_matrices(levels: int) -> None:
 @pytest.mark.parametrize("levels", LEVELS)
 def test_rounding_grows_by_no_more_than_is_said(levels: int) -> None:
     """Of numbers rounded once after each sum of parts, by those that a plain product has."""
-    a, b, c = tables(levels)
+    a, b, c = coefficient_tables(levels)
     norms = (a**2).sum((1, 2)) * (b**2).sum((1, 2))
     grown = np.sqrt(np.einsum("rcx,x->rc", c**2, norms).max() / 2**levels)
     assert grown < 2.45**levels + 0.01
@@ -89,9 +89,9 @@ def problem(case: str, levels: int, apart: int) -> tuple[Problem, list[Tensor], 
     """A case, its operands, and its ways by parts of so many levels."""
     op, shapes, lies, out = CASES[case]
     t, [x, w, *rest] = product(op, *shapes)
-    layouts: dict[Tensor, Layout | Scatter] = {}
+    layouts: dict[Tensor, Layout | ScatteredLayout] = {}
     if lies is not None and out is not None:
-        layouts = {x: parsed(lies), t: parsed(out)}
+        layouts = {x: parse_layout(lies), t: parse_layout(out)}
     p = Problem(t, layouts, {w}, 64)
     some = [o for o in options(p) if o.algorithm == "strassen" and o["levels"] == levels]
     some = [o for o in some if o["apart"] == apart]
@@ -108,7 +108,7 @@ def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
     rng = np.random.default_rng(3)
     given = {i: rng.standard_normal(i.shape).astype(np.float32) for i in (x, w, *rest)}
     wanted = np.zeros(tuple(n for n in t.shape if isinstance(n, int)), np.float32)
-    loaded(lowered("k", [x, w, *rest], [t]))(*given.values(), wanted)
+    load_kernel(lower_kernel("k", [x, w, *rest], [t]))(*given.values(), wanted)
     for option in (some[0], some[-1]):
         got = computed(p, option, given)
         np.testing.assert_allclose(
@@ -119,22 +119,22 @@ def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
 def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.ndarray:
     """The problem's tensor, by the kernels of an option."""
     layouts, t = p.layouts, p.tensor
-    choice = chosen(p, option)
-    held = {i: laid(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
-    for kernel in built(p, choice):
+    choice = build_choice(p, option)
+    held = {i: to_layout(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
+    for kernel in build_kernels(p, choice):
         arrays = []
         packs = {k.source: k for k in kernel.kernel.packs}
         for i in kernel.reads:
-            if i in choice.made:
-                source, make = choice.made[i]
-                arrays.append(packed(packs[i], make(given[source])))
+            if i in choice.derived_constants:
+                source, make = choice.derived_constants[i]
+                arrays.append(pack_constant(packs[i], make(given[source])))
             else:
                 arrays.append(held[i])
         buffer = kernel.kernel.params[-1]
         held[kernel.writes] = np.zeros([n for n in buffer.shape if isinstance(n, int)], np.float32)
-        loaded(kernel.kernel)(*arrays, held[kernel.writes])
+        load_kernel(kernel.kernel)(*arrays, held[kernel.writes])
     layout, shape = layouts.get(t), [n for n in t.shape if isinstance(n, int)]
-    return held[t] if layout is None else read(layout, held[t], shape)  # type: ignore[arg-type]
+    return held[t] if layout is None else from_layout(layout, held[t], shape)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -185,25 +185,25 @@ def test_what_parts_do_not_compute(
 def test_only_constants_and_only_where_it_pays() -> None:
     t, [_, w] = product("MatMul", (512, 512), (512, 512))
     assert next(options(Problem(t, {}, {w}, 64)))["levels"] == 2
-    assert next(options(Problem(t, {}, {w}, 64, levels=1)))["levels"] == 1
-    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, levels=0)))
+    assert next(options(Problem(t, {}, {w}, 64, strassen_levels=1)))["levels"] == 1
+    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, strassen_levels=0)))
     assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, set(), 64)))
-    c = contraction(t, {w})
+    c = match_contraction(t, {w})
     assert c is not None
-    s = square(t, c)
+    s = match_strassen_product(t, c)
     assert s is not None
-    assert fits(s, 2, 16)
-    assert best(s, 16, 2, 1.0) is None  # where the product as it is would take no time
+    assert can_split(s, 2, 16)
+    assert best_plan(s, 16, 2, 1.0) is None  # where the product as it is would take no time
 
 
 def test_a_matrix_that_is_turned() -> None:
     t, [_, w] = product("Gemm", (32, 64), (64, 64), transB=1)
-    c = contraction(t, {w})
+    c = match_contraction(t, {w})
     assert c is not None
-    s = square(t, c)
+    s = match_strassen_product(t, c)
     assert s is not None
     b = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    panels = combined(1, 16, matrix(c, s), b)
+    panels = combine_constant(1, 16, constant_matrix(c, s), b)
     assert panels.shape == (7, 2, 32, 16)
     q = panels.transpose(0, 2, 1, 3).reshape(7, 32, 32)
     np.testing.assert_array_equal(q[1], b.T[:32, :32])
@@ -233,11 +233,11 @@ def test_a_row_has_one_origin_in_whatever_order_chunks_end(
 ) -> None:
     """The last that each chunk stores in a row is of the same part and row of it."""
     t, [_, w] = product("MatMul", (high, 64), (64, 64))
-    c = contraction(t, {w})
+    c = match_contraction(t, {w})
     assert c is not None
-    s = square(t, c)
+    s = match_strassen_product(t, c)
     assert s is not None
-    made = cut(t, c, s, Plan(levels, False, block, block, 1, 0), {t: row_major(2)}, 16, 32)
+    made = strassen_form(t, c, s, Plan(levels, False, block, block, 1, 0), {t: row_major(2)}, 16, 32)
     i, r = made.root.axes[:2]
     m, parts = i.extent, r.extent
     assert isinstance(m, int)
@@ -247,8 +247,8 @@ def test_a_row_has_one_origin_in_whatever_order_chunks_end(
         last = {}
         for x in range(begin, min(begin + block, m)):
             for part in range(parts):
-                env = {i: ix.as_index(x), r: ix.as_index(part)}
-                last[str(ix.substitute(made.lies.index[0], env))] = (part, x)
+                env = {i: index.as_index(x), r: index.as_index(part)}
+                last[str(index.substitute(made.layout.index[0], env))] = (part, x)
         for row, origin in last.items():
             origins.setdefault(row, set()).add(origin)
     assert origins.keys() == {str(n) for n in range(high)}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import loaded
+from superopt.kernels.cpu import load_kernel
 from superopt.kernels.tile import For, Kernel, Store, Update
 from superopt.te.dtype import DTYPES, F32, I32, DType
 from superopt.te.expr import Tensor, const
@@ -52,7 +52,7 @@ def test_a_tile_of_registers_is_what_is_summed(kind: str, tile: tuple[int, int])
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(0, 9, p.shape).astype(kind.replace("i", "int").replace("u", "uint")
                .replace("f", "float")) for p in k.params)  # fmt: skip
-    loaded(k)(a, b, c)
+    load_kernel(k)(a, b, c)
     columns = b.transpose(0, 2, 1, 3).reshape(tiles[2] * depth, -1)
     np.testing.assert_array_equal(c, a @ columns)
 
@@ -65,7 +65,7 @@ def test_loops_that_are_unrolled_compute_the_same() -> None:
         k = Kernel("k", (a, c), (For(i, (For(j, (store,), kinds[1]),), kinds[0]),))
         x = np.arange(24, dtype=np.int32).reshape(4, 6)
         out = np.zeros_like(x)
-        loaded(k)(x, out)
+        load_kernel(k)(x, out)
         np.testing.assert_array_equal(out, x * x)
 
 
@@ -76,7 +76,7 @@ def test_a_sum_in_memory_reads_what_it_stored() -> None:
     body = (Store(c, (j,), const(0, I32), (j,)), Update(c, (j,), "sum", a[k, j], (j,), (k,)))
     x = np.arange(200, dtype=np.int32).reshape(5, 40)
     out = np.zeros(40, np.int32)
-    loaded(Kernel("k", (a, c), body))(x, out)
+    load_kernel(Kernel("k", (a, c), body))(x, out)
     np.testing.assert_array_equal(out, x.sum(axis=0))
 
 
@@ -92,5 +92,5 @@ def test_a_scratch_buffer_is_the_kernel_s_own() -> None:
     )
     x = np.arange(100, dtype=np.float32)
     out = np.zeros_like(x)
-    loaded(k)(x, out)
+    load_kernel(k)(x, out)
     np.testing.assert_array_equal(out, 2 * x[::-1])

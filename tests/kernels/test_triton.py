@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 from superopt.ir.evaluate import node_results
-from superopt.kernels.cpu import loaded as on_cpu
-from superopt.kernels.gpu_run import loaded
-from superopt.kernels.gpu_text import printed
-from superopt.kernels.lower import lowered
+from superopt.kernels.cpu import load_kernel as on_cpu
+from superopt.kernels.gpu_run import load_triton_kernel
+from superopt.kernels.gpu_text import triton_text
+from superopt.kernels.lower import lower_kernel
 from superopt.kernels.schedule import (
     Bind,
     CacheRead,
@@ -22,12 +22,12 @@ from superopt.kernels.schedule import (
     Pipeline,
     Tensorize,
     Vthread,
-    parsed,
-    text,
+    parse_schedule,
+    schedule_text,
 )
 from superopt.kernels.tile import For, Kernel, Store, Update
 from superopt.te.dtype import BF16, DTYPES, F32, I32, to_numpy
-from superopt.te.expr import Tensor, apply, compute, const, gather, inside, reduction, select
+from superopt.te.expr import Tensor, apply, compute, const, gather, in_range, reduction, select
 from superopt.te.node import Axis
 from tests.gpu import REAL, choose
 from tests.kernels.blocks import PRINTED, add, made_by, matmul, softmax, transposed
@@ -49,14 +49,14 @@ def run() -> Iterator[Run]:
     """`run(kernel, *arrays)` changes the arrays of results."""
     with pytest.MonkeyPatch.context() as patch:
         choose(patch)
-        yield there if REAL else lambda k, *arrays: loaded(k)(*map(torched, arrays))
+        yield there if REAL else lambda k, *arrays: load_triton_kernel(k)(*map(torched, arrays))
 
 
 def there(k: Kernel, *arrays: np.ndarray) -> None:
     """On the GPU, and back."""
     own = [torched(x) for x in arrays]
     given = [x.cuda() for x in own]
-    loaded(k, "cuda")(*given)
+    load_triton_kernel(k, "cuda")(*given)
     for x, y in zip(own, given, strict=True):
         x.copy_(y)
 
@@ -210,15 +210,15 @@ def test_what_a_guard_forbids_is_not_read(run: Run) -> None:
     y = compute(
         (20,),
         lambda i: select(
-            inside(i - 3, 5), x[i - 3], select(i < 10, const(7, F32), x[gather(at[i], 5)])
+            in_range(i - 3, 5), x[i - 3], select(i < 10, const(7, F32), x[gather(at[i], 5)])
         ),
     )
-    far = compute((20,), lambda i: select(inside(i * 2**24, 5), x[i * 2**24], -x[i * 0]))
+    far = compute((20,), lambda i: select(in_range(i * 2**24, 5), x[i * 2**24], -x[i * 0]))
     a, b = np.arange(1, 6, dtype=np.float32), np.arange(20, dtype=np.int32) % 9 - 4
     i, low = np.arange(20), np.clip(np.where(b < 0, b + 5, b), 0, 4)
     wanted = np.where((i >= 3) & (i < 8), a[np.clip(i - 3, 0, 4)], np.where(i < 10, 7, a[low]))
     for out, numbers in ((y, wanted), (far, np.where(i == 0, 1, -1))):
-        k = lowered("k", [x, at], [out], {out: parsed("vectorize(i0)")})
+        k = lower_kernel("k", [x, at], [out], {out: parse_schedule("vectorize(i0)")})
         (got,) = blank(k, 1)
         run(k, a, b, got)
         np.testing.assert_array_equal(got, numbers)
@@ -246,7 +246,7 @@ def test_a_sum_in_memory_reads_what_it_stored(run: Run) -> None:
         Store(Y, (each, Q), s[7 - Q], (Q,)),
     )
     k = Kernel("k", (X, Y), (For(each, body, "parallel"),), ((s, "local"),))
-    assert printed(k).scratch == ((s, 32),)
+    assert triton_text(k).scratch == ((s, 32),)
     x = np.arange(32, dtype=np.float32).reshape(4, 8)
     (got,) = blank(k, 1)
     run(k, x, got)
@@ -342,18 +342,18 @@ def test_every_operator(run: Run, name: str, types: str) -> None:
 def test_no_schedule_changes_what_is_computed(run: Run, name: str, numbers: list[Draw]) -> None:
     _, out, inputs = tensor(name)
     s = grown(out, numbers, [i.name for i in inputs], lambda s: legal(name, s))
-    k = lowered("k", inputs, [out], {out: s})
+    k = lower_kernel("k", inputs, [out], {out: s})
     (got,) = blank(k, 1)
     try:
         run(k, *whole(name), got)
     except NotImplementedError:
-        assert any(isinstance(p, UNPRINTED) for p in s), text(s)
+        assert any(isinstance(p, UNPRINTED) for p in s), schedule_text(s)
         return
-    np.testing.assert_array_equal(got, WANTED[name], err_msg=text(s))
+    np.testing.assert_array_equal(got, WANTED[name], err_msg=schedule_text(s))
 
 
 def test_tensors_are_checked(run: Run) -> None:
-    f = loaded(add(8, F32, 8))
+    f = load_triton_kernel(add(8, F32, 8))
     x = np.zeros(8, np.float32)
     with pytest.raises(TypeError, match="1 tensors for 3 parameters"):
         f(torched(x))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import loaded
-from superopt.kernels.default import turning
-from superopt.kernels.lower import lowered
-from superopt.kernels.rows import summed
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.default import transpose_schedule
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.rows import lane_reduction
 from superopt.kernels.schedule import Schedule
 from superopt.kernels.transform import reduction
 from superopt.te.dtype import F32
@@ -15,8 +15,8 @@ from superopt.te.expr import Tensor, compute, reduce_max, reduce_sum
 
 def run(t: Tensor, how: Schedule, *given: tuple[Tensor, np.ndarray]) -> np.ndarray:
     out = np.zeros([n for n in t.shape if isinstance(n, int)], np.float32)
-    kernel = lowered("k", [a for a, _ in given], [t], {t: how})
-    loaded(kernel)(*(x for _, x in given), out)
+    kernel = lower_kernel("k", [a for a, _ in given], [t], {t: how})
+    load_kernel(kernel)(*(x for _, x in given), out)
     return out
 
 
@@ -25,7 +25,7 @@ def run(t: Tensor, how: Schedule, *given: tuple[Tensor, np.ndarray]) -> np.ndarr
 def test_tiles_are_turned(high: int, wide: int) -> None:
     a = Tensor("a", F32, (wide, high))
     t = compute((high, wide), lambda i, j: a[j, i] * 2)
-    how = turning(t, {}, 16)
+    how = transpose_schedule(t, {}, 16)
     assert how is not None
     x = np.random.default_rng(0).standard_normal((wide, high)).astype(np.float32)
     np.testing.assert_array_equal(run(t, how, (a, x)), x.T * 2)
@@ -52,7 +52,7 @@ def test_sums_over_axes_that_lie_in_a_row(size: tuple[int, int]) -> None:
     found = reduction(t)
     assert found is not None
     x = np.random.default_rng(0).integers(-3, 4, (3, *size)).astype(np.float32)
-    got = run(t, tuple(summed(found)), (a, x))
+    got = run(t, tuple(lane_reduction(found)), (a, x))
     np.testing.assert_array_equal(got, (x * x).sum((1, 2)))
 
 
@@ -68,5 +68,5 @@ def test_the_largest_of_all_is_none_where_one_is(size: tuple[int, int]) -> None:
         y = x.copy()
         y[1].ravel()[at] = np.nan
         y[2].ravel()[at] = 1
-        got = run(t, tuple(summed(found)), (a, y))
+        got = run(t, tuple(lane_reduction(found)), (a, y))
         np.testing.assert_array_equal(got, y.max((1, 2)))

@@ -7,25 +7,25 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from superopt.kernels import reducing
-from superopt.kernels.cpu import loaded
-from superopt.kernels.cpu_text import written
-from superopt.kernels.layout import parsed
-from superopt.kernels.lower import lowered
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.cpu_text import kernel_text
+from superopt.kernels.layout import parse_layout
+from superopt.kernels.lower import lower_kernel
 from superopt.kernels.option import Option
 from superopt.te.dtype import F32
 from superopt.te.expr import (
     Tensor,
-    both,
+    conjunction,
     compute,
     const,
-    inside,
+    in_range,
     reduce_max,
     reduce_min,
     select,
 )
 from superopt.te.node import Expr
 
-BLOCKS = parsed("i0//16 i1 i2 i0%16")
+BLOCKS = parse_layout("i0//16 i1 i2 i0%16")
 # Window, stride, dilation, border before, of each of two axes.
 SHAPES = [
     ((3, 3), (1, 1), (1, 1), (1, 1)),
@@ -70,17 +70,17 @@ def test_windows(shape: tuple[tuple[int, int], ...], fn: str, lies: str) -> None
         def one(p: Expr, q: Expr) -> Expr:
             h = i * stride[0] + p * dilation[0] - border[0]
             w = j * stride[1] + q * dilation[1] - border[1]
-            return select(both(inside(h, 23), inside(w, 21)), a[c, h, w], rest)
+            return select(conjunction(in_range(h, 23), in_range(w, 21)), a[c, h, w], rest)
 
         return (reduce_max if fn == "max" else reduce_min)(window, one)
 
     y = compute(wanted.shape, element)
     how = {a: BLOCKS, y: BLOCKS} if lies == "blocks" else {}
-    for _, option in sorted(reducing.options(y, how, 16, 32), key=lambda x: x[0])[:2]:
-        schedule, _ = reducing.scheduled(y, how, (), option)
-        k = lowered("k", [a], [y], {y: schedule}, how)
+    for _, option in sorted(reducing.reduction_options(y, how, 16, 32), key=lambda x: x[0])[:2]:
+        schedule, _ = reducing.schedule_reduction(y, how, (), option)
+        k = lower_kernel("k", [a], [y], {y: schedule}, how)
         given, out = (laid(v, lies == "blocks") for v in (x, np.zeros_like(wanted)))
-        loaded(k)(given, out)
+        load_kernel(k)(given, out)
         np.testing.assert_array_equal(out, laid(wanted, lies == "blocks"))
 
 
@@ -100,6 +100,6 @@ def test_columns_in_common_are_asked_once() -> None:
     a = Tensor("x", F32, (16, 12, 12))
     y = compute((16, 8, 8), lambda c, i, j: reduce_max((5, 5), lambda p, q: a[c, i + p, j + q]))
     how = {a: BLOCKS, y: BLOCKS}
-    schedule, _ = reducing.scheduled(y, how, (), Option.of("along", wide=16, rows=8))
-    text = written(lowered("k", [a], [y], {y: schedule}, how), 64)
+    schedule, _ = reducing.schedule_reduction(y, how, (), Option.make("along", wide=16, rows=8))
+    text = kernel_text(lower_kernel("k", [a], [y], {y: schedule}, how), 64)
     assert text.count("fcmp ogt") == 10 * 4 + 6 * 5 + 2 * (4 + 5)

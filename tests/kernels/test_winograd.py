@@ -6,33 +6,33 @@ import numpy as np
 import pytest
 
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.contraction import contraction
+from superopt.kernels.contraction import match_contraction
 from superopt.kernels.cook_toom import (
-    amplification,
-    distinct,
-    known,
-    matrices,
-    transformed_kernel,
-    work,
+    error_amplification,
+    distinct_rows,
+    has_points,
+    transform_matrices,
+    transform_kernel,
+    transform_operations,
 )
-from superopt.kernels.cpu import loaded
-from superopt.kernels.layout import Scatter, parsed
-from superopt.kernels.lower import lowered
-from superopt.kernels.pack import laid, packed, read
-from superopt.kernels.picture import MOST, SIDES, picture
-from superopt.kernels.winograd import plans, tiled
+from superopt.kernels.cpu import load_kernel
+from superopt.kernels.layout import ScatteredLayout, parse_layout
+from superopt.kernels.lower import lower_kernel
+from superopt.kernels.pack import to_layout, pack_constant, from_layout
+from superopt.kernels.picture import MAX_ERROR_AMPLIFICATION, TILE_SIDES, match_tiled_convolution
+from superopt.kernels.winograd import candidate_plans, winograd_form
 from superopt.ops import OPS
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.walk import loads
 
-FORMS = [(m, r, s) for m in SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if known(m, r, s)]
+FORMS = [(m, r, s) for m in TILE_SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if has_points(m, r, s)]
 
 
 @pytest.mark.parametrize(("m", "r", "s"), [*FORMS, (1, 1, 1), (3, 1, 1), (1, 3, 1)])
 def test_the_matrices_are_a_convolution(m: int, r: int, s: int) -> None:
     """A ((G g) * (B d)) is bilinear in g and d: equal on all pairs of unit vectors, so equal."""
-    a, g, b = matrices(m, r, s)
+    a, g, b = transform_matrices(m, r, s)
     size = s * m + r - s
     assert {len(row) for row in b} == {len(b)} == {len(row) for row in a} == {len(g)} == {size}
     for i in range(r):
@@ -44,27 +44,27 @@ def test_the_matrices_are_a_convolution(m: int, r: int, s: int) -> None:
 
 @pytest.mark.parametrize(("m", "r", "s"), FORMS)
 def test_what_is_alike_and_what_is_to_be_done(m: int, r: int, s: int) -> None:
-    a, g, b = matrices(m, r, s)
-    n = distinct(m, r, s)
+    a, g, b = transform_matrices(m, r, s)
+    n = distinct_rows(m, r, s)
     assert set(g[n - 1 :]) == {g[-1]}
     assert n == 1 or g[n - 2] != g[-1]
-    there, back = work(m, r, s)
+    there, back = transform_operations(m, r, s)
     numbers = [[sum(x not in (0, 1) for x in row) for row in matrix] for matrix in (b, a)]
     assert sum(numbers[0]) <= there
     assert sum(numbers[1]) <= back
 
 
-@pytest.mark.parametrize(("m", "r", "s"), [x for x in FORMS if amplification(*x) <= MOST])
+@pytest.mark.parametrize(("m", "r", "s"), [x for x in FORMS if error_amplification(*x) <= MAX_ERROR_AMPLIFICATION])
 def test_rounding_grows_by_no_more_than_is_said(m: int, r: int, s: int) -> None:
     """Of one channel, against float64: the error of the largest output by the norms of operands."""
-    a, g, b = (np.array(x, float) for x in matrices(m, r, s))
+    a, g, b = (np.array(x, float) for x in transform_matrices(m, r, s))
     rng = np.random.default_rng(0)
     w, d = rng.standard_normal((r, 4000)), rng.standard_normal((s * m + r - s, 4000))
     exact = np.stack([sum(w[k] * d[s * i + k] for k in range(r)) for i in range(m)])
     products = (g @ w).astype(np.float32) * (b @ d).astype(np.float32)
     found = a @ products.astype(np.float64)
     error = np.sqrt(np.mean((found - exact) ** 2, axis=1)).max()
-    assert error < 2 * amplification(m, r, s) * 2.0**-24
+    assert error < 2 * error_amplification(m, r, s) * 2.0**-24
 
 
 def convolution(
@@ -94,10 +94,10 @@ def test_which_convolutions_are_computed_in_tiles(kernel: tuple[int, int]) -> No
     t = convolution((1, 16, 30, 30), 16, kernel, (0, 0, 0, 0), (1, 1))
     assert t.body is not None
     (w,) = (x.tensor for x in loads(t.body) if x.tensor.name == "a1")
-    found = contraction(t, {w})
+    found = match_contraction(t, {w})
     assert found is not None
-    p = picture(t, found)
-    assert (None if p is None else p.fitting()) == KERNELS[kernel]
+    p = match_tiled_convolution(t, found)
+    assert (None if p is None else p.tile_options()) == KERNELS[kernel]
 
 
 SHAPES = [
@@ -169,9 +169,9 @@ def test_windows_that_are_apart_and_dilated_are_not_in_tiles() -> None:
     t = convolution((1, 16, 30, 30), 16, (3, 3), (1, 1, 1, 1), (2, 2), (2, 2))
     assert t.body is not None
     (w,) = (x.tensor for x in loads(t.body) if x.tensor.name == "a1")
-    found = contraction(t, {w})
+    found = match_contraction(t, {w})
     assert found is not None
-    assert picture(t, found) is None
+    assert match_tiled_convolution(t, found) is None
 
 
 LINES = [
@@ -218,39 +218,39 @@ def it_is_the_convolution(
     assert t.body is not None
     read_ = {x.tensor.name: x.tensor for x in loads(t.body)}
     x, w, c = (read_[name] for name in ("a0", "a1", "a2"))
-    found = contraction(t, {w})
+    found = match_contraction(t, {w})
     assert found is not None
-    p = picture(t, found)
+    p = match_tiled_convolution(t, found)
     assert p is not None
-    if m not in p.fitting():
+    if m not in p.tile_options():
         pytest.skip("smaller than a tile")
     border = max(pads)
     space = range(2, len(shape))
-    layout = parsed(
+    layout = parse_layout(
         " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
     )
-    lies_ = parsed(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
-    plan = next(x for _, x in plans(p, m, 16) if before is None or x.apart == before)
-    made = tiled(t, found, p, plan, lies_, 16)
+    lies_ = parse_layout(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
+    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.apart == before)
+    made = winograd_form(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
     b = rng.standard_normal((out, channels, *kernel)).astype(np.float32)
     bias = rng.standard_normal(out).astype(np.float32)
     wanted = np.zeros(tuple(int(d) for d in t.shape if isinstance(d, int)), np.float32)
-    loaded(lowered("k", [x, w, c], [t]))(a, b, bias, wanted)
-    lies: dict = {x: layout, made.root: made.lies}
-    given, arrays = [x], [laid(layout, a)]
-    for before, buffer in made.first:
-        code = lowered("k", [x], [before], made.schedules, lies, made.tables)
+    load_kernel(lower_kernel("k", [x, w, c], [t]))(a, b, bias, wanted)
+    lies: dict = {x: layout, made.root: made.layout}
+    given, arrays = [x], [to_layout(layout, a)]
+    for before, buffer in made.producers:
+        code = lower_kernel("k", [x], [before], made.schedules, lies, made.tables)
         arrays = [np.zeros(before.shape, np.float32)]
-        loaded(code)(laid(layout, a), arrays[0])
+        load_kernel(code)(to_layout(layout, a), arrays[0])
         given = [buffer]
-    code = lowered(
-        "k", [*given, made.kernel, c], [made.root], made.schedules, lies, made.tables, [made.kernel]
+    code = lower_kernel(
+        "k", [*given, made.transformed_constant, c], [made.root], made.schedules, lies, made.tables, [made.transformed_constant]
     )
     (pack,) = code.packs
-    assert isinstance(made.lies, Scatter)
-    got = laid(made.lies.layout, np.zeros_like(wanted))
-    loaded(code)(*arrays, packed(pack, transformed_kernel(p.forms(m), b)), bias, got)
-    got = read(made.lies.layout, got, wanted.shape)
+    assert isinstance(made.layout, ScatteredLayout)
+    got = to_layout(made.layout.layout, np.zeros_like(wanted))
+    load_kernel(code)(*arrays, pack_constant(pack, transform_kernel(p.forms(m), b)), bias, got)
+    got = from_layout(made.layout.layout, got, wanted.shape)
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())

@@ -12,10 +12,10 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper, parser
 
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from superopt.onnx_io.write import write_model
 
@@ -29,7 +29,7 @@ def text(source: str) -> onnx.ModelProto:
 
 def imported(proto: onnx.ModelProto) -> Model:
     """The model's graph; it must be valid."""
-    source = read(proto)
+    source = read_model(proto)
     validate(source)
     return import_model(source)
 
@@ -38,12 +38,12 @@ def through(proto: onnx.ModelProto, *, folded: bool = False) -> onnx.ModelProto:
     """The model after import, export and a file, and between the two folding if asked for."""
     before = proto.SerializeToString()
     model = imported(proto)
-    graph = fold(model.graph).graph if folded else model.graph
+    graph = fold_constants(model.graph).graph if folded else model.graph
     new = export_model(model, graph)
     assert proto.SerializeToString() == before
     with TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        write_model(new, path, like=model.source)
+        write_model(new, path, original=model.source)
         return onnx.load(path)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from superopt.errors import UsageError
 from superopt.onnx_io import sections
-from superopt.onnx_io.atomic import new_files
-from superopt.onnx_io.source import read
+from superopt.onnx_io.atomic import atomic_files
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.write import copy_unchanged, write_model
 from tests.onnx_io.children import Crashed, in_child
 from tests.onnx_io.models import large_weights, save_external
@@ -56,14 +56,14 @@ def test_a_failure_leaves_everything_as_it_was(external: bool, tmp_path: Path) -
     before = contents(tmp_path)
     for target in (path, tmp_path / "new.onnx"):
         with pytest.raises(KeyboardInterrupt):
-            write_model(dying(interrupted), target, like=read(path))
+            write_model(dying(interrupted), target, original=read_model(path))
         assert contents(tmp_path) == before
 
 
 @pytest.mark.usefixtures("_both_kinds_of_file")
 def test_it_works_with_both_kinds(tmp_path: Path) -> None:
     path = save_external(large_weights(), tmp_path / "m.onnx", "weights.bin")
-    write_model(read(path).model, tmp_path / "n.onnx", like=read(path))
+    write_model(read_model(path).model, tmp_path / "n.onnx", original=read_model(path))
     assert_holds(tmp_path / "n.onnx", large_weights())
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {"m.onnx", "weights.bin", "n.onnx", "n.onnx.data"}
@@ -75,7 +75,7 @@ def test_a_kill_leaves_no_partial_file(tmp_path: Path) -> None:
 
     def write_and_die() -> None:
         doomed = dying(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        write_model(doomed, path, like=read(path))
+        write_model(doomed, path, original=read_model(path))
 
     with pytest.raises(Crashed):
         in_child(write_and_die)
@@ -95,12 +95,12 @@ def can_be_unnamed(folder: Path) -> bool:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    source = read(large_weights())
+    source = read_model(large_weights())
 
     def write_too_much() -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
-            write_model(source.model, tmp_path / "m.onnx", like=source)
+            write_model(source.model, tmp_path / "m.onnx", original=source)
         except UsageError as error:
             return str(error)
         return ""
@@ -111,7 +111,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_target(tmp_path: Path) -> None:
-    source = read(large_weights())
+    source = read_model(large_weights())
     os.mkfifo(tmp_path / "pipe")
     for target, words in (
         (tmp_path, "it is a directory"),
@@ -120,7 +120,7 @@ def test_what_cannot_be_a_target(tmp_path: Path) -> None:
         (Path(os.devnull), "not a regular file"),
     ):
         with pytest.raises(UsageError, match=words):
-            write_model(source.model, target, like=source)
+            write_model(source.model, target, original=source)
         with pytest.raises(UsageError, match=words):
             copy_unchanged(source, target)
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
@@ -129,24 +129,24 @@ def test_what_cannot_be_a_target(tmp_path: Path) -> None:
 def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="not a regular file"), new_files() as create:
+    with pytest.raises(UsageError, match="not a regular file"), atomic_files() as create:
         create(pipe)
     with pytest.raises(UsageError, match="not a regular file"):
-        sections.write(pipe, {}, [])
+        sections.write_sections(pipe, {}, [])
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_links_and_modes_are_kept(tmp_path: Path) -> None:
-    source = read(large_weights())
+    source = read_model(large_weights())
     real = tmp_path / "real.onnx"
     real.write_bytes(b"")
     real.chmod(0o640)
     (tmp_path / "link.onnx").symlink_to(real)
-    write_model(source.model, tmp_path / "link.onnx", like=source)
+    write_model(source.model, tmp_path / "link.onnx", original=source)
     assert (tmp_path / "link.onnx").is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert_holds(real, large_weights())
-    write_model(source.model, tmp_path / "new.onnx", like=source)
+    write_model(source.model, tmp_path / "new.onnx", original=source)
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE((tmp_path / "new.onnx").stat().st_mode) == 0o666 & ~mask
@@ -163,5 +163,5 @@ def test_files_appear_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     real = os.replace
     monkeypatch.setattr(os, "replace", replace)
     path = save_external(large_weights(), tmp_path / "m.onnx", "weights.bin")
-    write_model(read(path).model, tmp_path / "n.onnx", like=read(path))
+    write_model(read_model(path).model, tmp_path / "n.onnx", original=read_model(path))
     assert order == ["n.onnx.data", "n.onnx"]

@@ -16,7 +16,7 @@ import pytest
 from superopt import guard
 from superopt.errors import OutOfTime
 from superopt.onnx_io import checker
-from superopt.onnx_io.forked_check import Complaint, checked
+from superopt.onnx_io.forked_check import CheckFailure, check_in_fork
 from tests.onnx_io.children import in_child
 from tests.onnx_io.rounds import text
 
@@ -44,18 +44,18 @@ def large() -> bytes:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_from_the_first_model_on() -> Iterator[None]:
-    before = checker.MANY
-    checker.MANY = 0  # type: ignore[misc]
+    before = checker.FORKS_BEFORE_SERVER
+    checker.FORKS_BEFORE_SERVER = 0  # type: ignore[misc]
     yield
-    checker.MANY = before  # type: ignore[misc]
-    checker._drop()
+    checker.FORKS_BEFORE_SERVER = before  # type: ignore[misc]
+    checker._stop_server()
 
 
 def server() -> checker._Server:
     """One that is ready."""
     end = time.monotonic() + 60
     while True:
-        assert checker.complaint(GOOD, 3) is None
+        assert checker.run_checker(GOOD, 3) is None
         found = checker._server
         assert found is not None, "it did not start"
         if found.ready:
@@ -64,26 +64,26 @@ def server() -> checker._Server:
         time.sleep(0.05)
 
 
-def never(data: bytes, seconds: int) -> Complaint | None:
+def never(data: bytes, seconds: int) -> CheckFailure | None:
     raise AssertionError("forked here")
 
 
 @pytest.mark.parametrize("data", [GOOD, BAD, large(), b"", b"no model"], ids=len)
 def test_it_says_what_a_fork_says(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = checked(data, 3)
+    wanted = check_in_fork(data, 3)
     server()
-    monkeypatch.setattr(checker, "checked", never)
+    monkeypatch.setattr(checker, "check_in_fork", never)
     for _ in range(2):
-        assert checker.complaint(data, 3) == wanted
-    assert checker.complaint(GOOD, 3) is None
+        assert checker.run_checker(data, 3) == wanted
+    assert checker.run_checker(GOOD, 3) is None
 
 
 def test_what_it_does_not_survive_a_fork_says() -> None:
     data = crashing()
     server()
     for _ in range(2):
-        assert checker.complaint(data, 3) == checked(data, 3)
-        assert checker.complaint(GOOD, 3) is None
+        assert checker.run_checker(data, 3) == check_in_fork(data, 3)
+        assert checker.run_checker(GOOD, 3) is None
 
 
 def endless() -> bytes:
@@ -97,7 +97,7 @@ def endless() -> bytes:
 
 @pytest.mark.parametrize("served", [False, True])
 def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
-    ask = checker.complaint if served and server() else checked
+    ask = checker.run_checker if served and server() else check_in_fork
     begin = time.monotonic()
     with guard.limited(60) as limits:
         limits.end_within(1.0)
@@ -110,7 +110,7 @@ def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
 def test_what_never_ends_is_ended() -> None:
     kept = server()
     begin = time.monotonic()
-    assert checker.complaint(endless(), 1) is not None
+    assert checker.run_checker(endless(), 1) is not None
     assert time.monotonic() - begin < 30
     assert checker._server is None  # it said nothing: a fork did
     with pytest.raises(ProcessLookupError):
@@ -121,8 +121,8 @@ def test_what_never_ends_is_ended() -> None:
 def test_one_that_died_is_done_without(number: int) -> None:
     kept = server()
     os.kill(kept.process, number)
-    assert checker.complaint(GOOD, 3) is None
-    assert checker.complaint(BAD, 3) == checked(BAD, 3)
+    assert checker.run_checker(GOOD, 3) is None
+    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
     assert checker._server is not kept
     with pytest.raises(ProcessLookupError):
         os.kill(kept.process, 0)  # it was waited for
@@ -136,28 +136,28 @@ def test_no_signal_ends_what_writes_to_one_that_died() -> None:
         kept = server()
         os.kill(kept.process, signal.SIGKILL)
         os.waitpid(kept.process, 0)
-        return checker.complaint(large(), 3) is None
+        return checker.run_checker(large(), 3) is None
 
     assert in_child(asked)
 
 
 def test_one_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    checker._drop()
-    monkeypatch.setattr(checker, "_START", "raise SystemExit(1) # {path}")
-    monkeypatch.setattr(checker, "_failed", False)
+    checker._stop_server()
+    monkeypatch.setattr(checker, "_SERVER_SCRIPT", "raise SystemExit(1) # {path}")
+    monkeypatch.setattr(checker, "_start_failed", False)
     end = time.monotonic() + 60
-    while not checker._failed and time.monotonic() < end:
-        assert checker.complaint(BAD, 3) == checked(BAD, 3)
-    assert checker._failed
+    while not checker._start_failed and time.monotonic() < end:
+        assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
+    assert checker._start_failed
 
 
 @pytest.mark.parametrize("name", ["", "/usr/bin/uwsgi", "/opt/app/model-server"])
 def test_a_program_that_embeds_python_is_not_started(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checker._drop()
+    checker._stop_server()
     monkeypatch.setattr(sys, "executable", name)
-    assert checker.complaint(GOOD, 3) is None
+    assert checker.run_checker(GOOD, 3) is None
     assert checker._server is None
 
 
@@ -165,19 +165,19 @@ def test_a_fork_has_one_of_its_own() -> None:
     kept = server()
     assert in_child(lambda: checker._server is None)
     assert in_child(lambda: server().process) != kept.process
-    assert checker.complaint(BAD, 3) == checked(BAD, 3)
+    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
     assert checker._server is kept
 
 
 def test_threads_do_not_wait_for_each_other() -> None:
     """And get the answers to their own questions."""
     server()
-    wanted = {GOOD: checked(GOOD, 3), BAD: checked(BAD, 3)}
+    wanted = {GOOD: check_in_fork(GOOD, 3), BAD: check_in_fork(BAD, 3)}
     wrong: list[object] = []
 
     def ask(data: bytes) -> None:
         for _ in range(20):
-            if (found := checker.complaint(data, 3)) != wanted[data]:
+            if (found := checker.run_checker(data, 3)) != wanted[data]:
                 wrong.append(found)
 
     threads = [threading.Thread(target=ask, args=(data,)) for data in (GOOD, BAD) * 2]
@@ -197,9 +197,9 @@ def test_an_answer_that_nobody_read_is_not_the_next_one(monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(checker.json, "loads", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            checker.complaint(GOOD, 3)
+            checker.run_checker(GOOD, 3)
     assert checker._server is not kept
-    assert checker.complaint(BAD, 3) == checked(BAD, 3)
+    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
 
 
 def test_it_ends_with_its_owner() -> None:

@@ -8,14 +8,14 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.ir import graph as g
-from superopt.onnx_io.exporter import ExportError, export_model, export_plain
-from superopt.onnx_io.operands import ALLOWZERO, NUM_OUTPUTS, reshape_form
-from superopt.onnx_io.sizes import EXTREMES, never_negative
-from superopt.onnx_io.weightless import fill
+from superopt.ir import graph
+from superopt.onnx_io.exporter import ExportError, export_model, export_graph
+from superopt.onnx_io.operands import ALLOWZERO_SINCE_OPSET, NUM_OUTPUTS_SINCE_OPSET, reshape_form
+from superopt.onnx_io.sizes import INT64_MIN_MAX_SINCE_OPSET, is_non_negative
+from superopt.onnx_io.weightless import draw_weights
 from superopt.ops import OPS
-from superopt.ops.sizes import ceil_div, floor_div, larger, smaller
-from superopt.te import index as ix
+from superopt.ops.sizes import ceil_div, floor_div, max_size, min_size
+from superopt.te import index
 from superopt.te.dtype import BF16, F32, I32, I64, DType, to_numpy
 from superopt.te.expr import TensorType
 from superopt.te.node import Expr, Size
@@ -113,9 +113,9 @@ def feeds(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[dict[str, np.ndarr
 @pytest.mark.parametrize("name", BODIES)
 def test_a_computed_size_is_computed_again(name: str, opset: int) -> None:
     made = dynamic(name)
-    if name == "sizes compared" and opset < EXTREMES:
+    if name == "sizes compared" and opset < INT64_MIN_MAX_SINCE_OPSET:
         pytest.skip(f"opset {opset} compares no integers")
-    if opset < ALLOWZERO:
+    if opset < ALLOWZERO_SINCE_OPSET:
         for n in made.graph.node:
             for a in list(n.attribute):
                 if a.name == "allowzero":
@@ -126,10 +126,10 @@ def test_a_computed_size_is_computed_again(name: str, opset: int) -> None:
             if n.op_type == "Squeeze":
                 n.attribute.append(helper.make_attribute("axes", [0]))
     model = imported(made)
-    assert model.opaque == ()
+    assert model.opaque_reasons == ()
     out = through(made)
     onnx.checker.check_model(out, full_check=True)
-    sizes = SIZES if opset >= ALLOWZERO else SIZES[:3]  # before, a computed 0 means "keep the size"
+    sizes = SIZES if opset >= ALLOWZERO_SINCE_OPSET else SIZES[:3]  # before, a computed 0 means "keep the size"
     assert_runs_alike(made, out, feeds(sizes))
     assert len(out.graph.node) <= len(made.graph.node)
 
@@ -159,7 +159,7 @@ def test_split_into_equal_parts() -> None:
         made.opset_import[0].version = opset
         out = through(made)
         (split,) = (n for n in out.graph.node if n.op_type == "Split")
-        assert len(split.input) == (1 if opset < NUM_OUTPUTS else 2)
+        assert len(split.input) == (1 if opset < NUM_OUTPUTS_SINCE_OPSET else 2)
         rows = [{"x": np.ones((k, 6), np.float32)} for k in (1, 4, 0)]
         assert_runs_alike(made, out, rows)
 
@@ -182,8 +182,8 @@ def test_sizes_that_only_a_result_tells() -> None:
             e = Expand(one, s)
         }""")
     model = imported(made)
-    assert dict(model.opaque).keys() == {"places", "z", "e"}
-    assert "known only from another node's result" in dict(model.opaque)["z"]
+    assert dict(model.opaque_reasons).keys() == {"places", "z", "e"}
+    assert "known only from another node's result" in dict(model.opaque_reasons)["z"]
     rows = [{"x": np.array(x, "f").reshape(-1, 4)} for x in ([1, 0, 0, 2], [0] * 4, [1] * 8, [])]
     assert_runs_alike(made, through(made), rows)
 
@@ -202,10 +202,10 @@ def test_a_size_is_read_after_the_node_that_tells_it() -> None:
     (k,) = model.graph.outputs[0].type.shape or ()
     c = model.graph.inputs[1]
     for rewritten in (
-        g.node(OPS["Expand"], [c], shape=(k,)),
-        g.node(OPS["Tile"], [c], repeats=(k,)),
+        graph.node(OPS["Expand"], [c], shape=(k,)),
+        graph.node(OPS["Tile"], [c], repeats=(k,)),
     ):
-        new = g.Graph(model.graph.inputs, (rewritten,))
+        new = graph.Graph(model.graph.inputs, (rewritten,))
         out = onnx_ir.to_proto(export_model(model, new))
         onnx.checker.check_model(out, full_check=True)
         rows = [{"x": np.array(x, "f"), "c": np.array([7], "f")} for x in ([1, 0, 2], [0], [1] * 9)]
@@ -216,28 +216,28 @@ def test_nodes_that_need_each_others_sizes() -> None:
     made = text("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[1] x) => (int64[1, ?] y) { y = NonZero(x) }""")
     model = imported(made)
-    (opaque,) = (n for n in g.nodes(model.graph))
+    (opaque,) = (n for n in graph.nodes(model.graph))
     k = opaque.type.shape[1]  # type: ignore[index]
-    wide = g.node(OPS["Expand"], [model.graph.inputs[0]], shape=(k,))
-    circle = g.intern_node(opaque.op, (wide,), opaque.attrs, opaque.types)
+    wide = graph.node(OPS["Expand"], [model.graph.inputs[0]], shape=(k,))
+    circle = graph.intern_node(opaque.op, (wide,), opaque.attrs, opaque.types)
     with pytest.raises(ExportError, match="needs a size that is known only from a later node"):
-        export_model(model, g.Graph(model.graph.inputs, (circle,)))
+        export_model(model, graph.Graph(model.graph.inputs, (circle,)))
 
 
 @pytest.mark.parametrize(
     ("source", "target", "opset", "wanted"),
     [
         ((N, 6), (N, 2, 3), 17, ((0, 2, 3), 0)),
-        ((N, 6), (ix.dim(N * 2), 3), 17, ((-1, 3), 0)),
-        ((N, M, 4), (N, ix.dim(M * 4)), 17, ((N, ix.dim(M * 4)), 1)),
-        ((N, M, 4), (N, ix.dim(M * 4)), 13, ((0, ix.dim(M * 4)), 0)),
+        ((N, 6), (index.dim(N * 2), 3), 17, ((-1, 3), 0)),
+        ((N, M, 4), (N, index.dim(M * 4)), 17, ((N, index.dim(M * 4)), 1)),
+        ((N, M, 4), (N, index.dim(M * 4)), 13, ((0, index.dim(M * 4)), 0)),
         ((6, 4), (3, 8), 17, ((3, 8), 0)),
         ((0, 4), (0, 2, 2), 17, ((0, 2, 2), 0)),
         ((4, 0), (0, 2, 2), 17, ((0, 2, 2), 1)),
         ((4, 0), (0, 2, 2), 13, ((-1, 2, 2), 0)),
         ((N, 0), (0, N), 17, ((0, N), 1)),
-        ((N, M), (M, floor_div(ix.dim(N * M), M)), 17, ((M, N), 1)),
-        ((N, 6), (M, floor_div(ix.dim(N * 6), M)), 17, ((M, -1), 0)),
+        ((N, M), (M, floor_div(index.dim(N * M), M)), 17, ((M, N), 1)),
+        ((N, 6), (M, floor_div(index.dim(N * 6), M)), 17, ((M, -1), 0)),
     ],
 )
 def test_reshape_forms(
@@ -250,52 +250,52 @@ def test_reshape_forms(
 
 
 def test_a_reshape_that_an_old_opset_cannot_say() -> None:
-    x = g.Input("x", TensorType(F32, (0, 4)))
-    y = g.node(OPS["Reshape"], [x], shape=(4, 0, 0), allowzero=1)
+    x = graph.Input("x", TensorType(F32, (0, 4)))
+    y = graph.node(OPS["Reshape"], [x], shape=(4, 0, 0), allowzero=1)
     with pytest.raises(ExportError, match=r"Reshape: Reshape to .* has no words in opset 13"):
-        export_plain(g.Graph((x,), (y,)), opset=13, ir_version=7)
+        export_graph(graph.Graph((x,), (y,)), opset=13, ir_version=7)
 
 
 def test_sizes_may_be_zero_at_run_time() -> None:
-    assert never_negative(ix.as_index(N + 1))
-    assert never_negative(ix.as_index(N * M))
-    assert not never_negative(ix.as_index(N - 1))  # although a size counts as 1 at least
-    x = g.Input("x", TensorType(F32, (N, 2)))
-    quotients = (floor_div(ix.dim(N - 1), 2), ceil_div(N, 2), floor_div(ix.dim(M * 2 - 1), N))
-    for d in (*quotients, ix.dim(N % 2), larger(N, M), smaller(N, M)):
-        y = g.node(
-            OPS["Expand"], [g.constant(np.ones(1, "f"))], shape=(ix.dim(ix.as_index(d) + 1),)
+    assert is_non_negative(index.as_index(N + 1))
+    assert is_non_negative(index.as_index(N * M))
+    assert not is_non_negative(index.as_index(N - 1))  # although a size counts as 1 at least
+    x = graph.Input("x", TensorType(F32, (N, 2)))
+    quotients = (floor_div(index.dim(N - 1), 2), ceil_div(N, 2), floor_div(index.dim(M * 2 - 1), N))
+    for d in (*quotients, index.dim(N % 2), max_size(N, M), min_size(N, M)):
+        y = graph.node(
+            OPS["Expand"], [graph.constant(np.ones(1, "f"))], shape=(index.dim(index.as_index(d) + 1),)
         )
-        inputs = (x, g.Input("z", TensorType(F32, (M,)))) if "m" in str(d) else (x,)
+        inputs = (x, graph.Input("z", TensorType(F32, (M,)))) if "m" in str(d) else (x,)
         for opset in (11, 17):
-            out = onnx_ir.to_proto(export_plain(g.Graph(inputs, (y,)), opset=opset, ir_version=7))
+            out = onnx_ir.to_proto(export_graph(graph.Graph(inputs, (y,)), opset=opset, ir_version=7))
             run = session(out)
             for n in (3, 2, 1):
                 arrays = {"x": np.ones((n, 2), "f"), "z": np.ones(4, "f")}
                 (got,) = run.run(None, {i.name: arrays[i.name] for i in inputs})
                 sizes = {"n": n, "m": 4}
-                assert got.shape == (ix.evaluate(d, sizes) + 1,)
+                assert got.shape == (index.evaluate(d, sizes) + 1,)
 
 
 def test_a_size_that_nothing_tells() -> None:
-    x = g.Input("x", TensorType(F32, (2,)))
-    y = g.node(OPS["Expand"], [g.node(OPS["Unsqueeze"], [x], axes=(1,))], shape=(2, N))
+    x = graph.Input("x", TensorType(F32, (2,)))
+    y = graph.node(OPS["Expand"], [graph.node(OPS["Unsqueeze"], [x], axes=(1,))], shape=(2, N))
     with pytest.raises(ExportError, match="the size n is in the shape of no input"):
-        export_plain(g.Graph((x,), (y,)), opset=17, ir_version=8)
+        export_graph(graph.Graph((x,), (y,)), opset=17, ir_version=8)
 
 
 @pytest.mark.parametrize("dtype", [I64, I32, F32, BF16], ids=str)
 def test_element_types_of_generated_tensors(dtype: DType) -> None:
-    x = g.Input("x", TensorType(F32, (N, 2)))
-    filled = g.node(OPS["ConstantOfShape"], [], input=(N, 3), value=2, dtype=dtype)
-    out = onnx_ir.to_proto(export_plain(g.Graph((x,), (filled,)), opset=21, ir_version=10))
+    x = graph.Input("x", TensorType(F32, (N, 2)))
+    filled = graph.node(OPS["ConstantOfShape"], [], input=(N, 3), value=2, dtype=dtype)
+    out = onnx_ir.to_proto(export_graph(graph.Graph((x,), (filled,)), opset=21, ir_version=10))
     onnx.checker.check_model(out, full_check=True)
     tensor = numpy_helper.to_array(out.graph.node[-1].attribute[0].t)
     assert tensor.tolist() == [2]
     assert tensor.dtype == to_numpy(dtype)
     if dtype.is_int:
-        counted = g.node(OPS["Range"], [], start=0, limit=N, delta=1, dtype=dtype)
-        out = onnx_ir.to_proto(export_plain(g.Graph((x,), (counted,)), opset=17, ir_version=8))
+        counted = graph.node(OPS["Range"], [], start=0, limit=N, delta=1, dtype=dtype)
+        out = onnx_ir.to_proto(export_graph(graph.Graph((x,), (counted,)), opset=17, ir_version=8))
         (got,) = session(out).run(None, {"x": np.ones((5, 2), "f")})
         assert got.tolist() == [0, 1, 2, 3, 4]
         assert got.dtype == to_numpy(dtype)
@@ -311,7 +311,7 @@ def test_element_types_of_generated_tensors(dtype: DType) -> None:
 def test_real_models_at_several_sizes(
     name: str, sizes: list[tuple[int, int]], weightless_models: dict[str, Path]
 ) -> None:
-    made = fill(weightless_models[name])
+    made = draw_weights(weightless_models[name])
     rng = np.random.default_rng(0)
     rows = []
     for batch, sequence in sizes:
@@ -326,7 +326,7 @@ def test_real_models_at_several_sizes(
                 else rng.integers(0, 2, shape)
             )
         rows.append(row)
-    assert imported(made).opaque == ()
+    assert imported(made).opaque_reasons == ()
     out = through(made, folded=True)
     assert_runs_alike(made, out, rows, rtol=1e-4, atol=1e-5)
     assert out.graph.output == made.graph.output

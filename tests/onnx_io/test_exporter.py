@@ -8,10 +8,10 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attr
-from superopt.onnx_io.exporter import ExportError, export_model, export_plain, expressible
-from superopt.onnx_io.heirs import heirs
+from superopt.onnx_io.exporter import ExportError, export_model, export_graph, is_expressible
+from superopt.onnx_io.heirs import trace_provenance
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.single import one_node_model
 from superopt.ops import OPS
@@ -21,18 +21,18 @@ from tests.onnx_io.models import conv_net, model, value, weights
 from tests.onnx_io.rounds import assert_runs_alike, imported, session, text
 
 
-def proto_of(m: Model, graph: g.Graph) -> onnx.ModelProto:
+def proto_of(m: Model, graph: ir_graph.Graph) -> onnx.ModelProto:
     out = onnx_ir.to_proto(export_model(m, graph))
     onnx.checker.check_model(out, full_check=True)
     return out
 
 
-def input_(*shape: int, name: str = "x") -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
+def input_(*shape: int, name: str = "x") -> ir_graph.Input:
+    return ir_graph.Input(name, TensorType(F32, shape))
 
 
-def plain(n: g.Node, *inputs: g.Input, opset: int = 17) -> onnx.ModelProto:
-    out = onnx_ir.to_proto(export_plain(g.Graph(inputs, (n,)), opset=opset, ir_version=8))
+def plain(n: ir_graph.Node, *inputs: ir_graph.Input, opset: int = 17) -> onnx.ModelProto:
+    out = onnx_ir.to_proto(export_graph(ir_graph.Graph(inputs, (n,)), opset=opset, ir_version=8))
     onnx.checker.check_model(out, full_check=True)
     return out
 
@@ -55,29 +55,29 @@ def plain(n: g.Node, *inputs: g.Input, opset: int = 17) -> onnx.ModelProto:
     ],
 )
 def test_expressible(name: str, opset: int, can: bool) -> None:
-    assert expressible(OPS[name], opset) == can
+    assert is_expressible(OPS[name], opset) == can
 
 
 def test_an_operator_of_a_newer_opset() -> None:
     x = input_(2)
     with pytest.raises(ExportError, match="Gelu is not in opset 17"):
-        plain(g.node(OPS["Gelu"], [x]), x)
+        plain(ir_graph.node(OPS["Gelu"], [x]), x)
 
 
 def test_an_attribute_of_a_newer_opset() -> None:
     x = input_(1, 1, 4, 4)
     say = dict[str, Attr](kernel_shape=(2, 2), dilations=(2, 2))
-    n = g.node(OPS["AveragePool"], [x], **say)
+    n = ir_graph.node(OPS["AveragePool"], [x], **say)
     assert [a.name for a in plain(n, x, opset=19).graph.node[0].attribute].count("dilations") == 1
     with pytest.raises(ExportError, match=r"dilations=\(2, 2\) has no form in opset 17"):
         plain(n, x)
-    other = g.node(OPS["AveragePool"], [x], kernel_shape=(2, 2))
+    other = ir_graph.node(OPS["AveragePool"], [x], kernel_shape=(2, 2))
     plain(other, x)  # dilations of 1 need not be said
 
 
 def test_an_operand_of_a_newer_opset() -> None:
     x = input_(2, 3)
-    n = g.node(OPS["ReduceSum"], [x], axes=(), noop_with_empty_axes=1)
+    n = ir_graph.node(OPS["ReduceSum"], [x], axes=(), noop_with_empty_axes=1)
     with pytest.raises(ExportError, match="noop_with_empty_axes=1 has no form in opset 11"):
         plain(n, x, opset=11)
 
@@ -95,7 +95,7 @@ WRITTEN: Mapping[tuple[str, str], tuple[dict[str, Attr], int, object]] = {
 def test_attributes_have_the_type_that_the_schema_says(name: str, key: str) -> None:
     attrs, kind, wanted = WRITTEN[name, key]
     inputs = [input_(2, 2, name=f"x{k}") for k in range(2 if name == "Gemm" else 1)]
-    out = plain(g.node(OPS[name], inputs, **attrs), *inputs)
+    out = plain(ir_graph.node(OPS[name], inputs, **attrs), *inputs)
     (a,) = (a for a in out.graph.node[0].attribute if a.name == key)
     assert a.type == kind
     assert onnx.helper.get_attribute_value(a) == wanted
@@ -103,22 +103,22 @@ def test_attributes_have_the_type_that_the_schema_says(name: str, key: str) -> N
 
 def test_defaults_are_not_written() -> None:
     x = input_(2, 3)
-    assert not plain(g.node(OPS["Elu"], [x], alpha=1.0), x).graph.node[0].attribute
-    assert not plain(g.node(OPS["Softmax"], [x], axis=-1), x, opset=13).graph.node[0].attribute or (
-        plain(g.node(OPS["Softmax"], [x], axis=-1), x).graph.node[0].attribute[0].i == 1
+    assert not plain(ir_graph.node(OPS["Elu"], [x], alpha=1.0), x).graph.node[0].attribute
+    assert not plain(ir_graph.node(OPS["Softmax"], [x], axis=-1), x, opset=13).graph.node[0].attribute or (
+        plain(ir_graph.node(OPS["Softmax"], [x], axis=-1), x).graph.node[0].attribute[0].i == 1
     )
 
 
 def test_results_that_nobody_reads_are_left_out() -> None:
     x, w = input_(2, 4), input_(4, name="w")
-    n = g.node(OPS["LayerNormalization"], [x, w], axis=-1)
-    both = g.Graph((x, w), (g.item(n, 0), g.item(n, 2)))
-    out = onnx_ir.to_proto(export_plain(both, opset=17, ir_version=8))
+    n = ir_graph.node(OPS["LayerNormalization"], [x, w], axis=-1)
+    both = ir_graph.Graph((x, w), (ir_graph.result(n, 0), ir_graph.result(n, 2)))
+    out = onnx_ir.to_proto(export_graph(both, opset=17, ir_version=8))
     assert [bool(o) for o in out.graph.node[0].output] == [True, False, True]
-    one = g.Graph((x, w), (g.item(n, 0),))
-    out = onnx_ir.to_proto(export_plain(one, opset=17, ir_version=8))
+    one = ir_graph.Graph((x, w), (ir_graph.result(n, 0),))
+    out = onnx_ir.to_proto(export_graph(one, opset=17, ir_version=8))
     assert len(out.graph.node[0].output) == 1
-    run = session(onnx_ir.to_proto(export_plain(both, opset=17, ir_version=8)))
+    run = session(onnx_ir.to_proto(export_graph(both, opset=17, ir_version=8)))
     assert [r.shape for r in run.run(None, {"x": np.ones((2, 4), "f"), "w": np.ones(4, "f")})] == [
         (2, 4),
         (2, 1),
@@ -128,17 +128,17 @@ def test_results_that_nobody_reads_are_left_out() -> None:
 # --- names through rewrites -----------------------------------------------------------------------
 
 
-def folded_norm(m: Model) -> g.Graph:
+def folded_norm(m: Model) -> ir_graph.Graph:
     """conv_net with its BatchNormalization in the weights of the convolution before it."""
-    (norm,) = (n for n in g.nodes(m.graph) if n.op.name == "BatchNormalization")
-    conv = g.producer(norm.inputs[0])  # type: ignore[arg-type]
+    (norm,) = (n for n in ir_graph.nodes(m.graph) if n.op.name == "BatchNormalization")
+    conv = ir_graph.producer(norm.inputs[0])  # type: ignore[arg-type]
     assert conv is not None
     w, b = (v.load() for v in conv.inputs[1:])  # type: ignore[union-attr]
     s, t, mean, var = (v.load() for v in norm.inputs[1:])  # type: ignore[union-attr]
     k = s / np.sqrt(var + np.float32(1e-5))
-    new_w, new_b = g.constant(w * k[:, None, None, None]), g.constant((b - mean) * k + t)
-    new = g.node(OPS["Conv"], [conv.inputs[0], new_w, new_b], **dict(conv.attrs))
-    return g.replace(m.graph, {g.item(norm, 0): new})
+    new_w, new_b = ir_graph.constant(w * k[:, None, None, None]), ir_graph.constant((b - mean) * k + t)
+    new = ir_graph.node(OPS["Conv"], [conv.inputs[0], new_w, new_b], **dict(conv.attrs))
+    return ir_graph.replace(m.graph, {ir_graph.result(norm, 0): new})
 
 
 def test_nodes_below_a_rewrite_keep_their_names() -> None:
@@ -162,12 +162,12 @@ def test_nodes_below_a_rewrite_keep_their_names() -> None:
 def test_heirs_are_of_one_only() -> None:
     m = imported(conv_net())
     new = folded_norm(m)
-    found = heirs(m.graph, new)
+    found = trace_provenance(m.graph, new)
     assert len(set(found.nodes.values())) == len(found.nodes)
     assert len(set(found.values.values())) == len(found.values)
-    assert not set(found.nodes) & set(g.nodes(m.graph))
-    assert heirs(m.graph, m.graph).nodes == {}
-    assert heirs(m.graph, m.graph).values == {}
+    assert not set(found.nodes) & set(ir_graph.nodes(m.graph))
+    assert trace_provenance(m.graph, m.graph).nodes == {}
+    assert trace_provenance(m.graph, m.graph).values == {}
 
 
 def test_attributes_are_copied_only_where_they_mean_the_same() -> None:
@@ -177,10 +177,10 @@ def test_attributes_are_copied_only_where_they_mean_the_same() -> None:
         g (float[2, 3] x) => (float[2, 3] y) { [soft] y = Softmax <axis = -1> (x) }""")
     )
     (x,) = m.graph.inputs
-    wide = g.node(OPS["Unsqueeze"], [x], axes=(2,))
-    soft = g.node(OPS["Softmax"], [wide], axis=1)
-    y = g.node(OPS["Squeeze"], [soft], axes=(2,))
-    out = proto_of(m, g.Graph((x,), (y,)))
+    wide = ir_graph.node(OPS["Unsqueeze"], [x], axes=(2,))
+    soft = ir_graph.node(OPS["Softmax"], [wide], axis=1)
+    y = ir_graph.node(OPS["Squeeze"], [soft], axes=(2,))
+    out = proto_of(m, ir_graph.Graph((x,), (y,)))
     (n,) = (n for n in out.graph.node if n.op_type == "Softmax")
     assert n.attribute[0].i == 1
 
@@ -193,9 +193,9 @@ def test_new_nodes_take_no_name_that_the_file_has() -> None:
         }""")
     m = imported(made)
     (x,) = m.graph.inputs
-    y: g.Node = g.node(OPS["Abs"], [g.node(OPS["Relu"], [x])])
-    y = g.node(OPS["Sqrt"], [g.node(OPS["Relu"], [g.node(OPS["Exp"], [y])])])
-    out = proto_of(m, g.Graph((x,), (y,)))
+    y: ir_graph.Node = ir_graph.node(OPS["Abs"], [ir_graph.node(OPS["Relu"], [x])])
+    y = ir_graph.node(OPS["Sqrt"], [ir_graph.node(OPS["Relu"], [ir_graph.node(OPS["Exp"], [y])])])
+    out = proto_of(m, ir_graph.Graph((x,), (y,)))
     names = [*(v.name for v in out.graph.input), *(o for n in out.graph.node for o in n.output)]
     assert len(names) == len(set(names))
     assert names[0] == "relu"
@@ -208,8 +208,8 @@ def test_an_output_that_was_an_intermediate_value_changes_its_name() -> None:
     m = imported(made)
     (y,) = m.graph.outputs
     h = y.inputs[0]  # type: ignore[union-attr]
-    twice = g.node(OPS["Add"], [y, h])  # type: ignore[list-item]
-    out = proto_of(m, g.Graph(m.graph.inputs, (twice,)))
+    twice = ir_graph.node(OPS["Add"], [y, h])  # type: ignore[list-item]
+    out = proto_of(m, ir_graph.Graph(m.graph.inputs, (twice,)))
     assert out.graph.node[-1].output[0] == "y"  # and the Neg has another name now
     assert [v.name for v in out.graph.output] == ["y"]
 
@@ -221,13 +221,13 @@ def test_an_output_with_the_name_of_another_input() -> None:
     )
     (x,) = m.graph.inputs
     with pytest.raises(ExportError, match="x is both an input and an output"):
-        export_model(m, g.Graph((x,), (g.node(OPS["Neg"], [x]),)))
+        export_model(m, ir_graph.Graph((x,), (ir_graph.node(OPS["Neg"], [x]),)))
 
 
 def test_a_value_of_another_graph() -> None:
     m = imported(conv_net())
     with pytest.raises(ExportError, match="is no value of the graph"):
-        export_model(m, g.Graph(m.graph.inputs, (input_(2, name="stranger"),)))
+        export_model(m, ir_graph.Graph(m.graph.inputs, (input_(2, name="stranger"),)))
 
 
 def test_exporting_changes_neither_the_model_nor_the_next_export() -> None:
@@ -240,8 +240,8 @@ def test_exporting_changes_neither_the_model_nor_the_next_export() -> None:
 def test_extra_outputs() -> None:
     made = conv_net()
     m = imported(made)
-    inner = [v for v in g.walk(m.graph) if m.names[v] in ("r1", "f")]
-    out = onnx_ir.to_proto(export_model(m, extra=inner))
+    inner = [v for v in ir_graph.walk(m.graph) if m.names[v] in ("r1", "f")]
+    out = onnx_ir.to_proto(export_model(m, extra_outputs=inner))
     assert [v.name for v in out.graph.output] == ["y", "extra0", "extra1"]
     run = session(out)
     shapes = [a.shape for a in run.run(None, {"x": np.ones((2, 3, 8, 8), "f")})]

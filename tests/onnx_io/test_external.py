@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from superopt.errors import ModelError
 from superopt.onnx_io.mapped import region_of
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from tests.onnx_io.models import attention, large_weights, save_external
 
@@ -38,7 +38,7 @@ def test_values_and_places(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for location in ("data.bin", "sub/data.bin"):
         path = save_external(large_weights(), tmp_path / "m.onnx", location)
-        source = read(path)
+        source = read_model(path)
         validate(source)
         assert source.has_external_data
         assert source.size_bytes == path.stat().st_size + (tmp_path / location).stat().st_size
@@ -56,7 +56,7 @@ def test_values_and_places(tmp_path: Path) -> None:
 def test_small_tensors_may_be_external_too(tmp_path: Path) -> None:
     """Reshape's operand is external here, and shape inference needs it."""
     path = save_external(attention(), tmp_path / "m.onnx", "data.bin")
-    source = read(path)
+    source = read_model(path)
     validate(source)
     heads = source.model.graph.initializers["heads"].const_value
     assert heads is not None
@@ -64,7 +64,7 @@ def test_small_tensors_may_be_external_too(tmp_path: Path) -> None:
 
 
 def test_length_may_be_left_out(tmp_path: Path) -> None:
-    source = read(point(tmp_path, length=""))
+    source = read_model(point(tmp_path, length=""))
     validate(source)
     found = source.model.graph.initializers["w1"].const_value
     assert found is not None
@@ -75,7 +75,7 @@ def test_length_may_be_left_out(tmp_path: Path) -> None:
 
 def test_given_as_onnx_ir(tmp_path: Path) -> None:
     path = save_external(large_weights(), tmp_path / "m.onnx", "data.bin")
-    source = read(ir.load(path))
+    source = read_model(ir.load(path))
     validate(source)
     assert source.has_external_data
     found = source.model.graph.initializers["w1"].const_value
@@ -84,12 +84,12 @@ def test_given_as_onnx_ir(tmp_path: Path) -> None:
     given = ir.load(path)
     (tmp_path / "data.bin").unlink()
     with pytest.raises(ModelError, match="cannot be read"):
-        read(given)
+        read_model(given)
 
 
 def test_a_file_renamed_over_it_does_not_matter(tmp_path: Path) -> None:
     path = save_external(large_weights(), tmp_path / "m.onnx", "data.bin")
-    source = read(path)
+    source = read_model(path)
     (tmp_path / "other").write_bytes(b"something else")
     os.replace(tmp_path / "other", tmp_path / "data.bin")
     os.replace(tmp_path / "data.bin", path)
@@ -124,7 +124,7 @@ def test_a_file_renamed_over_it_does_not_matter(tmp_path: Path) -> None:
 )
 def test_refused_entries(entries: dict[str, str], words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
-        validate(read(point(tmp_path, **entries)))
+        validate(read_model(point(tmp_path, **entries)))
     assert words in str(caught.value)
     assert "'w1'" in caught.value.what
     assert len(str(caught.value).splitlines()) == 3
@@ -175,7 +175,7 @@ def test_refused_files(make: Callable[[Path], str], words: str, tmp_path: Path) 
     save_external(large_weights(), tmp_path / "m.onnx", "data.bin")
     location = make(tmp_path)
     with pytest.raises(ModelError) as caught:
-        read(point(tmp_path, location=location))
+        read_model(point(tmp_path, location=location))
     assert words in str(caught.value)
 
 
@@ -185,16 +185,16 @@ def test_two_entries_of_one_kind(tmp_path: Path) -> None:
     proto.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
     path.write_bytes(proto.SerializeToString())
     with pytest.raises(ModelError, match="'location' twice"):
-        read(path)
+        read_model(path)
 
 
 def test_bytes_have_no_folder(tmp_path: Path) -> None:
     path = save_external(large_weights(), tmp_path / "m.onnx", "data.bin")
     with pytest.raises(ModelError, match="give the path"):
-        read(path.read_bytes())
+        read_model(path.read_bytes())
     with pytest.raises(ModelError, match="give the path"):
-        read(onnx.load(path, load_external_data=False))
-    validate(read(onnx.load(path)))
+        read_model(onnx.load(path, load_external_data=False))
+    validate(read_model(onnx.load(path)))
 
 
 def test_a_stub_cannot_be_claimed_twice() -> None:
@@ -207,4 +207,4 @@ def test_a_stub_cannot_be_claimed_twice() -> None:
         del tensor.external_data[:]
         tensor.external_data.add(key="location", value=location)
         with pytest.raises(ModelError, match="is reserved"):
-            read(proto.SerializeToString())
+            read_model(proto.SerializeToString())

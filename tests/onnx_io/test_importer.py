@@ -6,11 +6,11 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
-from superopt.onnx_io.tensors import SMALL, ConstantPool
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.tensors import SMALL_TENSOR_BYTES, ConstantPool
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
@@ -18,9 +18,9 @@ from tests.onnx_io.models import conv_net, ints, model, value, weights
 from tests.onnx_io.rounds import imported, text
 
 
-def last(m: Model) -> g.Node:
+def last(m: Model) -> graph.Node:
     (out,) = m.graph.outputs
-    n = g.producer(out)
+    n = graph.producer(out)
     assert n is not None
     return n
 
@@ -30,12 +30,12 @@ def test_inputs_and_names() -> None:
     (x,) = m.graph.inputs
     assert x.name == "x"
     assert x.type == TensorType(F32, (Size("n"), 3, 8, 8))
-    assert m.sizes == {"n": ("x", 0)}
+    assert m.size_bindings == {"n": ("x", 0)}
     assert m.symbols == {"n": "n"}
     assert m.opset == 17
     assert m.names[last(m)] == "y"
     assert m.origins[last(m)].node.name == "gemm"
-    assert [n.op.name for n in g.nodes(m.graph)][:3] == ["Conv", "BatchNormalization", "Relu"]
+    assert [n.op.name for n in graph.nodes(m.graph)][:3] == ["Conv", "BatchNormalization", "Relu"]
 
 
 def test_sizes_get_names_that_our_syntax_prints() -> None:
@@ -73,17 +73,17 @@ def test_axes_are_an_attribute_wherever_onnx_has_them(opset: int) -> None:
         made = model(nodes, [value("x", [2, 3])], [value("y", [2])], constants, opset=opset,
                      ir_version=10)  # fmt: skip
     m = imported(made)
-    assert m.opaque == ()
+    assert m.opaque_reasons == ()
     squeeze = last(m)
     assert squeeze.attr("axes") == (1,)
-    assert g.producer(squeeze.inputs[0]).attr("axes") == (1,)  # type: ignore[arg-type,union-attr]
+    assert graph.producer(squeeze.inputs[0]).attr("axes") == (1,)  # type: ignore[arg-type,union-attr]
 
 
 def test_what_an_older_opset_means_is_not_read_as_the_newest() -> None:
     nodes = [helper.make_node("Softmax", ["x"], ["y"])]  # of a matrix, until opset 13
     made = model(nodes, [value("x", [2, 3, 4])], [value("y", [2, 3, 4])], opset=11)
     why = "Softmax: in its opset over all dimensions from 1 on, of f32[2, 3, 4]"
-    assert [why for _, why in imported(made).opaque] == [why]
+    assert [why for _, why in imported(made).opaque_reasons] == [why]
 
 
 def test_shapes_that_are_computed_become_attributes() -> None:
@@ -101,11 +101,11 @@ def test_shapes_that_are_computed_become_attributes() -> None:
             y = Reshape(x, s)
         }""")
     )
-    assert m.opaque == ()
+    assert m.opaque_reasons == ()
     n = last(m)
     assert n.op.name == "Reshape"
     assert [str(d) for d in n.attr("shape")] == ["2", "((n * 24) // ((n // 2) * 2))", "(n // 2)"]  # type: ignore[union-attr]
-    assert [v.op.name for v in g.nodes(m.graph)] == ["Reshape"]  # the chain is not needed
+    assert [v.op.name for v in graph.nodes(m.graph)] == ["Reshape"]  # the chain is not needed
 
 
 def test_static_shapes_become_constants() -> None:
@@ -114,7 +114,7 @@ def test_static_shapes_become_constants() -> None:
         g (float[2, 3] x) => (int64[2] s) { s = Shape(x) }""")
     )
     (s,) = m.graph.outputs
-    assert isinstance(s, g.Constant)
+    assert isinstance(s, graph.Constant)
     assert s.load().tolist() == [2, 3]
     assert m.names[s] == "s"
 
@@ -133,7 +133,7 @@ def test_sizes_through_floats() -> None:
             y = Expand(c, s)
         }""")
     )
-    assert m.opaque == ()
+    assert m.opaque_reasons == ()
     assert last(m).attr("shape") == (1, 3, 12, 10)
 
 
@@ -156,7 +156,7 @@ REASONS = {
 def test_why_a_node_is_opaque(why: str) -> None:
     opsets = '["" : 17, "com.example" : 1]'
     m = imported(text(f"<ir_version: 8, opset_import: {opsets}> g ({REASONS[why]} }}"))
-    assert why in [w for _, w in m.opaque]
+    assert why in [w for _, w in m.opaque_reasons]
 
 
 def test_a_local_function_hides_an_operator_of_its_name() -> None:
@@ -165,7 +165,7 @@ def test_a_local_function_hides_an_operator_of_its_name() -> None:
         <domain: "own", opset_import: ["" : 17]>
         Relu (a) => (b) { b = Neg(a) }""")
     m = imported(made)
-    assert m.opaque == (("call", "Relu: a local function"),)
+    assert m.opaque_reasons == (("call", "Relu: a local function"),)
     assert last(m).type == TensorType(F32, (2,))  # by inference through the function
 
 
@@ -189,7 +189,7 @@ def test_values_that_are_constant_only_by_default_are_inputs() -> None:
         g (float[2] x, float[2] d = {1, 2}) => (float[2] y) { y = Add(x, d) }""")
     )
     x, d = m.graph.inputs
-    assert list(m.overridable) == [d]
+    assert list(m.input_defaults) == [d]
     assert last(m).inputs == (x, d)
 
 
@@ -201,7 +201,7 @@ def test_large_tensors_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         [value("y", [9000])],
         [weights("w", 9000), weights("v", 9000)],
     )
-    source = read(proto)
+    source = read_model(proto)
     monkeypatch.setattr(onnx_ir.Tensor, "numpy", lambda self: pytest.fail(f"read {self.name}"))
     m = import_model(source)
     assert [c.nbytes for c in m.tensors] == [36000, 36000]
@@ -214,9 +214,9 @@ def test_constants_of_different_pools_are_never_taken_for_each_other() -> None:
     """They were known by an address, which comes back once the first pool is gone."""
     seen = []
     for k in range(20):
-        t = onnx_ir.Tensor(np.full(SMALL, k, np.float32), name="w")
+        t = onnx_ir.Tensor(np.full(SMALL_TENSOR_BYTES, k, np.float32), name="w")
         pool = ConstantPool()
-        pool.add([t])
+        pool.announce([t])
         seen.append(pool.constant(t))
         del pool, t
     assert [float(c.load()[0]) for c in seen] == list(range(20))
@@ -229,7 +229,7 @@ def test_tensors_of_strings() -> None:
         onnx_ir.StringTensor([w.encode() for w in ws], shape=onnx_ir.Shape((2000,)))
         for ws in (words, list(words), words[::-1])
     ]
-    pool.add(tensors)
+    pool.announce(tensors)
     a, b, c = map(pool.constant, tensors)
     assert a is b
     assert a is not c
@@ -237,8 +237,8 @@ def test_tensors_of_strings() -> None:
 
 def test_a_chain_of_twenty_thousand_nodes() -> None:
     nodes = [helper.make_node("Relu", [f"v{k}"], [f"v{k + 1}"], f"n{k}") for k in range(20_000)]
-    m = import_model(read(model(nodes, [value("v0", [2])], [value("v20000", [2])])))
-    assert len(g.nodes(m.graph)) == 20_000
+    m = import_model(read_model(model(nodes, [value("v0", [2])], [value("v20000", [2])])))
+    assert len(graph.nodes(m.graph)) == 20_000
 
 
 def test_the_opset_of_a_model_that_uses_none() -> None:
@@ -250,7 +250,7 @@ def test_the_opset_of_a_model_that_uses_none() -> None:
     proto.graph.node.append(helper.make_node("Magic", ["x"], ["y"], domain="com.example"))
     m = imported(proto)
     assert m.opset == 1
-    assert [n for n, _ in m.opaque] == ["y"]
+    assert [n for n, _ in m.opaque_reasons] == ["y"]
 
 
 def test_small_integers_of_every_type_are_followed() -> None:

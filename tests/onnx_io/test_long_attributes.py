@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from superopt.onnx_io import wire
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.onnx_io.stowed import LONG_LIST, list_attribute, stow, unstow
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.stowed import MAX_UNPACKED_ENTRIES, list_attribute, pack_unsupported, unpack_unsupported
 from superopt.onnx_io.write import write_model
 
 ML = "ai.onnx.ml"
@@ -54,17 +54,17 @@ def calls_of(function: object, *args: object) -> int:
 @pytest.mark.parametrize("kind", VALUES)
 def test_reading_does_not_take_a_step_for_each_entry(kind: str) -> None:
     data = model(some=VALUES[kind]).SerializeToString()
-    assert calls_of(lambda: import_model(read(data))) < COUNT // 2
+    assert calls_of(lambda: import_model(read_model(data))) < COUNT // 2
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_weights_beside_a_long_list_are_found(kind: str) -> None:
     made = model(some=VALUES[kind])
     data = made.SerializeToString()
-    skeleton, spans = wire.strip(memoryview(data), 1024, {TensorProto.FLOAT})
+    skeleton, spans = wire.strip_tensors(memoryview(data), 1024, {TensorProto.FLOAT})
     (span,) = spans
     assert data[span.offset : span.offset + span.size] == b"\0\0\x80\x3f" * 8192
-    restored = wire.restore(skeleton, lambda i: [wire.raw_fields(i, spans[i].size)][0])
+    restored = wire.restore_tensors(skeleton, lambda i: [wire.raw_fields(i, spans[i].size)][0])
     whole = b"".join(
         data[span.offset : span.offset + span.size] if isinstance(p, wire.Slot) else bytes(p)
         for p in restored
@@ -80,20 +80,20 @@ def test_weights_beside_a_long_list_are_found(kind: str) -> None:
 def test_a_list_that_is_cut_short_is_malformed(cut: int) -> None:
     data = model(some=[1.0] * 5000).SerializeToString()
     with pytest.raises(wire.Malformed):
-        wire.strip(memoryview(data)[: len(data) // 3 - cut], 1024, {TensorProto.FLOAT})
+        wire.strip_tensors(memoryview(data)[: len(data) // 3 - cut], 1024, {TensorProto.FLOAT})
 
 
 @pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.parametrize("count", [1, LONG_LIST, LONG_LIST + 1])
+@pytest.mark.parametrize("count", [1, MAX_UNPACKED_ENTRIES, MAX_UNPACKED_ENTRIES + 1])
 def test_long_lists_are_packed_and_unpacked(kind: str, count: int) -> None:
     made = model(some=VALUES[kind][:count])
     packed = onnx.ModelProto()
     packed.CopyFrom(made)
-    stow(packed)
-    assert (packed != made) == (count > LONG_LIST)
-    unstow(packed)
+    pack_unsupported(packed)
+    assert (packed != made) == (count > MAX_UNPACKED_ENTRIES)
+    unpack_unsupported(packed)
     assert packed == made
-    (node,) = read(made).model.graph
+    (node,) = read_model(made).model.graph
     found = list_attribute(node, "some")
     want = next(a for a in made.graph.node[0].attribute if a.name == "some")
     assert found is not None
@@ -106,8 +106,8 @@ def test_a_model_with_long_lists_is_written_as_it_was(tmp_path: Path) -> None:
         **{f"some_{kind}": values[:5000] for kind, values in VALUES.items()},
         wide=["x" * 300] * 5000,
     )
-    source = read(made)
-    write_model(source.model, tmp_path / "out.onnx", like=source)
+    source = read_model(made)
+    write_model(source.model, tmp_path / "out.onnx", original=source)
     again = onnx.load(tmp_path / "out.onnx")
     kept, want = (
         {a.name: a for a in m.graph.node[0].attribute if a.name != "t"} for m in (again, made)

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from tests.onnx_io.models import MODELS, model, value, weights
@@ -201,7 +201,7 @@ def test_versions_are_kept(version: int) -> None:
 def test_the_default_domain_by_its_long_name() -> None:
     made = MODELS["conv_net"]()
     made.opset_import[0].domain = "ai.onnx"
-    assert imported(made).opaque == ()
+    assert imported(made).opaque_reasons == ()
     assert_same(made)
 
 
@@ -301,13 +301,13 @@ def test_random_nodes_are_never_one_and_never_folded() -> None:
     out = through(made, folded=True)
     assert [n.op_type for n in out.graph.node] == ["RandomNormal", "RandomNormal", "Sub", "Add"]
     graph = imported(made).graph
-    assert fold(graph).graph == graph
+    assert fold_constants(graph).graph == graph
 
 
 def test_an_unknown_type_is_unknown_and_its_users_opaque() -> None:
     m = imported(text(TEXTS["types that cannot be inferred"]))
-    assert [name for name, _ in m.opaque] == ["a", "b", "y"]
-    assert m.opaque[0][1] == "Odd: domain com.example (opset 1)"
+    assert [name for name, _ in m.opaque_reasons] == ["a", "b", "y"]
+    assert m.opaque_reasons[0][1] == "Odd: domain com.example (opset 1)"
     b, y = m.graph.outputs[0].inputs[0], m.graph.outputs[0]  # type: ignore[union-attr]
     assert b.type == TensorType(None, None)
     assert y.type == TensorType(F32, (2,))  # what the file declares

@@ -8,11 +8,11 @@ import onnx
 import pytest
 
 import superopt
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.older import OLDER
-from superopt.onnx_io.source import read
+from superopt.onnx_io.older import OLDER_FORMS
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from tests.onnx_io.rounds import assert_same, imported, session, text
 
@@ -56,13 +56,13 @@ def model(opset: int, node: str, shape: tuple[int, ...], before: str = "Neg") ->
         }}""")
 
 
-def rewritten(m: Model) -> g.Graph:
+def rewritten(m: Model) -> graph.Graph:
     """The same of the input itself."""
     (x,), (y,) = m.graph.inputs, m.graph.outputs
-    n = g.producer(y)
+    n = graph.producer(y)
     assert n is not None
-    again = g.intern_node(n.op, (x, *n.inputs[1:]), n.attrs, n.types)
-    return g.Graph((x,), (g.results(again)[0],))
+    again = graph.intern_node(n.op, (x, *n.inputs[1:]), n.attrs, n.types)
+    return graph.Graph((x,), (graph.results(again)[0],))
 
 
 def drawn(shape: tuple[int, ...]) -> np.ndarray:
@@ -72,7 +72,7 @@ def drawn(shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize(("opset", "node", "shape"), CASES)
 def test_they_have_expressions(opset: int, node: str, shape: tuple[int, ...]) -> None:
     proto = model(opset, node, shape)
-    assert imported(proto).opaque == ()
+    assert imported(proto).opaque_reasons == ()
     exe = superopt.compile(proto)
     assert exe.fallen({}) == []
     x = drawn(shape)
@@ -91,7 +91,7 @@ def test_they_are_written_in_the_words_of_their_opset(
 ) -> None:
     m = imported(model(opset, node, shape))
     made = onnx.load_from_string(bytes(export_bytes(m)))
-    validate(read(made))
+    validate(read_model(made))
     (written,) = made.graph.node
     assert len(written.input) == (2 if written.op_type == "Resize" else 1)
     x = drawn(shape)
@@ -108,7 +108,7 @@ def export_bytes(m: Model) -> bytes:
 
 @pytest.mark.parametrize(("opset", "node", "shape", "why"), OPAQUE)
 def test_other_meanings_are_opaque(opset: int, node: str, shape: tuple[int, ...], why: str) -> None:
-    assert why in imported(model(opset, node, shape)).opaque[0][1]
+    assert why in imported(model(opset, node, shape)).opaque_reasons[0][1]
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -116,7 +116,7 @@ def test_the_mask_of_an_old_dropout_is_of_floats(used: bool) -> None:
     out = ", float[2] mask" if used else ""
     proto = text(f"""<ir_version: 4, opset_import: ["" : 9]>
         g (float[2] x) => (float[2] y{out}) {{ y, mask = Dropout (x) }}""")
-    assert bool(imported(proto).opaque) == used
+    assert bool(imported(proto).opaque_reasons) == used
 
 
 def test_infinities_are_limited_as_before() -> None:
@@ -128,7 +128,7 @@ def test_infinities_are_limited_as_before() -> None:
 
 
 def test_all_of_the_table_is_tried() -> None:
-    assert {node.split()[0] for _, node, _ in CASES} == set(OLDER)
+    assert {node.split()[0] for _, node, _ in CASES} == set(OLDER_FORMS)
 
 
 def test_an_old_net_is_optimized() -> None:
@@ -155,7 +155,7 @@ def test_a_batch_normalization_of_channels(spatial: int) -> None:
     proto = text(f"""<ir_version: 4, opset_import: ["" : 8]>
         g (float[2,3,4,5] x, float[{shape}] s, float[{shape}] v) => (float[2,3,4,5] y)
         {{ y = BatchNormalization <spatial = {spatial}, epsilon = 0.01> (x, s, s, s, v) }}""")
-    assert bool(imported(proto).opaque) == (spatial == 0)
+    assert bool(imported(proto).opaque_reasons) == (spatial == 0)
     if spatial:
         x, s = drawn((2, 3, 4, 5)), drawn((3,))
         given = {"x": x, "s": s, "v": np.abs(s)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from superopt.onnx_io.saturation import Remedy, saturates, saturating
+from superopt.onnx_io.saturation import Remedy, can_saturate, saturating_nodes
 
 UNSIGNED, FLOATS, NONE = Remedy.UNSIGNED_WEIGHTS, Remedy.NO_FUSION, Remedy.NONE
 LARGE = np.full((4, 4), 127, np.int8)
@@ -50,13 +50,13 @@ def column(*weights: int) -> np.ndarray:
     ],
 )
 def test_pairs_of_weights(weights: np.ndarray, axis: int | None, found: bool) -> None:
-    assert saturates(weights, axis) is found
+    assert can_saturate(weights, axis) is found
 
 
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=8), st.data())
 def test_what_is_safe_never_saturates(weights: list[int], data: st.DataObject) -> None:
     """The exact 16-bit sums of pairs, for any activations."""
-    if saturates(np.array(weights, np.int8)[:, None], -2):
+    if can_saturate(np.array(weights, np.int8)[:, None], -2):
         return
     some = data.draw(st.lists(st.integers(0, 255), min_size=len(weights), max_size=len(weights)))
     terms = [a * w for a, w in zip(some, weights, strict=True)] + [0]
@@ -106,25 +106,25 @@ INTEGER = {
     [(LARGE, [UNSIGNED]), (SMALL, []), (LARGE.astype(np.uint8), []), (None, [NONE])],
 )
 def test_products_of_integers(op: str, weights: np.ndarray | None, remedies: list[Remedy]) -> None:
-    found = saturating(model([INTEGER[op]], weights))
+    found = saturating_nodes(model([INTEGER[op]], weights))
     assert [(n.op, n.name, n.remedy) for n in found] == [(op, "y", r) for r in remedies]
 
 
 def test_signed_activations_are_multiplied_in_32_bits() -> None:
-    assert not saturating(model([INTEGER["MatMulInteger"]], LARGE, activation=T.INT8))
+    assert not saturating_nodes(model([INTEGER["MatMulInteger"]], LARGE, activation=T.INT8))
 
 
 def test_an_operator_that_onnxruntime_has_no_remedy_for() -> None:
-    (found,) = saturating(model([INTEGER["QLinearMatMul"]], LARGE, opset=21))
+    (found,) = saturating_nodes(model([INTEGER["QLinearMatMul"]], LARGE, opset=21))
     assert found.remedy is NONE
 
 
 def test_a_convolution() -> None:
     conv = node("QLinearConv", ["x", "s", "z", "w", "s", "b", "s", "z"], ["y"])
     weights = np.zeros((2, 3, 1, 1), np.int8)
-    assert not saturating(model([conv], weights))
+    assert not saturating_nodes(model([conv], weights))
     weights[1, [0, 2]] = 127
-    (found,) = saturating(model([conv], weights))
+    (found,) = saturating_nodes(model([conv], weights))
     assert (found.op, found.remedy) == ("QLinearConv", UNSIGNED)
 
 
@@ -153,7 +153,7 @@ def dequantized(op: str, **attributes: int) -> list[object]:
 def test_products_between_dequantizations(
     op: str, attributes: dict[str, int], weights: np.ndarray | None, remedies: list[Remedy]
 ) -> None:
-    found = saturating(model(dequantized(op, **attributes), weights))
+    found = saturating_nodes(model(dequantized(op, **attributes), weights))
     assert [(n.op, n.remedy) for n in found] == [(op, r) for r in remedies]
 
 
@@ -164,4 +164,4 @@ def test_branches_are_looked_into() -> None:
     )  # fmt: skip
     choice = node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
     condition = node("Cast", ["f"], ["c"], to=T.BOOL)
-    assert len(saturating(model([condition, choice], LARGE))) == 2
+    assert len(saturating_nodes(model([condition, choice], LARGE))) == 2

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.ir import graph as g
-from superopt.ir.fold import fold
+from superopt.ir import graph
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.weightless import draw_weights
 from superopt.onnx_io.write import write_model
 from superopt.ops import OPS
 from tests.onnx_io.children import in_child, peak_rss_of
@@ -40,18 +40,18 @@ def test_a_model_of_two_gigabytes(tmp_path: Path) -> None:
             file.write(np.float32(i).tobytes())
 
     def rewrite() -> None:
-        source = read(path)
+        source = read_model(path)
         validate(source)
         m = import_model(source)
-        done = fold(m.graph)
-        first = next(n for n in g.nodes(done.graph) if n.op.name == "MatMul")
-        new = g.replace(done.graph, {first: g.node(OPS["Relu"], [first])})
-        write_model(export_model(m, new), tmp_path / "n.onnx", like=source)
+        done = fold_constants(m.graph)
+        first = next(n for n in graph.nodes(done.graph) if n.op.name == "MatMul")
+        new = graph.replace(done.graph, {first: graph.node(OPS["Relu"], [first])})
+        write_model(export_model(m, new), tmp_path / "n.onnx", original=source)
 
     try:
         peak = peak_rss_of(rewrite)
         assert peak < 100 * MB, f"{peak / MB:.0f} MB"
-        out = read(tmp_path / "n.onnx")
+        out = read_model(tmp_path / "n.onnx")
         assert [n.op_type for n in out.model.graph][:2] == ["MatMul", "Relu"]
         assert list(out.model.graph.initializers) == [f"w{i}" for i in range(9)]
         assert (tmp_path / "n.onnx.data").stat().st_size >= size
@@ -66,14 +66,14 @@ def test_a_model_of_two_gigabytes(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory, weightless_models: dict[str, Path]) -> Path:
     path = tmp_path_factory.mktemp("bert") / "bert.onnx"
-    onnx.save_model(fill(weightless_models["bert_base_12l"]), path)
+    onnx.save_model(draw_weights(weightless_models["bert_base_12l"]), path)
     return path
 
 
 @linux
 @pytest.mark.slow
 def test_importing_bert_reads_no_weights(bert: Path) -> None:
-    source = read(bert)
+    source = read_model(bert)
     assert len(source.model.graph.initializers) > 100
     peak = peak_rss_of(lambda: import_model(source))
     assert peak < 60 * MB, f"{peak / MB:.0f} MB"
@@ -83,7 +83,7 @@ def test_importing_bert_reads_no_weights(bert: Path) -> None:
 @pytest.mark.slow
 def test_folding_bert_takes_the_memory_of_its_weights_once(bert: Path) -> None:
     """Its weights are stored transposed, so that nearly all of them are written anew."""
-    m = import_model(read(bert))
+    m = import_model(read_model(bert))
     size = bert.stat().st_size
 
     def folded() -> tuple[int, list[str]]:
@@ -91,8 +91,8 @@ def test_folding_bert_takes_the_memory_of_its_weights_once(bert: Path) -> None:
             (now,) = (int(line.split()[1]) * 1024 for line in file if line.startswith("VmData"))
         limit = now + int(1.05 * size)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        done = fold(m.graph)
-        return done.nodes, list(done.skipped)
+        done = fold_constants(m.graph)
+        return done.removed_nodes, list(done.skipped)
 
     nodes, skipped = in_child(folded, seconds=600)
     assert skipped == []
@@ -110,14 +110,14 @@ def chain(count: int) -> onnx.ModelProto:
 def through(count: int) -> tuple[float, float]:
     """CPU seconds for a chain in and out, folded; and out again when a node at its beginning was
     rewritten, so that all others are new ones."""
-    source = read(chain(count))
+    source = read_model(chain(count))
     begin = time.process_time()
     m = import_model(source)
-    out = export_model(m, fold(m.graph).graph)
+    out = export_model(m, fold_constants(m.graph).graph)
     there = time.process_time() - begin
     assert [n.name for n in out.graph] == [f"n{k}" for k in range(count)]
-    first = g.nodes(m.graph)[0]
-    new = g.replace(m.graph, {first: g.node(OPS["Identity"], first.inputs)})
+    first = graph.nodes(m.graph)[0]
+    new = graph.replace(m.graph, {first: graph.node(OPS["Identity"], first.inputs)})
     begin = time.process_time()
     out = export_model(m, new)
     assert [n.name for n in out.graph][1:] == [f"n{k}" for k in range(1, count)]
@@ -139,10 +139,10 @@ def test_a_wide_graph() -> None:
     weights = [
         onnx.numpy_helper.from_array(np.array([k, k], np.float32), f"w{k}") for k in range(3000)
     ]
-    m = import_model(read(model(nodes, [value("x", [2])], [value("y", [2])], weights)))
+    m = import_model(read_model(model(nodes, [value("x", [2])], [value("y", [2])], weights)))
     (x,) = m.graph.inputs
-    first = g.nodes(m.graph)[0]
-    new = g.replace(m.graph, {first: g.node(OPS["Abs"], [x])})
+    first = graph.nodes(m.graph)[0]
+    new = graph.replace(m.graph, {first: graph.node(OPS["Abs"], [x])})
     begin = time.process_time()
     out = export_model(m, new)
     assert time.process_time() - begin < 5

@@ -35,7 +35,7 @@ def test_the_same_output_twice() -> None:
     made = text("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[2] x) => (float[2] a) { a = Relu(x) }""")
     model_ = imported(made)
-    out = export_model(model_, extra=[*model_.graph.outputs, model_.graph.inputs[0]])
+    out = export_model(model_, extra_outputs=[*model_.graph.outputs, model_.graph.inputs[0]])
     assert [v.name for v in out.graph.outputs] == ["a", "extra0", "extra1"]
     names = {v.name for n in out.graph for v in n.outputs}
     assert names == {"a", "extra0", "extra1"}

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from superopt.errors import ModelError
 from superopt.onnx_io import skeleton
 from superopt.onnx_io.mapped import region_of
-from superopt.onnx_io.source import Source, read
+from superopt.onnx_io.source import Source, read_model
 from superopt.onnx_io.validate import validate
 from tests.onnx_io.children import peak_rss_of
 from tests.onnx_io.models import MODELS, chain, large_weights, model, value, weights
@@ -45,7 +45,7 @@ def test_every_form(name: str, form: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     given = {"path": path, "str": str(path), "bytes": data, "proto": proto, "ir": ir.load(path)}
-    source = read(given[form])
+    source = read_model(given[form])
     validate(source)
     assert_same(source, proto)
     assert source.size_bytes == pytest.approx(len(data), abs=400)
@@ -64,7 +64,7 @@ def test_a_given_model_is_not_changed() -> None:
     given = ir.from_proto(large_weights())
     tensors = [v.const_value for v in given.graph.initializers.values()]
     attributes = [dict(node.attributes) for node in given.graph]
-    for source in (read(proto), read(given)):
+    for source in (read_model(proto), read_model(given)):
         validate(source)
         source.model.graph.initializers["w1"].name = "renamed"
         source.model.graph.node(0).name = "renamed"
@@ -79,7 +79,7 @@ def test_large_tensors_stay_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     proto = large_weights()
     path.write_bytes(proto.SerializeToString())
-    source = read(path)
+    source = read_model(path)
     assert len(source.skeleton.data) < 1000
     initializers = source.model.graph.initializers
     tensor = initializers["w1"].const_value
@@ -123,7 +123,7 @@ def test_dtypes_of_large_tensors(dtype: str) -> None:
     proto = model(
         [node], [], [value("y", [200, 200], kind.value)], [tensor], opset=21, ir_version=10
     )
-    source = read(proto)
+    source = read_model(proto)
     validate(source)
     found = source.model.graph.initializers["w"].const_value
     assert found is not None
@@ -139,7 +139,7 @@ def test_weights_in_float_data() -> None:
     array = numpy_helper.to_array(tensor)
     tensor.ClearField("raw_data")
     tensor.float_data.extend(array.ravel())
-    source = read(proto.SerializeToString())
+    source = read_model(proto.SerializeToString())
     validate(source)
     assert len(source.skeleton.data) < 1000
     np.testing.assert_array_equal(weights_in(source)["w1"], array)
@@ -148,7 +148,7 @@ def test_weights_in_float_data() -> None:
 def test_a_proto_too_large_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skeleton, "PROTOBUF_LIMIT", 1000)
     proto = large_weights()
-    source = read(proto)
+    source = read_model(proto)
     assert source.raw is None
     validate(source)
     assert_same(source, proto)
@@ -160,7 +160,7 @@ def test_a_file_too_large_for_protobuf(tmp_path: Path) -> None:
         file.write(large_weights().SerializeToString())
         file.truncate(2**31)
     with pytest.raises(ModelError, match="too large for protobuf"):
-        read(path)
+        read_model(path)
 
 
 def missing(path: Path) -> None:
@@ -203,7 +203,7 @@ def test_what_is_no_model_file(
     path.write_bytes(b"\0")
     damage(path)
     with pytest.raises(ModelError) as caught:
-        validate(read(path))
+        validate(read_model(path))
     assert words in str(caught.value)
     assert "m.onnx" in caught.value.what
     assert len(str(caught.value).splitlines()) == 3
@@ -213,12 +213,12 @@ def test_what_onnx_ir_would_lose() -> None:
     proto = MODELS["conv_net"]()
     proto.training_info.add()
     with pytest.raises(ModelError, match="training_info cannot be carried"):
-        _ = read(proto).model
+        _ = read_model(proto).model
 
 
 def test_real_models(weightless_models: dict[str, Path]) -> None:
     for path in weightless_models.values():
-        source = read(path)
+        source = read_model(path)
         proto = onnx.load(path)
         known = {name for node in proto.graph.node for name in node.output}
         known |= {t.name for t in (*proto.graph.initializer, *proto.graph.input)}
@@ -231,12 +231,12 @@ def test_real_models(weightless_models: dict[str, Path]) -> None:
 
 def test_a_long_chain() -> None:
     proto = chain(20_000)
-    source = read(proto)
+    source = read_model(proto)
     validate(source)
     assert len(source.model.graph) == 20_000
     proto.graph.node[0].input[0] = proto.graph.node[-1].output[0]
     with pytest.raises(ModelError, match="has a cycle") as caught:
-        validate(read(proto))
+        validate(read_model(proto))
     assert len(str(caught.value)) < 500
 
 
@@ -249,7 +249,7 @@ def test_memory_for_weights_inside_the_file(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())  # 100 MB
 
     def load() -> None:
-        source = read(path)
+        source = read_model(path)
         validate(source)
         assert source.model.graph.initializers["w"].const_value is not None
 
@@ -261,7 +261,7 @@ def test_memory_for_external_data(tmp_path: Path) -> None:
     proto = big_external(tmp_path)
 
     def load() -> None:
-        source = read(proto)
+        source = read_model(proto)
         validate(source)
         assert source.size_bytes > 2_249_000_000
         assert source.model.graph.initializers["w8"].const_value is not None

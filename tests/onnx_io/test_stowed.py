@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.onnx_io.stowed import stow, unstow
+from superopt.onnx_io.stowed import pack_unsupported, unpack_unsupported
 from tests.onnx_io.models import model, value, weights
 from tests.onnx_io.rounds import assert_runs_alike, assert_same, imported, through
 
@@ -58,7 +58,7 @@ def test_map_types_stay() -> None:
 def test_sparse_tensors_stay() -> None:
     made = sparse_everywhere()
     assert_same(made)
-    assert [name for name, _ in imported(made).opaque] == ["use"]
+    assert [name for name, _ in imported(made).opaque_reasons] == ["use"]
 
 
 @pytest.mark.parametrize("make", [classifier, sparse_everywhere])
@@ -66,7 +66,7 @@ def test_unpacking_gives_what_was_packed(make: object) -> None:
     made = make()  # type: ignore[operator]
     packed = onnx.ModelProto()
     packed.CopyFrom(made)
-    stow(packed)
+    pack_unsupported(packed)
     assert packed != made
-    unstow(packed)
+    unpack_unsupported(packed)
     assert packed == made

@@ -15,10 +15,10 @@ import pytest
 from onnx.backend.test.case.test_case import TestCase
 
 from superopt.errors import ModelError
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from tests.onnx_io.rounds import plain, session
 from tests.ops.suite import cases
@@ -35,8 +35,8 @@ RTOL, ATOL = 1e-3, 1e-6  # of operators whose constant operands were folded in f
 
 def out_again(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model after import, folding and export."""
-    model = import_model(read(proto))
-    return onnx_ir.to_proto(export_model(model, fold(model.graph).graph))
+    model = import_model(read_model(proto))
+    return onnx_ir.to_proto(export_model(model, fold_constants(model.graph).graph))
 
 
 def outcome(case: TestCase) -> str:
@@ -113,9 +113,9 @@ def test_valid_cases_are_accepted_and_stay_valid() -> None:
             onnx.checker.check_model(proto, full_check=True)
         except Exception:
             with pytest.raises(ModelError):
-                validate(read(proto))
+                validate(read_model(proto))
             continue
-        validate(read(proto))
+        validate(read_model(proto))
         onnx.checker.check_model(out_again(proto), full_check=True)
 
 
@@ -124,7 +124,7 @@ def test_all_valid_cases_are_accepted_and_stay_valid() -> None:
     for name, case in cases().items():
         if name in REFUSED:
             with pytest.raises(ModelError, match=REFUSED[name]):
-                validate(read(case.model))
+                validate(read_model(case.model))
             continue
-        validate(read(case.model))
+        validate(read_model(case.model))
         onnx.checker.check_model(out_again(case.model), full_check=True)

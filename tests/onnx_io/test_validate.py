@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.errors import ExitCode, ModelError
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.onnx_io.validate import validate
 from tests.onnx_io.models import MODELS, ints, large_weights, model, value, weights
 from tests.onnx_io.mutations import doubling_functions
@@ -21,7 +21,7 @@ Edit = Callable[[onnx.ModelProto], object]
 def refused(proto: onnx.ModelProto | bytes) -> str:
     """The three lines with which it is refused."""
     with pytest.raises(ModelError) as caught:
-        validate(read(proto))
+        validate(read_model(proto))
     assert caught.value.code == ExitCode.MODEL
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
@@ -144,7 +144,7 @@ def test_deep_subgraphs() -> None:
         inputs = [value("x", [2]), value("c", [], TensorProto.BOOL)]
         return model(body.node, inputs, body.output)
 
-    validate(read(nested(24)))
+    validate(read_model(nested(24)))
     assert "subgraphs are nested too deep" in refused(nested(25))
 
 
@@ -222,7 +222,7 @@ def test_large_tensors_are_checked_without_their_data() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_accepted(name: str) -> None:
-    validate(read(MODELS[name]()))
+    validate(read_model(MODELS[name]()))
 
 
 def test_more_that_is_accepted() -> None:
@@ -238,4 +238,4 @@ def test_more_that_is_accepted() -> None:
     proto = model(nodes, inputs, outputs, [scalar, empty])
     proto.graph.value_info.append(value("m", ["n", 4]))
     onnx.checker.check_model(proto, full_check=True)
-    validate(read(proto))
+    validate(read_model(proto))

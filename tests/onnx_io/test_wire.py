@@ -20,7 +20,7 @@ def whole(pieces: list[wire.Piece], data: bytes, spans: list[wire.Span]) -> byte
             out += data[span.offset : span.offset + span.size]
         else:
             out += piece
-    assert len(out) == wire.size_of(pieces)
+    assert len(out) == wire.total_size(pieces)
     return out
 
 
@@ -29,11 +29,11 @@ def whole(pieces: list[wire.Piece], data: bytes, spans: list[wire.Span]) -> byte
 def test_there_and_back(name: str, at_least: int) -> None:
     proto = MODELS[name]()
     data = proto.SerializeToString()
-    skeleton, spans = wire.strip(memoryview(data), at_least, {FLOAT, INT64})
+    skeleton, spans = wire.strip_tensors(memoryview(data), at_least, {FLOAT, INT64})
     onnx.checker.check_model(skeleton)
     assert len(skeleton) <= len(data) + 60 * len(spans)
     assert all(span.size >= at_least for span in spans)
-    pieces = wire.restore(skeleton, lambda i: wire.raw_fields(i, spans[i].size))
+    pieces = wire.restore_tensors(skeleton, lambda i: wire.raw_fields(i, spans[i].size))
     assert onnx.ModelProto.FromString(whole(pieces, data, spans)) == proto
     if at_least == 1:
         stored = [t for t in proto.graph.initializer if t.data_type in (FLOAT, INT64)]
@@ -45,10 +45,10 @@ def test_unknown_fields_are_kept() -> None:
     proto = MODELS["large_weights"]()
     extra = bytes([0xFA, 0x3E, 3]) + b"new"  # field 1007 of ModelProto
     data = proto.SerializeToString() + extra
-    skeleton, spans = wire.strip(memoryview(data), 1000, {FLOAT})
+    skeleton, spans = wire.strip_tensors(memoryview(data), 1000, {FLOAT})
     assert len(spans) == 2
     assert skeleton.endswith(extra)
-    pieces = wire.restore(skeleton, lambda i: wire.raw_fields(i, spans[i].size))
+    pieces = wire.restore_tensors(skeleton, lambda i: wire.raw_fields(i, spans[i].size))
     assert whole(pieces, data, spans).endswith(extra)
 
 
@@ -62,7 +62,7 @@ def test_an_attribute_with_two_tensors_is_left_to_protobuf() -> None:
     body = attribute.SerializeToString() + twice + twice
     node += wire._bytes_field(5, body)
     graph = wire._bytes_field(7, wire._bytes_field(1, node))
-    skeleton, spans = wire.strip(memoryview(graph), 1000, {FLOAT})
+    skeleton, spans = wire.strip_tensors(memoryview(graph), 1000, {FLOAT})
     assert not spans
     assert skeleton == graph
     assert onnx.ModelProto.FromString(graph).graph.node[0].attribute[0].t.raw_data
@@ -71,7 +71,7 @@ def test_an_attribute_with_two_tensors_is_left_to_protobuf() -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes(data: bytes) -> None:
     try:
-        skeleton, spans = wire.strip(memoryview(data), 1, {FLOAT})
+        skeleton, spans = wire.strip_tensors(memoryview(data), 1, {FLOAT})
     except wire.Malformed as error:
         if "wire type" in str(error):
             return  # perhaps a group, which protobuf still reads and ONNX never had

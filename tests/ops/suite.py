@@ -20,8 +20,8 @@ from onnx.backend.test.loader import load_model_tests
 
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.schema import meant
-from superopt.onnx_io.source import read
+from superopt.onnx_io.schema import find_operator
+from superopt.onnx_io.source import read_model
 
 BFLOAT16_RTOL = 2**-6  # two steps, as in onnx.backend.test.runner
 LISTED = Path(__file__).with_name("backend_suite.txt")
@@ -101,11 +101,11 @@ def prepare(case: TestCase) -> Runnable | LeftOut:
     feeds = {n: array_of(v) for n, v in zip(names, inputs, strict=True)}
     expected = tuple(array_of(v) for v in outputs)
     bound: tuple[str, ...] = ()
-    model = import_model(read(proto))
-    if model.opaque and (bound := shape_inputs(proto)):
-        model = import_model(read(with_constants(proto, {n: feeds[n] for n in bound})))
-    if model.opaque:
-        return LeftOut(reason(case), "; ".join(f"{n}: {why}" for n, why in model.opaque))
+    model = import_model(read_model(proto))
+    if model.opaque_reasons and (bound := shape_inputs(proto)):
+        model = import_model(read_model(with_constants(proto, {n: feeds[n] for n in bound})))
+    if model.opaque_reasons:
+        return LeftOut(reason(case), "; ".join(f"{n}: {why}" for n, why in model.opaque_reasons))
     rest = {n: v for n, v in feeds.items() if n not in bound}
     return Runnable(model, bound, rest, expected, case.rtol, case.atol)
 
@@ -185,7 +185,7 @@ def shape_inputs(proto: onnx.ModelProto) -> tuple[str, ...]:
 
 def _attribute_operands(n: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[str]:
     version = {o.domain: o.version for o in proto.opset_import}.get(n.domain, 0)
-    told = meant(n.op_type, n.domain, version)
+    told = find_operator(n.op_type, n.domain, version)
     if told is None:
         return
     found, s, _ = told

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import Op
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.ops import OPS, activation, compare, elementwise
 
 FLOATS = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1.0, -1.0, 0.1, 3.75, -7.0, np.nan, np.inf, -np.inf]
@@ -125,8 +125,8 @@ def test_agrees_with_onnx(name: str, kind: int) -> None:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
-    model = import_model(read(proto))
-    assert not model.opaque
+    model = import_model(read_model(proto))
+    assert not model.opaque_reasons
     (got,) = evaluate(model.graph, feeds)
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape

@@ -11,16 +11,16 @@ import pytest
 
 import superopt
 from superopt import ort
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
-from superopt.ir.fold import fold
+from superopt.ir.fold import fold_constants
 from superopt.ir.op import expression
-from superopt.ir.substitute import substituted
+from superopt.ir.substitute import substitute_values
 from superopt.kernels.cpu import converts_float16, host
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.te.dtype import to_numpy
-from superopt.te.naive import Scalar, elements
+from superopt.te.naive import Scalar, reference_elements
 from tests.ops.exceptional import (
     DYNAMIC,
     FLOATS,
@@ -52,8 +52,8 @@ def _each_rule(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("rule", "kind"), pairs)
 
 
-def _graph(rule: Rule, kind: str, few: bool = False) -> tuple[g.Graph, list[str]]:
-    graph = import_model(read(model(rule, kind, few))).graph
+def _graph(rule: Rule, kind: str, few: bool = False) -> tuple[ir_graph.Graph, list[str]]:
+    graph = import_model(read_model(model(rule, kind, few))).graph
     return graph, [o.name for o in outputs(rule, kind, few)]
 
 
@@ -69,25 +69,25 @@ def test_by_numpy(rule: Rule, kind: str) -> None:
 def test_folded(rule: Rule, kind: str) -> None:
     graph, names = _graph(rule, kind)
     given = feeds(kind)
-    change: dict[g.Value, g.Value] = {i: g.constant(given[i.name]) for i in graph.inputs}
-    known, _ = substituted(graph, change, inside=False)
-    done = fold(known, limit_bytes=1 << 24).graph
-    assert all(isinstance(v, g.Constant) for v in done.outputs)
-    got = [v.load() for v in done.outputs if isinstance(v, g.Constant)]
+    change: dict[ir_graph.Value, ir_graph.Value] = {i: ir_graph.constant(given[i.name]) for i in graph.inputs}
+    known, _ = substitute_values(graph, change, recursive=False)
+    done = fold_constants(known, limit_bytes=1 << 24).graph
+    assert all(isinstance(v, ir_graph.Constant) for v in done.outputs)
+    got = [v.load() for v in done.outputs if isinstance(v, ir_graph.Constant)]
     check(rule, kind, dict(zip(names, got, strict=True)))
 
 
-def _naive(graph: g.Graph, given: Mapping[str, Array]) -> list[Array]:
-    known: dict[g.Value, Array] = {i: given[i.name] for i in graph.inputs}
+def _naive(graph: ir_graph.Graph, given: Mapping[str, Array]) -> list[Array]:
+    known: dict[ir_graph.Value, Array] = {i: given[i.name] for i in graph.inputs}
 
-    def of(v: g.Value) -> Array:
-        return v.load() if isinstance(v, g.Constant) else known[v]
+    def of(v: ir_graph.Value) -> Array:
+        return v.load() if isinstance(v, ir_graph.Constant) else known[v]
 
-    for n in g.nodes(graph):
+    for n in ir_graph.nodes(graph):
         types = tuple(None if v is None else v.type for v in n.inputs)
         read_ = {f"a{k}": _reader(of(v)) for k, v in enumerate(n.inputs) if v is not None}
-        for v, t in zip(g.results(n), expression(n.op, types, n.attrs), strict=True):
-            known[v] = elements(t, read_).astype(to_numpy(t.dtype))
+        for v, t in zip(ir_graph.results(n), expression(n.op, types, n.attrs), strict=True):
+            known[v] = reference_elements(t, read_).astype(to_numpy(t.dtype))
     return [of(v) for v in graph.outputs]
 
 
@@ -130,7 +130,7 @@ def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: 
         check_dynamic(exe.run(given), y, scale, zero)
         assert not exe.fallen({})
     with np.errstate(all="ignore"):
-        got = evaluate(import_model(read(m)).graph, given)
+        got = evaluate(import_model(read_model(m)).graph, given)
     check_dynamic(dict(zip("ysz", got, strict=True)), y, scale, zero)
     if not np.isnan(x).any():
         check_dynamic(ort.run(ort.session(m.SerializeToString()), given), y, scale, zero)

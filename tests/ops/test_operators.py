@@ -7,7 +7,7 @@ from superopt.ir.graph import node
 from superopt.ir.op import expression
 from superopt.ops import OPS
 from superopt.te.node import Apply, Expr, Reduce
-from superopt.te.walk import reductions, stages
+from superopt.te.walk import reductions, computed_tensors
 from tests.ops.build import made
 
 STANDARD = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
@@ -52,7 +52,7 @@ def test_no_sum_is_under_a_guard(name: str, text: str) -> None:
     """Kernels compute it whole, also where the guard fails, and what it reads is out of range."""
     n = made(name, text)
     types = tuple(v and v.type for v in n.inputs)
-    for t in stages(() if n.op.opaque else expression(n.op, types, n.attrs)):
+    for t in computed_tensors(() if n.op.opaque else expression(n.op, types, n.attrs)):
         assert t.body is not None
         guarded = [a for e in applied(t.body, "select") for a in e.args[1:]]
         assert not any(map(reductions, guarded))

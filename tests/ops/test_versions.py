@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
 C = np.array([0.5, 2, 1], np.float32)
@@ -51,8 +51,8 @@ def test_means_the_same(
 ) -> None:
     feeds = {f"x{n}": a for n, a in enumerate(operands)}
     proto = model(name, opset, feeds, attrs)
-    imported = import_model(read(proto))
-    assert not imported.opaque
+    imported = import_model(read_model(proto))
+    assert not imported.opaque_reasons
     (got,) = evaluate(imported.graph, feeds)
     (wanted,) = ReferenceEvaluator(proto).run(None, feeds)
     assert got.dtype == wanted.dtype
@@ -63,8 +63,8 @@ def test_batch_normalization_with_one_result_is_that_of_inference() -> None:
     feeds = {"x": X, "scale": C, "b": C, "mean": C, "var": C}
     attrs = {"epsilon": 1e-3, "momentum": 0.5}
     old, new = (model("BatchNormalization", opset, feeds, attrs) for opset in (9, 15))
-    imported = import_model(read(old))
-    assert not imported.opaque
+    imported = import_model(read_model(old))
+    assert not imported.opaque_reasons
     (got,) = evaluate(imported.graph, feeds)
     (wanted,) = ReferenceEvaluator(new).run(None, feeds)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
@@ -87,4 +87,4 @@ def test_means_something_else(
     name: str, opset: int, operands: list[np.ndarray], attrs: dict[str, object]
 ) -> None:
     proto = model(name, opset, {f"x{n}": a for n, a in enumerate(operands)}, attrs)
-    assert import_model(read(proto)).opaque
+    assert import_model(read_model(proto)).opaque_reasons

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
-from superopt.partial.regions import regions
+from superopt.ir import graph
+from superopt.partial.regions import find_regions
 from superopt.te.dtype import BOOL, I64
 from tests.partial.test_alike import LARGER, X, Y, Z, const, other
 from tests.partial.test_regions import apply, given_
@@ -18,16 +18,16 @@ TOTAL = apply("ReduceSum", W, axes=(2,), keepdims=0)
 MOST = apply("ReduceMax", W, axes=(2,), keepdims=0)
 
 
-def whole(n: int) -> g.Constant:
-    return g.constant(np.int64(n))
+def whole(n: int) -> graph.Constant:
+    return graph.constant(np.int64(n))
 
 
-def between(x: g.Value, low: float, by: float) -> g.Value:
+def between(x: graph.Value, low: float, by: float) -> graph.Value:
     above = apply("Greater", x, const(low))
     return apply("And", above, apply("Less", x, const(low + by)))
 
 
-def scaled(x: g.Value, by: float) -> g.Value:
+def scaled(x: graph.Value, by: float) -> graph.Value:
     return apply("Mul", x, const(by))
 
 
@@ -52,29 +52,29 @@ def scaled(x: g.Value, by: float) -> g.Value:
         apply("Equal", apply("Mul", N, M), whole(91)),
     ],
 )
-def test_a_condition_that_rarely_holds(condition: g.Value) -> None:
-    assert regions(apply("Where", condition, P, Q), Q).share == 0
+def test_a_condition_that_rarely_holds(condition: graph.Value) -> None:
+    assert find_regions(apply("Where", condition, P, Q), Q).equal_share == 0
 
 
 @pytest.mark.parametrize("at", [7, 1007])
 @pytest.mark.parametrize("x", [X, N])
-def test_a_number_that_is_no_zero_is_true(x: g.Input, at: int) -> None:
+def test_a_number_that_is_no_zero_is_true(x: graph.Input, at: int) -> None:
     left = apply("Sub", x, const(at + 0.5) if x is X else whole(at))
     chosen = apply("Where", apply("Cast", left, to=BOOL), x, left)
-    assert regions(chosen, x).share == 0
+    assert find_regions(chosen, x).equal_share == 0
 
 
 @pytest.mark.parametrize(("x", "y"), [(N, M), (X, Y)])
-def test_two_conditions_that_hold_only_together(x: g.Input, y: g.Input) -> None:
+def test_two_conditions_that_hold_only_together(x: graph.Input, y: graph.Input) -> None:
     four, none = (whole(4), whole(0)) if x is N else (const(4), const(0))
     fourth, zero = apply("Equal", y, four), apply("Equal", x, none)
-    assert regions(fourth, apply("And", fourth, apply("Not", zero))).share == 0
+    assert find_regions(fourth, apply("And", fourth, apply("Not", zero))).equal_share == 0
 
 
 def test_integers_of_which_the_least_is_a_number() -> None:
     least = apply("ReduceMin", N, axes=(1,))
     fourth = apply("ReduceMin", apply("Div", N, whole(4)), axes=(1,))
-    assert regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).share == 0
+    assert find_regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).equal_share == 0
 
 
 @pytest.mark.parametrize("size", [6, 12])
@@ -83,8 +83,8 @@ def test_what_turns_at_zero(op: str, size: int) -> None:
     """The largest of many sums is rarely below 0: of 512 inputs without rows of one sign never."""
     z = given_("z", size, size)
     most = apply("ReduceMax", apply("MatMul", z, z), axes=(1,))
-    assert regions(most, apply(op, most)).share == 0
-    assert regions(apply("Sign", apply("Relu", most)), apply("Sign", most)).share == 0
+    assert find_regions(most, apply(op, most)).equal_share == 0
+    assert find_regions(apply("Sign", apply("Relu", most)), apply("Sign", most)).equal_share == 0
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -94,9 +94,9 @@ def test_conditions_that_hold_together_of_small_numbers(k: int) -> None:
     turned = apply("Transpose", x, perm=(0, 1, 3, 2))
     less = apply("Sub", apply("Mul", x, turned), x)
     a, b = (apply("MaxPool", v, kernel_shape=(k, k)) for v in (less, apply("Relu", less)))
-    found = regions(a, b)
-    assert found.exact
-    assert found.share == 0
+    found = find_regions(a, b)
+    assert found.is_exact
+    assert found.equal_share == 0
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_conditions_that_hold_together_of_small_numbers(k: int) -> None:
         (apply("Clip", X, const(0), const(6)), apply("Clip", X, const(0), const(6.001))),
     ],
 )
-def test_functions_that_rarely_differ(a: g.Value, b: g.Value) -> None:
-    assert regions(a, b).share == 0
+def test_functions_that_rarely_differ(a: graph.Value, b: graph.Value) -> None:
+    assert find_regions(a, b).equal_share == 0
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_functions_that_rarely_differ(a: g.Value, b: g.Value) -> None:
         (between(X, 3, 0.25), between(scaled(X, 2), 6, 0.5)),
     ],
 )
-def test_the_same_conditions(a: g.Value, b: g.Value) -> None:
-    found = regions(apply("Where", a, P, Q), apply("Where", b, P, Q))
-    assert found.share == 1
-    assert found.exact
+def test_the_same_conditions(a: graph.Value, b: graph.Value) -> None:
+    found = find_regions(apply("Where", a, P, Q), apply("Where", b, P, Q))
+    assert found.equal_share == 1
+    assert found.is_exact

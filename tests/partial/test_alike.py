@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.partial.points import Points
-from superopt.partial.regions import regions
+from superopt.partial.regions import find_regions
 from superopt.te.dtype import BOOL, I64, DType
 from superopt.te.expr import TensorType
 from tests.partial.test_regions import apply, given_
 
 
-def const(x: float) -> g.Constant:
-    return g.constant(np.float32(x))
+def const(x: float) -> graph.Constant:
+    return graph.constant(np.float32(x))
 
 
-def other(name: str, dtype: DType, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(dtype, shape))
+def other(name: str, dtype: DType, *shape: int) -> graph.Input:
+    return graph.Input(name, TensorType(dtype, shape))
 
 
 X, Y, Z = (given_(n, 4, 3) for n in "xyz")
@@ -28,15 +28,15 @@ AT = other("i", I64, 4)
 TWO, HALF, ONE, ZERO, NONE = map(const, (2, 0.5, 1, 0, float("-inf")))
 
 
-def scaled(op: str, *operands: g.Value) -> g.Value:
+def scaled(op: str, *operands: graph.Value) -> graph.Value:
     return apply("Mul", apply(op, *(apply("Mul", v, TWO) for v in operands)), HALF)
 
 
-def below(op: str, *operands: g.Value) -> g.Value:
+def below(op: str, *operands: graph.Value) -> graph.Value:
     return apply("Neg", apply(op, *(apply("Neg", v) for v in operands)))
 
 
-def chosen(op: str, x: g.Value, y: g.Value, z: g.Value) -> g.Value:
+def chosen(op: str, x: graph.Value, y: graph.Value, z: graph.Value) -> graph.Value:
     return apply("Where", apply(op, x, y), z, ZERO)
 
 
@@ -66,9 +66,9 @@ WITHIN = apply("ReduceMax", given_("p", 4, 3, 2), axes=(2,), keepdims=0)
         (apply("Abs", apply("Floor", apply("Max", X, ONE))), apply("Floor", apply("Max", X, ONE))),
     ],
 )  # fmt: skip
-def test_laws_of_numbers_that_have_an_order(a: g.Value, b: g.Value) -> None:
+def test_laws_of_numbers_that_have_an_order(a: graph.Value, b: graph.Value) -> None:
     """They were said to differ everywhere, exactly."""
-    assert regions(a, b).share == 1
+    assert find_regions(a, b).equal_share == 1
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_laws_of_numbers_that_have_an_order(a: g.Value, b: g.Value) -> None:
          apply("Concat", X, apply("Max", X, Y), axis=0)),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_not_said_to_differ(a: g.Value, b: g.Value) -> None:
-    assert not regions(a, b).exact
+def test_what_is_not_known_is_not_said_to_differ(a: graph.Value, b: graph.Value) -> None:
+    assert not find_regions(a, b).is_exact
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def test_what_is_not_known_is_not_said_to_differ(a: g.Value, b: g.Value) -> None
         (WITHIN, apply("Mul", WITHIN, TWO)),
     ],
 )  # fmt: skip
-def test_what_differs_is_not_said_to_be_equal(a: g.Value, b: g.Value) -> None:
+def test_what_differs_is_not_said_to_be_equal(a: graph.Value, b: graph.Value) -> None:
     """A bool was nearly always true, an integer never below 0, numbers never the same."""
-    found = regions(a, b)
-    assert (found.share, found.exact) == (0, True)
+    found = find_regions(a, b)
+    assert (found.equal_share, found.is_exact) == (0, True)
 
 
 def test_an_infinity_is_itself_and_one_more() -> None:
     x = apply("Pad", ROW, NONE, pads=(3, 0, 0, 0))
-    found = regions(x, apply("Add", x, ONE))
-    assert (found.share, found.exact) == (0.75, True)
+    found = find_regions(x, apply("Add", x, ONE))
+    assert (found.equal_share, found.is_exact) == (0.75, True)
 
 
 def test_of_scalars() -> None:
     x, y = given_("x"), given_("y")
-    assert regions(apply("Mul", x, y), apply("Mul", y, x)).share == 1
-    assert regions(apply("Max", x, y), apply("Max", y, x)).share == 1
+    assert find_regions(apply("Mul", x, y), apply("Mul", y, x)).equal_share == 1
+    assert find_regions(apply("Max", x, y), apply("Max", y, x)).equal_share == 1
 
 
 def test_few_channels_tell_of_many_over_numbers() -> None:
@@ -132,7 +132,7 @@ def test_few_channels_tell_of_many_over_numbers() -> None:
     x = given_("x", 64, 5)
     total = apply("ReduceSum", apply("Cosh", x), axes=(0,), keepdims=0)
     a, b = apply("Max", total, const(16)), total
-    assert not (regions(a, b).exact and regions(a, b).share == 0)
+    assert not (find_regions(a, b).is_exact and find_regions(a, b).equal_share == 0)
 
 
 def test_few_fields_tell_what_functions_are() -> None:
@@ -147,7 +147,7 @@ def test_few_fields_tell_what_functions_are() -> None:
     row = apply("Exp", X)
     with pytest.MonkeyPatch.context() as m:
         m.setattr(Points, "__post_init__", counted)
-        assert regions(row, apply("Exp", apply("Identity", X))).share == 1
+        assert find_regions(row, apply("Exp", apply("Identity", X))).equal_share == 1
     assert seeds.count(Points) <= 2
 
 
@@ -168,10 +168,10 @@ ELU, SIGMOID, ROOT = (apply(op, X) for op in ("Elu", "Sigmoid", "Sqrt"))
         (apply("Tanh", apply("Max", X, Y)), apply("Tanh", below("Min", X, Y))),
     ],
 )
-def test_laws_of_order_beside_functions(a: g.Value, b: g.Value) -> None:
-    found = regions(a, b)
-    assert found.share == 1
-    assert found.exact
+def test_laws_of_order_beside_functions(a: graph.Value, b: graph.Value) -> None:
+    found = find_regions(a, b)
+    assert found.equal_share == 1
+    assert found.is_exact
 
 
 @pytest.mark.parametrize(
@@ -184,18 +184,18 @@ def test_laws_of_order_beside_functions(a: g.Value, b: g.Value) -> None:
         (ROOT, apply("Min", ROOT, const(30))),
     ],
 )
-def test_functions_reach_what_they_do(a: g.Value, b: g.Value) -> None:
-    assert regions(a, b).share == 0
+def test_functions_reach_what_they_do(a: graph.Value, b: graph.Value) -> None:
+    assert find_regions(a, b).equal_share == 0
 
 
 def test_integers_with_zeros_around() -> None:
     """A cell of padding alone is one number, without axes."""
     padded = apply("Pad", other("n", I64, 3, 2), pads=(0, 1, 0, 0))
-    assert regions(padded, apply("Neg", padded)).mask().sum(0).tolist() == [3, 0, 0]
+    assert find_regions(padded, apply("Neg", padded)).mask().sum(0).tolist() == [3, 0, 0]
 
 
 @pytest.mark.parametrize("op", ["Sign", "Tanh", "Erf"])
 def test_sums_of_what_has_bounds_are_not_cut(op: str) -> None:
     """A sum of two is never below -2, one of eight is."""
     total = apply("ReduceSum", apply(op, given_("y", 2, 8)), axes=(1,))
-    assert regions(total, apply("Max", total, const(-2.125))).share == 0
+    assert find_regions(total, apply("Max", total, const(-2.125))).equal_share == 0

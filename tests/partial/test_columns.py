@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.ir import graph as g
-from superopt.partial.boxes import show
-from superopt.partial.composed import Composed
-from superopt.partial.fewer import columns
-from superopt.partial.regions import regions
+from superopt.ir import graph
+from superopt.partial.boxes import format_box
+from superopt.partial.composed import Composer
+from superopt.partial.fewer import interchangeable_columns
+from superopt.partial.regions import find_regions
 from tests.partial.test_regions import apply, exact, given_
 
 X = given_("x", 1, 6, 4, 5)
@@ -18,29 +18,29 @@ V = given_("v", 6, 1)
 SLOPES = given_("slopes", 6, 1, 1)
 
 
-def conv(x: g.Value, k: g.Value) -> g.Value:
+def conv(x: graph.Value, k: graph.Value) -> graph.Value:
     return apply("Conv", x, k, pads=(1, 1, 1, 1))
 
 
-def residual(x: g.Value) -> g.Value:
+def residual(x: graph.Value) -> graph.Value:
     return apply("Add", x, conv(apply("Relu", conv(x, K)), Q))
 
 
-def product(*some: g.Value) -> g.Value:
+def product(*some: graph.Value) -> graph.Value:
     out = some[0]
     for v in some[1:]:
         out = apply("MatMul", out, v)
     return out
 
 
-def turned(x: g.Value, *perm: int) -> g.Value:
+def turned(x: graph.Value, *perm: int) -> graph.Value:
     return apply("Transpose", x, perm=perm)
 
 
-def axes_of(v: g.Value) -> list[int]:
-    t = Composed().tensor(v)
+def axes_of(v: graph.Value) -> list[int]:
+    t = Composer().tensor(v)
     assert t.body is not None
-    return [some[0] for some, _ in columns([t.body], t.axes) if len(some) == 1]
+    return [some[0] for some, _ in interchangeable_columns([t.body], t.axes) if len(some) == 1]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def axes_of(v: g.Value) -> list[int]:
         (apply("Add", A, apply("Slice", A, axes=(0,), starts=(2,), ends=(3,))), [1]),
     ],
 )  # fmt: skip
-def test_which_are(value: g.Value, axes: list[int]) -> None:
+def test_which_are(value: graph.Value, axes: list[int]) -> None:
     assert axes_of(value) == axes
 
 
@@ -82,7 +82,7 @@ def test_which_are(value: g.Value, axes: list[int]) -> None:
         (product(A, A), apply("Add", product(A, A), apply("Sub", A, turned(A, 1, 0)))),
     ],
 )
-def test_is_as_the_comparison_of_every_element(a: g.Value, b: g.Value) -> None:
+def test_is_as_the_comparison_of_every_element(a: graph.Value, b: graph.Value) -> None:
     exact(a, b)
 
 
@@ -92,18 +92,18 @@ def test_residual_blocks_of_models(channels: int) -> None:
     x, y = (given_(n, 1, channels, 28, 28) for n in "xy")
     k, q = (given_(n, channels, channels, 3, 3) for n in "kq")
 
-    def block(v: g.Value) -> g.Value:
+    def block(v: graph.Value) -> graph.Value:
         return apply("Relu", apply("Add", v, conv(apply("Relu", conv(v, k)), q)))
 
-    found = regions(
+    found = find_regions(
         apply("Concat", block(x), block(y), axis=3), block(apply("Concat", x, y, axis=3))
     )
-    assert found.exact
-    assert found.elements < 200
-    assert [*map(show, found.different)] == [f"[0, 0:{channels}, 0:28, 26:30]"]
+    assert found.is_exact
+    assert found.compared_elements < 200
+    assert [*map(format_box, found.different)] == [f"[0, 0:{channels}, 0:28, 26:30]"]
 
 
-def traced(v: g.Value) -> g.Value:
+def traced(v: graph.Value) -> graph.Value:
     return apply("ReduceSum", v, axes=(0, 1), keepdims=1)
 
 
@@ -134,7 +134,7 @@ def test_windows_of_one_kernel_again_and_again() -> None:
     """Its channels are those of what is between, and of the result."""
     x, y, k = given_("x", 1, 6, 3, 5), given_("y", 1, 6, 3, 5), given_("k", 6, 6, 3, 3)
 
-    def made(v: g.Value) -> g.Value:
+    def made(v: graph.Value) -> graph.Value:
         for _ in range(3):
             v = apply("Conv", v, k, pads=(1, 1, 1, 1))
         return v

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from superopt.generate.journal import Journal
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.enumerate import Hit, Term, hits, made_again
-from superopt.partial.operators import OPERATORS, picture
-from superopt.partial.program import Program, at_channels, channels, small
+from superopt.partial.enumerate import Hit, Candidate, find_hits, instantiate
+from superopt.partial.operators import OPERATORS, is_activation_name
+from superopt.partial.program import Program, at_channel_choices, free_channels, small_program
 from superopt.pipeline.own_journal import readable
 from superopt.pipeline.own_mutants import _proved
 from superopt.pipeline.program_mutants import enumerated, is_term
@@ -29,34 +29,34 @@ Shape = tuple[int, ...]
 SAME = (1, 1, 1, 1)
 
 
-def apply(op: str, *operands: g.Value, **attrs: object) -> g.Value:
-    return g.node(OPS[op], operands, **attrs)  # type: ignore[arg-type]
+def apply(op: str, *operands: graph.Value, **attrs: object) -> graph.Value:
+    return graph.node(OPS[op], operands, **attrs)  # type: ignore[arg-type]
 
 
-def conv(x: g.Value, *k: g.Value, **attrs: object) -> g.Value:
+def conv(x: graph.Value, *k: graph.Value, **attrs: object) -> graph.Value:
     return apply("Conv", x, *k, **attrs)
 
 
-def program(*outs: g.Value, axis: int = 0, bias: bool = False) -> Program:
-    read = [v for n in g.nodes(outs) for v in n.inputs if isinstance(v, g.Input)]
-    known = frozenset(i.name for i in read if not picture(i.name))
+def program(*outs: graph.Value, axis: int = 0, bias: bool = False) -> Program:
+    read = [v for n in graph.nodes(outs) for v in n.inputs if isinstance(v, graph.Input)]
+    known = frozenset(i.name for i in read if not is_activation_name(i.name))
     return Program(outs, known, axis, bias)
 
 
-def heads(x: g.Value, k: str) -> g.Value:
+def heads(x: graph.Value, k: str) -> graph.Value:
     made = apply("Reshape", apply("MatMul", x, given(k, 24, 24)), shape=(1, 20, 4, 6))
     return apply("Transpose", made, perm=(0, 2, 1, 3))
 
 
 def halves() -> Program:
     cut = apply("Split", given("x", 1, 12, 12, 12), axis=1, split=(6, 6))
-    assert isinstance(cut, g.Node)
-    parts = zip(g.results(cut), "kl", strict=True)
+    assert isinstance(cut, graph.Node)
+    parts = zip(graph.results(cut), "kl", strict=True)
     each = [conv(v, given(name, 6, 6, 3, 3), pads=SAME) for v, name in parts]
     return program(apply("Concat", *each, axis=1))
 
 
-def gemm(x: g.Value, k: g.Value) -> g.Value:
+def gemm(x: graph.Value, k: graph.Value) -> graph.Value:
     return apply("Gemm", x, k, transB=1)
 
 
@@ -234,7 +234,7 @@ CASES = {
 }  # fmt: skip
 
 
-def names(t: Term) -> list[str]:
+def names(t: Candidate) -> list[str]:
     if t.operator < 0:
         return []
     own = OPERATORS[t.operator].name.replace(" ", "-")
@@ -243,13 +243,13 @@ def names(t: Term) -> list[str]:
 
 def found(case: Case) -> list[Hit]:
     """The mutants of these operators."""
-    some = hits(small(case.program), case.most)
+    some = find_hits(small_program(case.program), case.most)
     return [h for h in some if sorted(names(h.term)) == sorted(case.names)]
 
 
-def computed(v: g.Value, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    read = {i for n in g.nodes([v]) for i in n.inputs if isinstance(i, g.Input)}
-    (out,) = evaluate(g.Graph(tuple(read), (v,)), arrays, Reals(F64))
+def computed(v: graph.Value, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    read = {i for n in graph.nodes([v]) for i in n.inputs if isinstance(i, graph.Input)}
+    (out,) = evaluate(graph.Graph(tuple(read), (v,)), arrays, Reals(F64))
     return np.asarray(out)
 
 
@@ -264,11 +264,11 @@ def test_it_is_found_and_is_right(name: str) -> None:
     assert some
     rng = np.random.default_rng(0)
     arrays = {i.name: rng.standard_normal(i.type.shape) for i in p.inputs}
-    wanted = computed(p.whole, arrays)
+    wanted = computed(p.joined_output, arrays)
     shares = []
     for h in some:
-        made = made_again(h.term, p)
-        if made is not None and made.type == p.whole.type:
+        made = instantiate(h.term, p)
+        if made is not None and made.type == p.joined_output.type:
             shares.append(float(np.isclose(computed(made, arrays), wanted).mean()))
     assert (max(shares) == 1) if case.whole else (0.5 < max(shares) < 1)
 
@@ -276,13 +276,13 @@ def test_it_is_found_and_is_right(name: str) -> None:
 def test_products_are_taken_in_another_order() -> None:
     """What is found of (x y) z is not only that itself."""
     p = CASES["scores of linear attention"].program
-    orders = {str(h.term) for h in hits(small(p), 2) if h.share == 1}
+    orders = {str(h.term) for h in find_hits(small_program(p), 2) if h.share == 1}
     assert orders == {"(multiply: (multiply: x, y), z)", "(multiply: x, (multiply: y, z))"}
 
 
 def test_nothing_is_found_that_leaves_an_input_out() -> None:
     p = CASES["of two pictures, as one kernel"].program
-    some = hits(small(p), 3)
+    some = find_hits(small_program(p), 3)
     assert some
     assert all(all(f"{i.name}" in str(h.term) for i in p.inputs) for h in some)
 
@@ -291,17 +291,17 @@ def test_kernels_that_change_places_are_not_equal() -> None:
     """Of the same shapes and operators, and another order."""
     other = given("l", 4, 8, 3, 3)
     p = program(conv(X, K, pads=SAME), conv(X, other, pads=SAME), axis=1)
-    (whole,) = [h for h in hits(small(p), 2) if h.share == 1]
-    made = made_again(whole.term, p)
+    (whole,) = [h for h in find_hits(small_program(p), 2) if h.share == 1]
+    made = instantiate(whole.term, p)
     assert made is not None
-    joined = g.producer(g.producer(made).inputs[1])  # type: ignore[union-attr, arg-type]
+    joined = graph.producer(graph.producer(made).inputs[1])  # type: ignore[union-attr, arg-type]
     assert joined is not None
-    assert [v.name for v in joined.inputs if isinstance(v, g.Input)] == ["k", "l"]
+    assert [v.name for v in joined.inputs if isinstance(v, graph.Input)] == ["k", "l"]
 
 
 def test_what_is_joined_may_have_no_shape() -> None:
     with pytest.raises(ValueError, match="Concat"):
-        _ = program(conv(X, given("k", 4, 8, 3, 3)), conv(X, given("l", 4, 8, 1, 1)), axis=1).whole
+        _ = program(conv(X, given("k", 4, 8, 3, 3)), conv(X, given("l", 4, 8, 1, 1)), axis=1).joined_output
 
 
 @pytest.mark.parametrize(
@@ -309,25 +309,25 @@ def test_what_is_joined_may_have_no_shape() -> None:
     [((4, 8, 3, 3), {4: "c0", 8: "c1"}), ((8, 8, 3, 3), {8: "c0"}), ((1, 8, 1, 1), {8: "c0"})],
 )
 def test_channels_have_names(shape: Shape, named: dict[int, str]) -> None:
-    assert channels(program(conv(X, given("k", *shape), pads=SAME))) == named
+    assert free_channels(program(conv(X, given("k", *shape), pads=SAME))) == named
 
 
 def test_sizes_that_attributes_name_have_none() -> None:
     p = CASES["queries, keys and values"].program
-    assert channels(p) == {}
-    assert [q.whole.type for _, q in at_channels(p)] == [p.whole.type]
+    assert free_channels(p) == {}
+    assert [q.joined_output.type for _, q in at_channel_choices(p)] == [p.joined_output.type]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_small_programs_are_of_the_same_operators(name: str) -> None:
     p = CASES[name].program
-    q = small(p)
-    assert [n.op for n in g.nodes(q.outs)] == [n.op for n in g.nodes(p.outs)]
+    q = small_program(p)
+    assert [n.op for n in graph.nodes(q.outputs)] == [n.op for n in graph.nodes(p.outputs)]
     for i, j in zip(p.inputs, q.inputs, strict=True):
         assert np.prod(j.type.shape) <= np.prod(i.type.shape)  # type: ignore[arg-type]
-    for sizes, r in at_channels(p):
-        assert set(sizes) == set(channels(p).values())
-        assert [n.op for n in g.nodes(r.outs)] == [n.op for n in g.nodes(p.outs)]
+    for sizes, r in at_channel_choices(p):
+        assert set(sizes) == set(free_channels(p).values())
+        assert [n.op for n in graph.nodes(r.outputs)] == [n.op for n in graph.nodes(p.outputs)]
 
 
 def test_what_is_found_is_kept_for_other_models() -> None:
@@ -369,7 +369,7 @@ def test_rules_of_it_are_true(name: str) -> None:
     proved = 0
     for line in made[:3]:
         (rule,) = parse_rules(line["corrected"])
-        assert len(rule.lhs) == len(case.program.outs)
+        assert len(rule.lhs) == len(case.program.outputs)
         assert try_rule(rule)
         proved += "proof" in _proved(line["corrected"])
     assert proved or name not in PROVED
@@ -378,7 +378,7 @@ def test_rules_of_it_are_true(name: str) -> None:
 def test_two_images_side_by_side_are_corrected_in_both_ways() -> None:
     """What copies an image, and computes half of the program, takes no place of theirs."""
     p = program(apply("Concat", *(conv(v, K, pads=SAME) for v in (X, Y)), axis=3))
-    assert not any(str(h.term).startswith("(join") for h in hits(small(p), 2))
+    assert not any(str(h.term).startswith("(join") for h in find_hits(small_program(p), 2))
     lines = enumerated(p, Journal(), lambda: False, 2) or []
     rules = {r.name: r for x in lines for r in parse_rules(x["corrected"])}
     assert rules.keys() == {"join-convolve", "join-convolve-widened"}

@@ -5,50 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.partial import alike
-from superopt.partial import regions as r
+from superopt.partial import regions
 from superopt.partial.boxes import Span
-from superopt.partial.composed import Composed
-from superopt.partial.extremes import by_terms, decided, numbers_of
+from superopt.partial.composed import Composer
+from superopt.partial.extremes import depends_on_terms_only, sets_decide, float_constants
 from superopt.partial.points import Points
-from superopt.te.inline import placed
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr
 from tests.partial.test_regions import apply, by_floats, given_
 
 W, X, Y, Z = (given_(n, 1, 2, 6, 6) for n in "wxyz")
 
 
-def bodies(a: g.Value, b: g.Value) -> tuple[tuple[Axis, ...], list[Expr]]:
-    both = Composed()
-    one, other = r._computed(both.tensor(a)), r._computed(both.tensor(b))
+def bodies(a: graph.Value, b: graph.Value) -> tuple[tuple[Axis, ...], list[Expr]]:
+    both = Composer()
+    one, other = regions._as_computed(both.tensor(a)), regions._as_computed(both.tensor(b))
     assert one.body is not None
     assert other.body is not None
-    return one.axes, [one.body, placed(other.body, dict(zip(other.axes, one.axes, strict=True)))]
+    return one.axes, [one.body, substitute_axes(other.body, dict(zip(other.axes, one.axes, strict=True)))]
 
 
-def same_terms(a: g.Value, b: g.Value) -> np.ndarray:
+def same_terms(a: graph.Value, b: graph.Value) -> np.ndarray:
     """At each element."""
     axes, some = bodies(a, b)
     places = np.array(list(np.ndindex(*(int(str(d)) for d in a.type.shape or ()))))
-    if not by_terms(some):
+    if not depends_on_terms_only(some):
         return np.zeros(len(places), bool)
-    return alike.of_same_terms(axes, some, places, numbers_of(some))
+    return alike.equal_term_sets(axes, some, places, float_constants(some))
 
 
-def pool(x: g.Value, *kernel: int, pads: tuple[int, ...] = (0, 0, 0, 0)) -> g.Value:
+def pool(x: graph.Value, *kernel: int, pads: tuple[int, ...] = (0, 0, 0, 0)) -> graph.Value:
     return apply("MaxPool", x, kernel_shape=kernel, pads=pads)
 
 
-def most(*some: g.Value) -> g.Value:
+def most(*some: graph.Value) -> graph.Value:
     return apply("Max", *some)
 
 
-def least(*some: g.Value) -> g.Value:
+def least(*some: graph.Value) -> graph.Value:
     return apply("Min", *some)
 
 
-def add(a: g.Value, b: g.Value) -> g.Value:
+def add(a: graph.Value, b: graph.Value) -> graph.Value:
     return apply("Add", a, b)
 
 
@@ -68,7 +68,7 @@ ROWS = pool(X, 1, 3, pads=(0, 1, 0, 1))
         (apply("Relu", add(X, Y)), apply("Relu", add(Y, X))),
     ],
 )  # fmt: skip
-def test_the_same_terms(a: g.Value, b: g.Value) -> None:
+def test_the_same_terms(a: graph.Value, b: graph.Value) -> None:
     assert same_terms(a, b).all()
 
 
@@ -92,7 +92,7 @@ def test_the_same_terms(a: g.Value, b: g.Value) -> None:
         (apply("Exp", most(X, Y)), apply("Mul", apply("Exp", X), apply("Exp", Y))),
     ],
 )  # fmt: skip
-def test_other_terms(a: g.Value, b: g.Value) -> None:
+def test_other_terms(a: graph.Value, b: graph.Value) -> None:
     assert not same_terms(a, b).any()
 
 
@@ -106,7 +106,7 @@ def test_other_terms(a: g.Value, b: g.Value) -> None:
         (most(X, X), X),
     ],
 )  # fmt: skip
-def test_a_term_that_is_there_twice_is_one(a: g.Value, b: g.Value) -> None:
+def test_a_term_that_is_there_twice_is_one(a: graph.Value, b: graph.Value) -> None:
     assert same_terms(a, b).all()
 
 
@@ -125,20 +125,20 @@ def test_a_term_that_is_there_twice_is_one(a: g.Value, b: g.Value) -> None:
         (X, Y, False),
     ],
 )  # fmt: skip
-def test_what_terms_decide(a: g.Value, b: g.Value, so: bool) -> None:
-    assert decided(bodies(a, b)[1]) == so
+def test_what_terms_decide(a: graph.Value, b: graph.Value, so: bool) -> None:
+    assert sets_decide(bodies(a, b)[1]) == so
 
 
 def test_what_numbers_tell_is_left_to_them() -> None:
     """Of max(x, min(x, y)) the second term is never the largest."""
-    assert r.regions(most(X, least(X, Y)), X).share == 1
-    assert r.regions(add(most(X, Y), least(X, Y)), add(X, Y)).share == 1
+    assert regions.find_regions(most(X, least(X, Y)), X).equal_share == 1
+    assert regions.find_regions(add(most(X, Y), least(X, Y)), add(X, Y)).equal_share == 1
 
 
-ZERO, SIX, TWO = (g.constant(np.float32(n)) for n in (0, 6, 2))
+ZERO, SIX, TWO = (graph.constant(np.float32(n)) for n in (0, 6, 2))
 
 
-def clip(x: g.Value, low: g.Value = ZERO, high: g.Value = SIX) -> g.Value:
+def clip(x: graph.Value, low: graph.Value = ZERO, high: graph.Value = SIX) -> graph.Value:
     return apply("Clip", x, low, high)
 
 
@@ -153,8 +153,8 @@ def clip(x: g.Value, low: g.Value = ZERO, high: g.Value = SIX) -> g.Value:
         (apply("Neg", least(least(X, Y), SIX)), apply("Neg", least(X, least(SIX, Y)))),
     ],
 )  # fmt: skip
-def test_numbers_that_cap_terms(a: g.Value, b: g.Value) -> None:
-    assert r.regions(a, b).share == 1
+def test_numbers_that_cap_terms(a: graph.Value, b: graph.Value) -> None:
+    assert regions.find_regions(a, b).equal_share == 1
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_numbers_that_cap_terms(a: g.Value, b: g.Value) -> None:
         (least(X, SIX), most(X, SIX)),
     ],
 )
-def test_other_caps(a: g.Value, b: g.Value) -> None:
-    found = r.regions(a, b)
-    assert found.share == 0
-    assert found.exact
+def test_other_caps(a: graph.Value, b: graph.Value) -> None:
+    found = regions.find_regions(a, b)
+    assert found.equal_share == 0
+    assert found.is_exact
 
 
 @pytest.mark.parametrize("n", [3, 7])
@@ -179,14 +179,14 @@ def test_pools_of_what_is_capped(n: int) -> None:
     from one over fewer in none of 392: two images side by side were equal where they are not."""
     x, y = given_("x", 1, 4, 16, 16), given_("y", 1, 4, 16, 16)
 
-    def window(v: g.Value) -> g.Value:
+    def window(v: graph.Value) -> graph.Value:
         return pool(clip(v), n, n, pads=(n // 2,) * 4)
 
     a = apply("Concat", window(x), window(y), axis=3)
-    found = r.regions(a, window(apply("Concat", x, y, axis=3)))
+    found = regions.find_regions(a, window(apply("Concat", x, y, axis=3)))
     columns = Span(16 - n // 2, 16 + n // 2)
     assert found.different == ((Span(0, 1), Span(0, 4), Span(0, 16), columns),)
-    assert found.exact
+    assert found.is_exact
 
 
 @pytest.mark.parametrize("before", ["Tanh", "Sigmoid", None])
@@ -194,19 +194,19 @@ def test_a_term_that_is_a_number_where_zeros_are_read(before: str | None) -> Non
     """Of zeros around an image a sum is 0, and so is its maximum with 0."""
     x, k = given_("x", 1, 1, 6, 6), given_("k", 1, 1, 3, 3)
 
-    def window(v: g.Value) -> g.Value:
+    def window(v: graph.Value) -> graph.Value:
         return apply("Relu", apply(before, v) if before else apply("Conv", v, k))
 
-    def framed(v: g.Value) -> g.Value:
+    def framed(v: graph.Value) -> graph.Value:
         return apply("Pad", v, pads=(0, 0, 3, 3, 0, 0, 3, 3))
 
     if before:
         a, b = window(framed(x)), apply(before, framed(x))
         inner = ((Span(0, 1), Span(0, 1), Span(3, 9), Span(3, 9)),)
-        assert r.regions(a, b).different == (inner if before == "Tanh" else ())  # none is below 0
+        assert regions.find_regions(a, b).different == (inner if before == "Tanh" else ())  # none is below 0
         return
     a, b = window(framed(x)), apply("Pad", window(x), pads=(0, 0, 3, 3, 0, 0, 3, 3))
-    np.testing.assert_array_equal(r.regions(a, b).mask(), by_floats(a, b, 100))
+    np.testing.assert_array_equal(regions.find_regions(a, b).mask(), by_floats(a, b, 100))
 
 
 def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +221,9 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     monkeypatch.setattr(Points, "values", counted)
     x = given_("x", 1, 64, 112, 112)
     rows = pool(x, 1, 7, pads=(0, 3, 0, 3))
-    found = r.regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
+    found = regions.find_regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
     assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
-    assert len(asked) <= 2 * alike.INPUTS
+    assert len(asked) <= 2 * alike.FIELD_INPUTS
 
 
 CLIPPED = apply("Clip", X, ZERO, SIX)
@@ -239,7 +239,7 @@ CLIPPED = apply("Clip", X, ZERO, SIX)
         (least(apply("Relu", X), apply("Relu", Y)), apply("Relu", least(X, Y))),
     ],
 )  # fmt: skip
-def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(a: g.Value, b: g.Value) -> None:
+def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(a: graph.Value, b: graph.Value) -> None:
     """They were of a maximum beside minima, and said to differ everywhere."""
-    found = r.regions(a, b)
-    assert (found.share, found.exact) == (1, True)
+    found = regions.find_regions(a, b)
+    assert (found.equal_share, found.is_exact) == (1, True)

@@ -8,22 +8,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.ir import graph as g
-from superopt.partial.composed import Composed
-from superopt.partial.fewer import columns, renamed, shortened, thinned
-from superopt.partial.points import terms
-from superopt.te.inline import placed
+from superopt.ir import graph
+from superopt.partial.composed import Composer
+from superopt.partial.fewer import interchangeable_columns, canonical_places, shorten_sums, thin_windows
+from superopt.partial.points import term_count
+from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 from tests.partial.test_regions import apply, given_
 
 
-def body(v: g.Value) -> Expr:
-    found = Composed().tensor(v).body
+def body(v: graph.Value) -> Expr:
+    found = Composer().tensor(v).body
     assert found is not None
     return found
 
 
-def conv(channels: int, kernel: int) -> g.Value:
+def conv(channels: int, kernel: int) -> graph.Value:
     x, k = given_("x", 1, channels, 8, 8), given_("k", 5, channels, kernel, kernel)
     return apply("Conv", x, k, pads=(1, 1, 1, 1))
 
@@ -47,16 +47,16 @@ def other_names(e: Expr, names: Mapping[str, str]) -> Expr:
 def test_channels_as_many_as_places_of_the_window() -> None:
     """Are channels: two of three are enough, and of a window none."""
     e = body(conv(3, 3))
-    assert terms(e) == 3 * 9
-    (short,) = shortened([e], ())
-    assert terms(short) == 2 * 9
+    assert term_count(e) == 3 * 9
+    (short,) = shorten_sums([e], ())
+    assert term_count(short) == 2 * 9
 
 
 def test_axes_of_any_name() -> None:
     e = other_names(body(conv(64, 3)), {})
     assert all(a.name.startswith("sum-") for a in sums(e))
-    for (some,), most in ((shortened([e], ()), 2 * 9), (thinned([e]), 2 * 4)):
-        assert terms(some) == most
+    for (some,), most in ((shorten_sums([e], ()), 2 * 9), (thin_windows([e]), 2 * 4)):
+        assert term_count(some) == most
         assert inside(some) == set(sums(some))
 
 
@@ -84,13 +84,13 @@ def inside(e: Expr) -> set[Axis]:
 def test_channels_that_one_program_reads_a_part_of_stay() -> None:
     x, k, m = given_("x", 1, 6, 8, 8), given_("k", 5, 6, 3, 3), given_("m", 5, 3, 3, 3)
     part = apply("Slice", x, starts=(0,), ends=(3,), axes=(1,))
-    both = Composed()
+    both = Composer()
     one = both.tensor(apply("Conv", x, k, pads=(1, 1, 1, 1)))
     other = both.tensor(apply("Conv", part, m, pads=(1, 1, 1, 1)))
     assert one.body is not None
     assert other.body is not None
-    some = [one.body, placed(other.body, dict(zip(other.axes, one.axes, strict=True)))]
-    assert [*map(terms, shortened(some, one.axes))] == [*map(terms, some)]
+    some = [one.body, substitute_axes(other.body, dict(zip(other.axes, one.axes, strict=True)))]
+    assert [*map(term_count, shorten_sums(some, one.axes))] == [*map(term_count, some)]
 
 
 def test_a_kernel_that_is_read_again() -> None:
@@ -100,19 +100,19 @@ def test_a_kernel_that_is_read_again() -> None:
     made = x
     for _ in range(3):
         made = apply("Conv", made, k)
-    t = Composed().tensor(made)
+    t = Composer().tensor(made)
     assert t.body is not None
-    assert terms(t.body) == 64**3
-    assert ([1], 4) in columns([t.body], t.axes)
-    (short,) = shortened([t.body], t.axes)
-    assert terms(short) == 4**3
+    assert term_count(t.body) == 64**3
+    assert ([1], 4) in interchangeable_columns([t.body], t.axes)
+    (short,) = shorten_sums([t.body], t.axes)
+    assert term_count(short) == 4**3
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 9)] * 4), min_size=1, max_size=9), st.integers(3, 6))
 def test_places_that_are_alike(some: list[tuple[int, ...]], count: int) -> None:
     """Which of the axes of a kind are at the same place stays, and others stay as they are."""
     places = np.array(some)
-    out = renamed(places, [([0, 1, 3], count)])
+    out = canonical_places(places, [([0, 1, 3], count)])
     np.testing.assert_array_equal(out[:, 2], places[:, 2])
     for old, new in zip(places[:, (0, 1, 3)], out[:, (0, 1, 3)], strict=True):
         assert new.max() < count

@@ -11,14 +11,14 @@ import pytest
 
 from superopt.api import generate_mutants
 from superopt.errors import UsageError
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.boxes import show
-from superopt.partial.correct import NoCorrection, recomputed, widened
-from superopt.partial.generalise import inputs
-from superopt.partial.moves import Move, mutants, there
-from superopt.partial.regions import regions
+from superopt.partial.boxes import format_box
+from superopt.partial.correct import NoCorrection, recompute, widen
+from superopt.partial.generalise import graph_inputs
+from superopt.partial.moves import AxisMove, window_mutants, apply_move
+from superopt.partial.regions import find_regions
 from superopt.rules.rule import parse_rules
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64
@@ -27,18 +27,18 @@ from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights
 
 
-def given(name: str, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
+def given(name: str, *shape: int) -> graph.Input:
+    return graph.Input(name, TensorType(F32, shape))
 
 
 @pytest.mark.parametrize("phases", [True, False])
 @pytest.mark.parametrize(("axis", "to"), [(0, 2), (0, 3), (2, 0), (2, 3), (3, 0), (3, 2)])
 def test_a_move_and_back_is_nothing(axis: int, to: int, phases: bool) -> None:
     x = given("x", 2, 3, 4, 6)
-    made = there(x, Move(axis, to, 2, phases))
-    made = there(made, Move(to, axis, 2, phases), back=phases)
+    made = apply_move(x, AxisMove(axis, to, 2, phases))
+    made = apply_move(made, AxisMove(to, axis, 2, phases), back=phases)
     a = np.arange(144, dtype=np.float32).reshape(2, 3, 4, 6)
-    (got,) = evaluate(g.Graph((x,), (made,)), {"x": a}, Reals(F64))
+    (got,) = evaluate(graph.Graph((x,), (made,)), {"x": a}, Reals(F64))
     np.testing.assert_array_equal(got, a)
 
 
@@ -76,22 +76,22 @@ POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_corrected_mutants_are_the_program(case: str) -> None:
     x, k, attrs = CASES[case]
-    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
     rng = np.random.default_rng(0)
-    arrays = {i.name: rng.standard_normal(i.type.shape) for i in inputs(program)}
-    (wanted,) = evaluate(g.Graph(tuple(inputs(program)), (program,)), arrays, Reals(F64))
+    arrays = {i.name: rng.standard_normal(i.type.shape) for i in graph_inputs(program)}
+    (wanted,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (program,)), arrays, Reals(F64))
     count = corrected = 0
-    for name, mutant in mutants(program):
-        r = regions(program, mutant)
-        (plain,) = evaluate(g.Graph(tuple(inputs(program)), (mutant,)), arrays, Reals(F64))
+    for name, mutant in window_mutants(program):
+        r = find_regions(program, mutant)
+        (plain,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (mutant,)), arrays, Reals(F64))
         right = np.isclose(plain, wanted, rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(right, r.mask(), name)
         count += 1
         try:
-            fixed = recomputed(program, mutant, r)
+            fixed = recompute(program, mutant, r)
         except NoCorrection:
             continue
-        (got,) = evaluate(g.Graph(tuple(inputs(program)), (fixed,)), arrays, Reals(F64))
+        (got,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (fixed,)), arrays, Reals(F64))
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
         corrected += 1
     assert count
@@ -101,16 +101,16 @@ def test_corrected_mutants_are_the_program(case: str) -> None:
 @pytest.mark.parametrize("case", POOLS)
 def test_corrected_means_are_the_program(case: str) -> None:
     shape, attrs = POOLS[case]
-    program = g.node(OPS["AveragePool"], [given("x", *shape)], **attrs)
+    program = graph.node(OPS["AveragePool"], [given("x", *shape)], **attrs)
     a = {"x": np.random.default_rng(0).standard_normal(shape)}
-    (wanted,) = evaluate(g.Graph(tuple(inputs(program)), (program,)), a, Reals(F64))
+    (wanted,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (program,)), a, Reals(F64))
     corrected = 0
-    for _, mutant in mutants(program):
+    for _, mutant in window_mutants(program):
         try:
-            fixed = recomputed(program, mutant, regions(program, mutant))
+            fixed = recompute(program, mutant, find_regions(program, mutant))
         except NoCorrection:
             continue
-        (got,) = evaluate(g.Graph(tuple(inputs(program)), (fixed,)), a, Reals(F64))
+        (got,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (fixed,)), a, Reals(F64))
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
         corrected += 1
     assert corrected
@@ -121,31 +121,31 @@ def test_means_of_fewer_places_are_not_widened(attrs: dict[str, Any]) -> None:
     x, y = given("x", 1, 1, 4, 8), given("y", 1, 1, 4, 8)
     how: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     how |= {"count_include_pad": 1} | attrs
-    mutant = g.node(OPS["AveragePool"], [g.node(OPS["Concat"], [x, y], axis=3)], **how)
-    each = [g.node(OPS["AveragePool"], [v], **how) for v in (x, y)]
+    mutant = graph.node(OPS["AveragePool"], [graph.node(OPS["Concat"], [x, y], axis=3)], **how)
+    each = [graph.node(OPS["AveragePool"], [v], **how) for v in (x, y)]
     with pytest.raises(NoCorrection, match="fewer places"):
-        widened(g.node(OPS["Concat"], each, axis=3), mutant)
+        widen(graph.node(OPS["Concat"], each, axis=3), mutant)
 
 
 def test_of_what_cannot_be_divided_a_part_is_moved() -> None:
     x, k, attrs = CASES["odd sides"]
-    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
-    some = dict(mutants(program))
+    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    some = dict(window_mutants(program))
     assert "2-blocks-of-h-to-n-split" in some
     assert "3-blocks-of-h-to-n" in some  # which has these
     assert not any(n.startswith("2-blocks-of-h-to-n-2") for n in some if "split" not in n)
-    r = regions(program, some["2-blocks-of-h-to-n-split"])
-    assert [show(b) for b in r.different] == ["[0, 0:3, 3:5, 0:11]", "[0, 0:3, 7:9, 0:11]"]
-    assert not any("of-n" in name for name, _ in mutants(program, still=(0,)))
+    r = find_regions(program, some["2-blocks-of-h-to-n-split"])
+    assert [format_box(b) for b in r.different] == ["[0, 0:3, 3:5, 0:11]", "[0, 0:3, 7:9, 0:11]"]
+    assert not any("of-n" in name for name, _ in window_mutants(program, fixed_axes=(0,)))
 
 
 def test_a_dilated_one_becomes_a_dense_one() -> None:
     x, k, attrs = CASES["dilated"]
-    program = g.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
     dense = [
-        m for name, m in mutants(program)
-        if regions(program, m).share == 1
-        and all(n.attr("dilations") == (1, 1) for n in g.nodes([m]) if n.op.name == "Conv")
+        m for name, m in window_mutants(program)
+        if find_regions(program, m).equal_share == 1
+        and all(n.attr("dilations") == (1, 1) for n in graph.nodes([m]) if n.op.name == "Conv")
     ]  # fmt: skip
     assert dense
 

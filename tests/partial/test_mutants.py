@@ -19,9 +19,9 @@ from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.partial.pairs import PartialRule, of_some
-from superopt.partial.sizes import Sized
-from superopt.partial.symbolic import Parts
+from superopt.partial.pairs import PartialRule, partial_rule_at
+from superopt.partial.sizes import SizedPair
+from superopt.partial.symbolic import SymbolicRegions
 from superopt.pipeline import mutants
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.generate import operators
@@ -90,11 +90,11 @@ def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatc
     before = {f: f.read_bytes() for f in folder.iterdir()}
     proved = []
 
-    def again(pair: Rule, some: Sequence[Sized], limits: Limits) -> PartialRule:
+    def again(pair: Rule, some: Sequence[SizedPair], limits: Limits) -> PartialRule:
         proved.append(pair.name)
-        return of_some(pair, some, limits)
+        return partial_rule_at(pair, some, limits)
 
-    monkeypatch.setattr(mutants, "of_some", again)
+    monkeypatch.setattr(mutants, "partial_rule_at", again)
     for name in ("enumerated", "alone"):
         monkeypatch.setattr(mutants, name, None)
     made = generate_mutants(folder, max_ops=2)
@@ -335,10 +335,10 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
 )
 def test_what_hangs_on_halves_has_the_familys_condition(pair: str, halves: bool) -> None:
     (rule,) = parse_rules(f"r(x: f[n, c, h, w]): {pair}")
-    whole = Parts(("n", "c", "h", "w"), (), (), ())
+    whole = SymbolicRegions(("n", "c", "h", "w"), (), (), ())
     sizes = FAMILIES["borders"]
     assert [*map(show, _where(rule, whole, sizes))] == [*sizes.where] * halves
-    cut = Parts(("n", "c", "h//2", "w"), (), (), ())
+    cut = SymbolicRegions(("n", "c", "h//2", "w"), (), (), ())
     assert len(_where(rule, cut, sizes)) == len(sizes.where)
 
 

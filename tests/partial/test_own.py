@@ -24,7 +24,7 @@ from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import optimize as pipeline
 from superopt.pipeline import own_mutants, program_mutants
 from superopt.pipeline.admit import prove_now
@@ -83,7 +83,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
 def asked(path: Path, **given: object) -> tuple[Request, tuple[str, ...]]:
     request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **given)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
-        model = import_model(read(path))
+        model = import_model(read_model(path))
         found, deadline, told = with_mutants(model, request, Deadline.of(request), store, machine())
     assert found.budget == deadline.seconds <= 60
     return found, told
@@ -120,7 +120,7 @@ def test_of_any_number_of_pictures(path: Path, any_price: None) -> None:
         assert "of-n" not in rule.name
         assert not prove_now(rule)
         assert tier(rule) == "A"
-    some = {w.priced for w in windows_of(import_model(read(path)).graph, {"n": 4}) if w}
+    some = {w.priced for w in windows_of(import_model(read_model(path)).graph, {"n": 4}) if w}
     assert some == {4}
 
 
@@ -198,7 +198,7 @@ def test_a_window_goes_on_where_it_was(path: Path) -> None:
     """Not only one after the other: what is known of some of a window's mutants is kept."""
     whole = Journal()
     (window,) = {
-        w for w in windows_of(import_model(read(path)).graph) if w and w.channels == (4, 8)
+        w for w in windows_of(import_model(read_model(path)).graph) if w and w.channels == (4, 8)
     }
     wanted = mutated(window, whole, lambda: False)
     assert wanted

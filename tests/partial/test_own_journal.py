@@ -13,7 +13,7 @@ from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import own_mutants
 from superopt.pipeline.own_journal import opened
 from superopt.pipeline.own_mutants import with_mutants
@@ -112,7 +112,7 @@ def found(path: Path, **asked: object) -> tuple[list[str], tuple[str, ...]]:
     """The rules, and what is said of them."""
     request = Request(budget=6000.0, cost="roofline", store=path.parent / "costs.db", **asked)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
-        given = import_model(read(path))
+        given = import_model(read_model(path))
         made, _, notes = with_mutants(given, request, Deadline.of(request), store, machine())
         return [str(r) for r in made.rules], notes
 
@@ -175,7 +175,7 @@ def test_generate_says_what_of_a_journal_was_not_so(
     onnx.save(net(), path)
 
     def generated() -> tuple[str, str]:
-        made = own_mutants.own_mutants(read(path), out, tmp_path / "costs.db", lambda event: None)
+        made = own_mutants.own_mutants(read_model(path), out, tmp_path / "costs.db", lambda event: None)
         return mutation(made), (out / "net.corrected.rules").read_text()
 
     whole, rules = generated()

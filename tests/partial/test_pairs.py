@@ -10,11 +10,11 @@ import pytest
 from scripts.correct_pairs import price
 from superopt.partial import claims
 from superopt.partial.correct import NoCorrection
-from superopt.partial.pairs import HOW, correction, load_pairs, partial_rule
-from superopt.partial.regions import regions
-from superopt.partial.sizes import at, names_of, some
-from superopt.partial.split import SPLIT, split
-from superopt.partial.symbolic import NoFormula, Part, Parts, Range, formula, parts, show
+from superopt.partial.pairs import CORRECTION_KINDS, corrected_value, load_pairs, partial_rule
+from superopt.partial.regions import find_regions
+from superopt.partial.sizes import pair_at, size_names, sample_sizes
+from superopt.partial.split import SPLIT, split_pairs
+from superopt.partial.symbolic import NoFormula, SymbolicBox, SymbolicRegions, SymbolicRange, fit_formula, symbolic_regions, format_symbolic_box
 from superopt.pipeline.partial_page import in_parts, page
 from superopt.report.partial import text
 from superopt.rules.rule import Rule, parse_rules
@@ -25,16 +25,16 @@ from tests.partial.test_regions import truth
 
 QUICK = Limits(seconds=15)
 PAIRS = {p.name: p for p in load_pairs()}
-SPLIT_PAIRS = {s.name: s for p in load_pairs() for s in split(p)}
+SPLIT_PAIRS = {s.name: s for p in load_pairs() for s in split_pairs(p)}
 ODD = {"rows-as-a-batch", "columns-as-a-batch", "dilated-by-three-as-a-batch", "strided-as-phases"}
 
 
 @pytest.mark.parametrize("name", sorted(PAIRS))
 def test_families(name: str) -> None:
     made = partial_rule(PAIRS[name], QUICK)
-    assert made.proved
-    assert made.corrected[0].proved
-    rest = [c for c in made.corrected if c.how == SPLIT]
+    assert made.is_proved
+    assert made.corrections[0].is_proved
+    rest = [c for c in made.corrections if c.kind == SPLIT]
     assert all(isinstance(c.verdict, Proved) for c in rest)
     assert rest or name not in ODD
     assert all(c.rule.name in SPLIT_PAIRS for c in rest)
@@ -46,18 +46,18 @@ def test_families(name: str) -> None:
 def test_no_larger_box_is_proved(name: str) -> None:
     """A box that takes in one more row or column is refuted."""
     pair = PAIRS[name]
-    found = parts(some(pair))
+    found = symbolic_regions(sample_sizes(pair))
     for part in found.equal:
         for wider in _wider(part, found):
-            claim = claims.claims(pair, replace(found, equal=(wider,)))[0]
+            claim = claims.equality_claims(pair, replace(found, equal=(wider,)))[0]
             claim = replace(claim, where=pair.where)
-            assert not isinstance(prove(claim, QUICK), Proved), show(wider)
+            assert not isinstance(prove(claim, QUICK), Proved), format_symbolic_box(wider)
 
 
-def _wider(part: Part, found: Parts) -> list[Part]:
+def _wider(part: SymbolicBox, found: SymbolicRegions) -> list[SymbolicBox]:
     out = []
     for d, r in enumerate(part):
-        if r.whole:
+        if r.is_full:
             continue
         if r.begin != "0":
             out.append((*part[:d], replace(r, begin=f"{r.begin}-1"), *part[d + 1 :]))
@@ -72,16 +72,16 @@ def test_corrections_at_random_sizes(name: str) -> None:
     rng, tried = Random(name), 0
     own = (PAIRS | SPLIT_PAIRS)[name]
     for _ in range(200):
-        pair = at(own, {n: rng.randint(1, 7) for n in names_of(own)})
+        pair = pair_at(own, {n: rng.randint(1, 7) for n in size_names(own)})
         if pair is None:
             continue
-        found = regions(pair.left, pair.right)
-        for how in HOW:
+        found = find_regions(pair.program, pair.mutant)
+        for how in CORRECTION_KINDS:
             try:
-                fixed = correction(how, pair, found)
+                fixed = corrected_value(how, pair, found)
             except NoCorrection:
                 continue
-            assert truth(pair.left, fixed).all(), (how, pair.sizes)
+            assert truth(pair.program, fixed).all(), (how, pair.sizes)
         tried += 1
         if tried == 4:
             break
@@ -91,11 +91,11 @@ def test_corrections_at_random_sizes(name: str) -> None:
 def test_what_is_split() -> None:
     """One pair for each rest, of each size that has to be divisible."""
     pair = PAIRS["dilated-as-a-batch"]
-    assert [s.name.rpartition("split-")[2] for s in split(pair)] == ["w1", "h1", "h1-w1"]
-    assert [s.where[0].rest[0][1].value for s in split(PAIRS["rows-as-a-batch"])] == [1]  # type: ignore[union-attr]
-    three = split(PAIRS["dilated-by-three-as-a-batch"])
+    assert [s.name.rpartition("split-")[2] for s in split_pairs(pair)] == ["w1", "h1", "h1-w1"]
+    assert [s.where[0].rest[0][1].value for s in split_pairs(PAIRS["rows-as-a-batch"])] == [1]  # type: ignore[union-attr]
+    three = split_pairs(PAIRS["dilated-by-three-as-a-batch"])
     assert [s.name[-2:] for s in three] == ["w1", "w2"]
-    assert split(PAIRS["side-by-side"]) == split(PAIRS["dilated-ragged-columns"]) == []
+    assert split_pairs(PAIRS["side-by-side"]) == split_pairs(PAIRS["dilated-ragged-columns"]) == []
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_wrong_mutants_are_not_called_right(pair: Rule) -> None:
 
 def test_formulas() -> None:
     sizes = [{"h": 6, "w": 8}, {"h": 9, "w": 7}, {"h": 11, "w": 13}]
-    assert formula(sizes, [4, 4, 4]) == "4"
-    assert formula(sizes, [7, 6, 12]) == "w-1"
-    assert formula(sizes, [13, 19, 23]) == "2*h+1"
-    assert formula(sizes, [3, 4, 5]) == "(h//2)"
-    assert formula(sizes, [48, 63, 143]) == "(h*w)"
+    assert fit_formula(sizes, [4, 4, 4]) == "4"
+    assert fit_formula(sizes, [7, 6, 12]) == "w-1"
+    assert fit_formula(sizes, [13, 19, 23]) == "2*h+1"
+    assert fit_formula(sizes, [3, 4, 5]) == "(h//2)"
+    assert fit_formula(sizes, [48, 63, 143]) == "(h*w)"
     with pytest.raises(NoFormula, match="no formula of h, w"):
-        formula(sizes, [1, 5, 2])
+        fit_formula(sizes, [1, 5, 2])
 
 
 def test_shown() -> None:
-    assert show((Range("0", "n", 1, True), Range("w-1", "w+1"), Range("0", "h", 2))) == (
+    assert format_symbolic_box((SymbolicRange("0", "n", 1, True), SymbolicRange("w-1", "w+1"), SymbolicRange("0", "h", 2))) == (
         "[:, w-1:w+1, 0:h:2]"
     )
 
@@ -153,7 +153,7 @@ def test_the_library_has_the_cheaper_correction(name: str) -> None:
     """Zeros in between need no second convolution."""
     pair = PAIRS[name]
     made = partial_rule(pair, QUICK)
-    costs = {c.how: price(c.rule, [s.sizes for s in some(pair)]) for c in made.corrected}
+    costs = {c.kind: price(c.rule, [s.sizes for s in sample_sizes(pair)]) for c in made.corrections}
     assert costs["widened"] < costs["recomputed"]
     assert f"{name}-widened" in {r.name for r in load_library()}
 
@@ -204,15 +204,15 @@ def test_formulas_of_thirds_and_fourths() -> None:
     sizes = [{"h": n} for n in (8, 21, 10, 23)]
     for more, by in ((2, 3), (1, 3), (0, 4), (3, 4)):
         values = [(s["h"] + more) // by for s in sizes]
-        assert formula(sizes, values) == (f"((h+{more})//{by})" if more else f"(h//{by})")
-    assert formula(sizes, [3 * ((s["h"] + 2) // 3) - 1 for s in sizes]) == "3*((h+2)//3)-1"
+        assert fit_formula(sizes, values) == (f"((h+{more})//{by})" if more else f"(h//{by})")
+    assert fit_formula(sizes, [3 * ((s["h"] + 2) // 3) - 1 for s in sizes]) == "3*((h+2)//3)-1"
 
 
 def test_a_correction_follows_from_its_parts_where_no_axis_is_a_size_alone() -> None:
     """Of 2 w columns: the other way round the prover does not prove the whole."""
     pair = PAIRS["side-by-side"]
     made = partial_rule(replace(pair, lhs=pair.rhs, rhs=pair.lhs, text=""), QUICK)
-    (recomputed,) = made.corrected
+    (recomputed,) = made.corrections
     assert not isinstance(recomputed.verdict, Proved)
-    assert recomputed.parts
-    assert recomputed.proved
+    assert recomputed.lemmas
+    assert recomputed.is_proved

@@ -13,47 +13,47 @@ from hypothesis import strategies as st
 from superopt.generate.build import value
 from superopt.generate.enumerated import enumerated, read
 from superopt.generate.families import FAMILIES
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.alike import Alike
-from superopt.partial.boxes import show
-from superopt.partial.cells import TooMany
-from superopt.partial.regions import regions
+from superopt.partial.alike import Comparison
+from superopt.partial.boxes import format_box
+from superopt.partial.cells import TooManyCells
+from superopt.partial.regions import find_regions
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64
 from superopt.te.expr import TensorType
 from superopt.te.field import PrimeField
 
 
-def given_(name: str, *shape: int) -> g.Input:
-    return g.Input(name, TensorType(F32, shape))
+def given_(name: str, *shape: int) -> graph.Input:
+    return graph.Input(name, TensorType(F32, shape))
 
 
-def apply(op: str, *operands: g.Value, **attrs: Any) -> g.Value:
-    return g.node(OPS[op], operands, **attrs)
+def apply(op: str, *operands: graph.Value, **attrs: Any) -> graph.Value:
+    return graph.node(OPS[op], operands, **attrs)
 
 
-def inputs_of(*values: g.Value) -> tuple[g.Input, ...]:
-    read = [v for n in g.nodes(values) for v in n.inputs]
-    return tuple(dict.fromkeys(v for v in (*values, *read) if isinstance(v, g.Input)))
+def inputs_of(*values: graph.Value) -> tuple[graph.Input, ...]:
+    read = [v for n in graph.nodes(values) for v in n.inputs]
+    return tuple(dict.fromkeys(v for v in (*values, *read) if isinstance(v, graph.Input)))
 
 
-def truth(a: g.Value, b: g.Value) -> np.ndarray:
+def truth(a: graph.Value, b: graph.Value) -> np.ndarray:
     """Every element, on inputs that are none of those that regions are found with."""
     inputs = inputs_of(a, b)
     same = np.ones(a.type.shape, bool)
     for seed in (101, 102):
         field = PrimeField(seed)
         feeds = {i.name: field.random(i.type, seed + k) for k, i in enumerate(inputs)}
-        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, field)
-        same &= field.agree(np.asarray(left), np.asarray(right), F32)
+        left, right = evaluate(graph.Graph(inputs, (a, b)), feeds, field)
+        same &= field.elements_equal(np.asarray(left), np.asarray(right), F32)
     return same
 
 
-def exact(a: g.Value, b: g.Value) -> None:
-    found = regions(a, b)
+def exact(a: graph.Value, b: graph.Value) -> None:
+    found = find_regions(a, b)
     np.testing.assert_array_equal(found.mask(), truth(a, b))
 
 
@@ -75,13 +75,13 @@ def test_of_enumerated_pairs(family: str, every: int) -> None:
     for p in read(enumerated((held, min(3, held.top), 0))).partial[::every]:
         inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
         a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
-        if regions(a, b).chance is not None:
+        if find_regions(a, b).chance is not None:
             exact(a, b)
             count += 1
     assert count > 10
 
 
-def by_floats(a: g.Value, b: g.Value, draws: int) -> np.ndarray:
+def by_floats(a: graph.Value, b: graph.Value, draws: int) -> np.ndarray:
     """Every element, on floats around 0, all above it and all below."""
     inputs = inputs_of(a, b)
     same = np.ones(a.type.shape, bool)
@@ -91,7 +91,7 @@ def by_floats(a: g.Value, b: g.Value, draws: int) -> np.ndarray:
             i.name: rng.standard_normal(i.type.shape) + rng.choice((0, 1, -1, 3, -3))
             for i in inputs
         }
-        left, right = evaluate(g.Graph(inputs, (a, b)), feeds, Reals(F64))
+        left, right = evaluate(graph.Graph(inputs, (a, b)), feeds, Reals(F64))
         same &= np.isclose(left, right, rtol=1e-9, atol=1e-12)
     return same
 
@@ -102,10 +102,10 @@ def test_a_maximum_next_to_zeros() -> None:
     window: dict[str, Any] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
     a = apply("MaxPool", apply("Pad", x, pads=pads), **window)
     b = apply("Pad", apply("MaxPool", x, **window), pads=pads)
-    found = regions(a, b)
+    found = find_regions(a, b)
     assert found.chance is None
     np.testing.assert_array_equal(found.mask(), by_floats(a, b, 200))
-    assert [*map(show, found.equal)] == ["[0, 0, 2:6, 2:6]"]
+    assert [*map(format_box, found.equal)] == ["[0, 0, 2:6, 2:6]"]
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_of_enumerated_pairs_with_maxima(family: str) -> None:
     for p in read(enumerated((held, min(3, held.top), 0))).partial:
         inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
         a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
-        found = regions(a, b)
+        found = find_regions(a, b)
         if found.chance is None:
             np.testing.assert_array_equal(found.mask(), by_floats(a, b, 300))
             count += 1
@@ -128,9 +128,9 @@ def test_two_images_side_by_side() -> None:
     pads = (1, 1, 1, 1)
     a = apply("Concat", *(apply("Conv", v, k, pads=pads) for v in (x, y)), axis=3)
     b = apply("Conv", apply("Concat", x, y, axis=3), k, pads=pads)
-    found = regions(a, b)
-    assert [*map(show, found.equal)] == ["[0, 0:4, 0:5, 0:7]", "[0, 0:4, 0:5, 9:16]"]
-    assert [*map(show, found.different)] == ["[0, 0:4, 0:5, 7:9]"]
+    found = find_regions(a, b)
+    assert [*map(format_box, found.equal)] == ["[0, 0:4, 0:5, 0:7]", "[0, 0:4, 0:5, 9:16]"]
+    assert [*map(format_box, found.different)] == ["[0, 0:4, 0:5, 7:9]"]
     assert found.chance is not None
     assert 0 < found.chance < 1e-17
 
@@ -148,16 +148,16 @@ def test_what_meets_on_a_diagonal_of_any_length(n: int, anti: bool) -> None:
     x = given_("x", n, n)
     back = {"axes": (0, 1), "starts": (n - 1, n - 1), "ends": (-n - 1, -n - 1), "steps": (-1, -1)}
     turned = apply("Transpose", apply("Slice", x, **back) if anti else x, perm=(1, 0))
-    found = regions(x, turned)
-    assert found.exact
+    found = find_regions(x, turned)
+    assert found.is_exact
     wanted = np.eye(n, dtype=bool)
     np.testing.assert_array_equal(found.mask(), wanted[::-1] if anti else wanted)
 
 
 def test_what_is_too_large_is_not_said_to_be_exact() -> None:
     x = given_("x", 4000, 4000)
-    found = regions(x, apply("Transpose", x, perm=(1, 0)))
-    assert not found.exact
+    found = find_regions(x, apply("Transpose", x, perm=(1, 0)))
+    assert not found.is_exact
     assert not found.equal
 
 
@@ -177,7 +177,7 @@ def test_an_axis_that_is_not_read_is_counted(n: int) -> None:
     """Of a sum: as many terms as it has, which fewer are not."""
     x, y = given_("x", 1), given_("y", 12, 1)
 
-    def total(v: g.Value, n: int) -> g.Value:
+    def total(v: graph.Value, n: int) -> graph.Value:
         return apply("ReduceSum", apply("Expand", v, shape=(n,)), axes=(0,), keepdims=1)
 
     exact(total(x, 8), total(x, 4))
@@ -220,7 +220,7 @@ def test_every_other_row() -> None:
     each = [apply("Unsqueeze", v, axes=(1,)) for v in (right, apply("Neg", wrong))]
     half = apply("Reshape", apply("Concat", *each, axis=1), shape=(8, 5))
     exact(x, half)
-    assert [*map(show, regions(x, half).equal)] == ["[0:7:2, 0:5]"]
+    assert [*map(format_box, find_regions(x, half).equal)] == ["[0:7:2, 0:5]"]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 9), (2, 1, 2, 2)])
@@ -234,8 +234,8 @@ def test_images_smaller_than_kernels(shape: tuple[int, ...]) -> None:
 
 def test_nothing_is_equal_of_nothing() -> None:
     x = given_("x", 0, 3)
-    found = regions(x, apply("Neg", x))
-    assert (found.equal, found.different, found.share) == ((), (), 1.0)
+    found = find_regions(x, apply("Neg", x))
+    assert (found.equal, found.different, found.equal_share) == ((), (), 1.0)
 
 
 @pytest.mark.parametrize("op", ["Abs", "Floor"])
@@ -244,14 +244,14 @@ def test_sums_of_nothing(op: str, over: str) -> None:
     """A condition in a sum, or of one, that has no places."""
     x = given_("x", 2, 0)
     total = apply(over, x, axes=(1,), keepdims=1)
-    assert regions(total, apply(op, total)).share == 1
-    assert regions(total, apply(over, apply(op, x), axes=(1,), keepdims=1)).share == 1
+    assert find_regions(total, apply(op, total)).equal_share == 1
+    assert find_regions(total, apply(over, apply(op, x), axes=(1,), keepdims=1)).equal_share == 1
 
 
 def test_other_types_and_symbolic_sizes_are_refused() -> None:
     x = given_("x", 2, 3)
     with pytest.raises(ValueError, match=r"f32\[2, 3\] and f32\[3, 2\]"):
-        regions(x, apply("Transpose", x, perm=(1, 0)))
+        find_regions(x, apply("Transpose", x, perm=(1, 0)))
 
 
 windows = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3))
@@ -267,7 +267,7 @@ def test_of_random_windows(
     k = given_("k", 2, 2, 1, 3)
     whole = apply("Concat", x, y, axis=axis)
 
-    def conv(v: g.Value, w: tuple[int, ...]) -> g.Value:
+    def conv(v: graph.Value, w: tuple[int, ...]) -> graph.Value:
         step, dilation, low, high = w
         return apply(
             "Conv", v, k, strides=(1, step), dilations=(1, dilation), pads=(0, low, 0, high)
@@ -279,24 +279,24 @@ def test_of_random_windows(
         if a.type != b.type:
             return
         exact(a, b)
-    except (InferError, TooMany):
+    except (InferError, TooManyCells):
         return
 
 
-def side_by_side(make: Callable[[g.Value], g.Value], *shape: int) -> tuple[g.Value, g.Value]:
+def side_by_side(make: Callable[[graph.Value], graph.Value], *shape: int) -> tuple[graph.Value, graph.Value]:
     """Of two images each by itself, and of both at once."""
     x, y = given_("x", *shape), given_("y", *shape)
     return apply("Concat", make(x), make(y), axis=3), make(apply("Concat", x, y, axis=3))
 
 
-def convolution(v: g.Value, name: str, channels: int = 64) -> g.Value:
+def convolution(v: graph.Value, name: str, channels: int = 64) -> graph.Value:
     kernel = given_(name, channels, channels, 3, 3)
     return apply("Conv", v, KERNELS.setdefault((name, channels), kernel), pads=(1, 1, 1, 1))
 
 
-KERNELS: dict[tuple[str, int], g.Input] = {}
+KERNELS: dict[tuple[str, int], graph.Input] = {}
 SLOPES = given_("slopes", 64, 1, 1)
-FUNCTIONS: dict[str, Callable[[g.Value], g.Value]] = {
+FUNCTIONS: dict[str, Callable[[graph.Value], graph.Value]] = {
     "LeakyRelu": lambda v: apply("LeakyRelu", v),
     "PRelu": lambda v: apply("PRelu", v, SLOPES),
     "Gelu": lambda v: apply("Gelu", v),
@@ -310,19 +310,19 @@ def test_of_the_same_functions_few_inputs_are_tried(
 ) -> None:
     """Of which 512 took 6 to 32 s."""
     draws: list[int] = []
-    drawn = Alike.drawn
+    drawn = Comparison.sample
 
-    def counted(self: Alike, bodies: Any, places: Any, of: Any, points: Any) -> Any:
+    def counted(self: Comparison, bodies: Any, places: Any, of: Any, points: Any) -> Any:
         draws.append(len(places) * len(of))
         return drawn(self, bodies, places, of, points)
 
-    monkeypatch.setattr(Alike, "drawn", counted)
+    monkeypatch.setattr(Comparison, "sample", counted)
     f = FUNCTIONS[name]
-    found = regions(
+    found = find_regions(
         *side_by_side(lambda v: f(convolution(f(convolution(v, "k")), "q")), 1, 64, 9, 9)
     )
-    assert found.exact
-    assert [*map(show, found.different)] == ["[0, 0:64, 0:9, 7:11]"]
+    assert found.is_exact
+    assert [*map(format_box, found.different)] == ["[0, 0:64, 0:9, 7:11]"]
     assert sum(draws) < 1000
 
 
@@ -330,27 +330,27 @@ def test_of_long_sums_few_elements_are_compared() -> None:
     """4,096 elements of 6,272 terms each took 3 s, of channels and rows that are not alike."""
     back: dict[str, Any] = {"starts": (-1, -1), "ends": (-99, -99), "steps": (-1, -1)}
 
-    def gated(v: g.Value) -> g.Value:
+    def gated(v: graph.Value) -> graph.Value:
         turned = apply("Add", v, apply("Slice", v, axes=(1, 2), **back))
         return apply("Mul", turned, apply("Sigmoid", apply("GlobalAveragePool", v)))
 
-    found = regions(*side_by_side(gated, 1, 64, 56, 56))
+    found = find_regions(*side_by_side(gated, 1, 64, 56, 56))
     assert not found.equal
-    assert not found.exact
-    assert found.elements * 2 * 56 * 56 < 1 << 19
+    assert not found.is_exact
+    assert found.compared_elements * 2 * 56 * 56 < 1 << 19
 
 
 def test_of_sums_of_sums_few_elements_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,568 elements of a norm over a convolution took 43 s: each has millions of terms."""
 
-    def gated(v: g.Value) -> g.Value:
+    def gated(v: graph.Value) -> graph.Value:
         return apply("Mul", v, apply("Sigmoid", apply("GlobalAveragePool", v)))
 
     pair = side_by_side(gated, 1, 2, 9, 40)
-    every = regions(*pair)
-    assert every.exact
-    monkeypatch.setattr("superopt.partial.regions.MUCH", 1 << 10)
-    monkeypatch.setattr("superopt.partial.regions.LATER", 1 << 10)
-    found = regions(*pair)
+    every = find_regions(*pair)
+    assert every.is_exact
+    monkeypatch.setattr("superopt.partial.regions.MAX_EXHAUSTIVE_TERMS", 1 << 10)
+    monkeypatch.setattr("superopt.partial.regions.MAX_LATER_TERMS", 1 << 10)
+    found = find_regions(*pair)
     assert not found.equal
-    assert found.elements < every.elements
+    assert found.compared_elements < every.compared_elements

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from superopt.ir import graph as g
-from superopt.partial.boxes import show
-from superopt.partial.composed import Composed
-from superopt.partial.regions import regions
-from superopt.partial.seams import seams
+from superopt.ir import graph
+from superopt.partial.boxes import format_box
+from superopt.partial.composed import Composer
+from superopt.partial.regions import find_regions
+from superopt.partial.seams import find_seams
 from tests.partial.test_regions import apply, exact, given_
 
 X, Y = given_("x", 1, 6, 5, 7), given_("y", 1, 6, 5, 7)
 K, Q = given_("k", 4, 6, 3, 3), given_("q", 6, 6, 1, 1)
 
 
-def pool(v: g.Value, size: int = 3) -> g.Value:
+def pool(v: graph.Value, size: int = 3) -> graph.Value:
     return apply("MaxPool", v, kernel_shape=(size, size), pads=(size // 2,) * 4)
 
 
-def mean(v: g.Value) -> g.Value:
+def mean(v: graph.Value) -> graph.Value:
     pads = (1, 1, 1, 1)
     return apply("AveragePool", v, kernel_shape=(3, 3), pads=pads, count_include_pad=1)
 
 
-def branches(v: g.Value, axis: int = 1) -> g.Value:
+def branches(v: graph.Value, axis: int = 1) -> graph.Value:
     some = apply("Conv", v, K, pads=(1, 1, 1, 1)), apply("Conv", v, Q), mean(v)
     return apply("Concat", *some, axis=axis)
 
 
-def parts_of(a: g.Value, b: g.Value) -> tuple[int, list[int]] | None:
-    both = Composed()
+def parts_of(a: graph.Value, b: graph.Value) -> tuple[int, list[int]] | None:
+    both = Composer()
     left, right = both.tensor(a), both.tensor(b)
     assert left.body is not None
     assert right.body is not None
     assert left.axes == right.axes
-    found = seams(left.axes, [left.body, right.body])
+    found = find_seams(left.axes, [left.body, right.body])
     return None if found is None else (found[0], [p.begin for p in found[1]])
 
 
@@ -58,16 +58,16 @@ def test_branches_of_models() -> None:
     """Channels of one branch are not those of another: 0.6 s and 0.2 s, and not exact."""
     x, y = given_("x", 1, 64, 20, 20), given_("y", 1, 64, 20, 20)
 
-    def pools(v: g.Value) -> g.Value:
+    def pools(v: graph.Value) -> graph.Value:
         return apply(
             "Concat", v, pool(v, 5), pool(pool(v, 5), 5), pool(pool(pool(v, 5), 5), 5), axis=1
         )
 
-    found = regions(
+    found = find_regions(
         apply("Concat", pools(x), pools(y), axis=3), pools(apply("Concat", x, y, axis=3))
     )
-    assert found.exact
-    assert found.elements < 1000
-    assert [*map(show, found.different)] == [
+    assert found.is_exact
+    assert found.compared_elements < 1000
+    assert [*map(format_box, found.different)] == [
         "[0, 64:128, 0:20, 18:22]", "[0, 128:192, 0:20, 16:24]", "[0, 192:256, 0:20, 14:26]",
     ]  # fmt: skip

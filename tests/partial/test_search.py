@@ -13,7 +13,7 @@ from scripts.fuzz_partial import subgraph, usable, wrong
 from superopt.api import optimize
 from superopt.ir.substitute import replace_all
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.partial.pairs import load_pairs
 from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.partial_page import in_parts
@@ -22,17 +22,17 @@ from superopt.report.codec import from_json, to_json
 from superopt.report.html import page
 from superopt.report.text import summary
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
-from superopt.search.book import book
+from superopt.search.book import rule_set
 from superopt.search.move import Step
 from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights
 
-MADE = {r.name: r for r in load_library() if r.made}
+MADE = {r.name: r for r in load_library() if r.is_from_pair}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -77,9 +77,9 @@ def applied(h: int | str, v: int) -> tuple[Step, Rule]:
             onnx.helper.make_tensor_type_proto(F, [1, 16, h, w]).tensor_type.shape
         )
     del net.graph.output[0].type.tensor_type.shape.dim[:]
-    graph = import_model(read(net.SerializeToString())).graph
-    (m, *_) = matches(rule, context(graph))
-    change = rewrite(m, context(graph))
+    graph = import_model(read_model(net.SerializeToString())).graph
+    (m, *_) = matches(rule, graph_context(graph))
+    change = rewrite(m, graph_context(graph))
     assert not isinstance(change, Refusal)
     return Step(rule.name, None, change, 0.0, graph, replace_all(graph, change)), rule
 
@@ -124,7 +124,7 @@ def test_reports() -> None:
 
 def test_random_subgraphs() -> None:
     rules = usable()
-    partial, every = book(r for r in rules if r.made), book(rules)
+    partial, every = rule_set(r for r in rules if r.is_from_pair), rule_set(rules)
     rng = random.Random(7)
     said = []
     while len(said) < 12:
@@ -145,7 +145,7 @@ side-by-side-uncorrected(x: f[1,c,h,w], y: f[1,c,h,w], k: f[o,c,3,3]):
 def test_a_mutant_that_is_not_corrected_is_found_out() -> None:
     (bad,) = parse_rules(WRONG)
     assert isinstance(bad, Rule)
-    rng, some = random.Random(0), book([bad])
+    rng, some = random.Random(0), rule_set([bad])
     said = None
     while said is None:
         graph = subgraph(rng)

@@ -5,29 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
-from superopt.partial.composed import Composed
-from superopt.partial.extremes import numbers_of
-from superopt.partial.points import Points, terms
-from superopt.partial.regions import regions
-from superopt.partial.shared import shared
+from superopt.ir import graph
+from superopt.partial.composed import Composer
+from superopt.partial.extremes import float_constants
+from superopt.partial.points import Points, term_count
+from superopt.partial.regions import find_regions
+from superopt.partial.shared import share_nested_sums
 from superopt.te.node import Load
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 from tests.partial.test_regions import apply, given_
 
 X, K, Q = given_("x", 1, 3, 6, 7), given_("k", 3, 3, 3, 3), given_("q", 3, 3, 3, 3)
 PADS = (1, 1, 1, 1)
 
 
-def conv(x: g.Value, k: g.Value, **attrs: object) -> g.Value:
+def conv(x: graph.Value, k: graph.Value, **attrs: object) -> graph.Value:
     return apply("Conv", x, k, **{"pads": PADS, **attrs})
 
 
-def pool(x: g.Value, n: int = 3) -> g.Value:
+def pool(x: graph.Value, n: int = 3) -> graph.Value:
     return apply("MaxPool", x, kernel_shape=(n, n), pads=(n // 2,) * 4)
 
 
-def mean(x: g.Value) -> g.Value:
+def mean(x: graph.Value) -> graph.Value:
     return apply("AveragePool", x, kernel_shape=(3, 3), pads=PADS)
 
 
@@ -44,15 +44,15 @@ def mean(x: g.Value) -> g.Value:
     ],
 )
 @pytest.mark.parametrize("sets", [False, True])
-def test_the_same_values(v: g.Value, sets: bool) -> None:
-    t = Composed().tensor(v)
+def test_the_same_values(v: graph.Value, sets: bool) -> None:
+    t = Composer().tensor(v)
     assert t.body is not None
-    (own,) = shared([t.body])
-    assert any(isinstance(e, Load) and e.tensor.body for e in parts(own))
-    assert terms(own) < terms(t.body)
+    (own,) = share_nested_sums([t.body])
+    assert any(isinstance(e, Load) and e.tensor.body for e in subexpressions(own))
+    assert term_count(own) < term_count(t.body)
     shape = [int(str(d)) for d in t.shape]
     places = np.array(list(np.ndindex(*shape)))
-    points = Points(3, numbers=numbers_of([t.body]) if sets else None)
+    points = Points(3, numbers=float_constants([t.body]) if sets else None)
     np.testing.assert_array_equal(
         points.values(own, t.axes, places), points.values(t.body, t.axes, places)
     )
@@ -62,21 +62,21 @@ def test_windows_over_windows_are_compared_by_few_terms(monkeypatch: pytest.Monk
     """Three pools of 5 x 5 have 15,625 terms, of 169 elements; two images of them side by side took
     longer than 8 s."""
     read = []
-    drawing = Points.drawing
+    drawing = Points.draw_elements
 
     def counted(self: Points, t: object, where: np.ndarray) -> np.ndarray:
         read.append(where.size)
         return drawing(self, t, where)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Points, "drawing", counted)
+    monkeypatch.setattr(Points, "draw_elements", counted)
     x, y = given_("x", 1, 8, 20, 20), given_("y", 1, 8, 20, 20)
 
-    def three(v: g.Value) -> g.Value:
+    def three(v: graph.Value) -> graph.Value:
         return pool(pool(pool(v, 5), 5), 5)
 
     a = apply("Concat", three(x), three(y), axis=3)
-    found = regions(a, three(apply("Concat", x, y, axis=3)))
-    assert found.share == 0.7
+    found = find_regions(a, three(apply("Concat", x, y, axis=3)))
+    assert found.equal_share == 0.7
     assert sum(read) < 1_000_000
 
 
@@ -84,7 +84,7 @@ def test_a_maximum_over_rows_and_columns_is_of_rows_of_columns() -> None:
     """Within others only, where what is shared is asked for again and again."""
     x = given_("x", 1, 1, 12, 12)
     for v, most in ((pool(pool(x, 5), 5), 5), (pool(x, 5), 25)):
-        t = Composed().tensor(v)
+        t = Composer().tensor(v)
         assert t.body is not None
-        (own,) = shared([t.body])
-        assert terms(own) == most
+        (own,) = share_nested_sums([t.body])
+        assert term_count(own) == most

@@ -8,54 +8,54 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.partial import bits, stacked
-from superopt.partial.alike import Alike
-from superopt.partial.composed import Composed
-from superopt.partial.extremes import numbers_of
+from superopt.partial.alike import Comparison
+from superopt.partial.composed import Composer
+from superopt.partial.extremes import float_constants
 from superopt.partial.points import Points
-from superopt.partial.regions import regions
-from superopt.partial.shared import shared
+from superopt.partial.regions import find_regions
+from superopt.partial.shared import share_nested_sums
 from superopt.te.node import Load
-from superopt.te.walk import once, parts
+from superopt.te.walk import share_subexpressions, subexpressions
 from tests.partial.test_extremes import bodies
 from tests.partial.test_regions import apply, by_floats, given_, truth
 from tests.partial.test_shared import pool
 
-Made = Callable[[g.Value], g.Value]
+Made = Callable[[graph.Value], graph.Value]
 K = given_("k", 2, 2, 3, 3)
 PADS = (1, 1, 1, 1)
 
 
-def conv(x: g.Value, k: g.Value = K) -> g.Value:
+def conv(x: graph.Value, k: graph.Value = K) -> graph.Value:
     return apply("Conv", x, k, pads=PADS)
 
 
-def relu(x: g.Value) -> g.Value:
+def relu(x: graph.Value) -> graph.Value:
     return apply("Relu", x)
 
 
-def images(count: int, side: int = 3) -> list[g.Value]:
+def images(count: int, side: int = 3) -> list[graph.Value]:
     return [given_(f"x{n}", 1, 2, side, side) for n in range(count)]
 
 
-def joined(*some: g.Value, axis: int = 3) -> g.Value:
+def joined(*some: graph.Value, axis: int = 3) -> graph.Value:
     return apply("Concat", *some, axis=axis)
 
 
-def cut(x: g.Value, row: int, column: int, side: int) -> g.Value:
+def cut(x: graph.Value, row: int, column: int, side: int) -> graph.Value:
     begins = (row * side, column * side)
     ends = tuple(b + side for b in begins)
     return apply("Slice", x, starts=begins, ends=ends, axes=(2, 3))
 
 
-def grid(make: Made, x: g.Value, order: list[int]) -> g.Value:
+def grid(make: Made, x: graph.Value, order: list[int]) -> graph.Value:
     """Of nine parts of an image, put together in this order."""
     made = [make(cut(x, n // 3, n % 3, 3)) for n in order]
     return joined(*(joined(*made[n : n + 3]) for n in (0, 3, 6)), axis=2)
 
 
-def some_pairs() -> list[tuple[g.Value, g.Value]]:
+def some_pairs() -> list[tuple[graph.Value, graph.Value]]:
     x, whole = images(6), given_("w", 1, 2, 9, 9)
     kernels = [given_(f"k{n}", 2, 2, 3, 3) for n in range(6)]
     out = [(joined(*map(make, x)), make(joined(*x))) for make in (conv, pool, relu, lambda v: v)]
@@ -78,11 +78,11 @@ PAIRS = some_pairs()
 @pytest.mark.parametrize("n", range(len(PAIRS)))
 def test_the_same_regions(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = PAIRS[n]
-    found = regions(a, b)
+    found = find_regions(a, b)
     right = truth(a, b) if found.chance is not None else by_floats(a, b, 300)
     np.testing.assert_array_equal(found.mask(), right)
-    monkeypatch.setattr(stacked, "FEWEST", 1 << 20)
-    assert regions(a, b).mask().tolist() == found.mask().tolist()
+    monkeypatch.setattr(stacked, "MIN_BRANCHES", 1 << 20)
+    assert find_regions(a, b).mask().tolist() == found.mask().tolist()
 
 
 def test_random_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +97,10 @@ def test_random_joins(monkeypatch: pytest.MonkeyPatch) -> None:
         order = [*x] if rng.random() < 0.6 else rng.sample(x, len(x))
         a = joined(*(f(v) for f, v in zip(some, x, strict=True)), axis=axis)
         b = make(joined(*order, axis=axis))
-        found = regions(a, b).mask()
+        found = find_regions(a, b).mask()
         with monkeypatch.context() as m:
-            m.setattr(stacked, "FEWEST", 1 << 20)
-            assert (regions(a, b).mask() == found).all()
+            m.setattr(stacked, "MIN_BRANCHES", 1 << 20)
+            assert (find_regions(a, b).mask() == found).all()
 
 
 @pytest.mark.parametrize("make", [conv, pool, relu])
@@ -110,8 +110,8 @@ def test_a_join_of_many_is_as_large_as_one_of_few(make: Made) -> None:
     for n in (8, 32):
         x = images(n)
         axes, some = bodies(joined(*map(make, x)), make(joined(*x)))
-        made = Alike.of(axes, once(some))
-        counts.append([sum(isinstance(e, Load) for e in parts(b)) for b in made.whole])
+        made = Comparison.from_bodies(axes, share_subexpressions(some))
+        counts.append([sum(isinstance(e, Load) for e in subexpressions(b)) for b in made.full_bodies])
     assert counts[0] == counts[1]
     assert max(map(max, counts)) <= 4
 
@@ -120,26 +120,26 @@ def test_inputs_in_several_places_of_branches_are_several_stacks() -> None:
     x, k = images(6), [given_(f"q{n}", 1, 2, 3, 3) for n in range(6)]
     a = joined(*(apply("Mul", v, w) for v, w in zip(x, k, strict=True)))
     _, some = bodies(a, a)
-    stacks = {e.tensor for b in stacked.stacked(some) for e in parts(b) if isinstance(e, Load)}
+    stacks = {e.tensor for b in stacked.stack_branches(some) for e in subexpressions(b) if isinstance(e, Load)}
     assert len(stacks) == 2
 
 
 def test_sets_bit_by_bit_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for side in (9, 40):  # 3,200 terms are too many
-        t = Composed().tensor(pool(pool(pool(given_("x", 1, 2, side, side)))))
+        t = Composer().tensor(pool(pool(pool(given_("x", 1, 2, side, side)))))
         assert t.body is not None
-        (own,) = shared([t.body])
-        numbers = numbers_of([t.body])
+        (own,) = share_nested_sums([t.body])
+        numbers = float_constants([t.body])
         places = np.array(list(np.ndindex(1, 2, side, side)))
         counts: list[int] = []
-        united = bits.Bits.united
+        united = bits.BitSets.deduplicate
 
-        def counted(self: bits.Bits, x: np.ndarray) -> np.ndarray:
-            counts.append(len(self.found))  # noqa: B023
+        def counted(self: bits.BitSets, x: np.ndarray) -> np.ndarray:
+            counts.append(len(self.bit_of_term))  # noqa: B023
             return united(self, x)  # noqa: B023
 
         with monkeypatch.context() as m:
-            m.setattr(bits.Bits, "united", counted)
+            m.setattr(bits.BitSets, "deduplicate", counted)
             found = Points(3, numbers=numbers).values(own, t.axes, places)
             assert (max(counts, default=0) > 0) == (side == 9)
             m.setattr("superopt.partial.points.bare", lambda _: False)
@@ -153,7 +153,7 @@ def test_an_index_in_several_kinds_of_branches_is_a_number_of_each() -> None:
     y, z = given_("y", 4, 6), given_("z", 6, 6)
     both = joined(y, z, axis=0)
     twice = joined(both, both, axis=1)
-    assert regions(twice, apply("Tile", both, repeats=(1, 2))).share == 1
+    assert find_regions(twice, apply("Tile", both, repeats=(1, 2))).equal_share == 1
     left = apply("Slice", both, starts=(0,), ends=(3,), axes=(1,))
     moved = joined(left, left, both, axis=1)
-    np.testing.assert_array_equal(regions(twice, moved).mask(), truth(twice, moved))
+    np.testing.assert_array_equal(find_regions(twice, moved).mask(), truth(twice, moved))

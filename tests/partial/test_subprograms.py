@@ -7,22 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.pipeline.subprograms import subprograms
 from tests.partial.test_enumerate import apply
 from tests.partial.test_moves import given
 
 
-def known(*shape: int, seed: int = 0) -> g.Constant:
-    return g.constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+def known(*shape: int, seed: int = 0) -> graph.Constant:
+    return graph.constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
-def relu(x: g.Value) -> g.Value:
-    return g.node(OPS["Relu"], [x])
+def relu(x: graph.Value) -> graph.Value:
+    return graph.node(OPS["Relu"], [x])
 
 
-def gemm(x: g.Value, n: int, seed: int = 0, **attrs: float) -> g.Value:
+def gemm(x: graph.Value, n: int, seed: int = 0, **attrs: float) -> graph.Value:
     weights = known(n, 8, seed=seed), known(n, seed=seed)
     return apply("Gemm", x, *weights, transB=1, **attrs)
 
@@ -30,7 +30,7 @@ def gemm(x: g.Value, n: int, seed: int = 0, **attrs: float) -> g.Value:
 X, Y, IMAGE = given("x", 20, 8), given("y", 20, 8), given("i", 1, 4, 9, 9)
 HEADS = [given(n, 2, 5, 20, 20) for n in "abc"]
 THIRD = apply("Conv", IMAGE, known(6, 4, 1, 1), known(6))
-MODELS: dict[str, tuple[Sequence[g.Value], set[str]]] = {
+MODELS: dict[str, tuple[Sequence[graph.Value], set[str]]] = {
     "a Gemm": (
         [relu(gemm(X, 7))],
         {"(k(7, 8), x(20, 8)) Gemm(x, k, transB=1) 0 and a bias"},
@@ -90,6 +90,6 @@ MODELS: dict[str, tuple[Sequence[g.Value], set[str]]] = {
 def test_each_is_found_once(name: str) -> None:
     outs, keys = MODELS[name]
     given_ = (X, Y, IMAGE, *HEADS)
-    found = subprograms(g.Graph(given_, tuple(outs)))
+    found = subprograms(graph.Graph(given_, tuple(outs)))
     assert [p.key for p in found] == list(dict.fromkeys(p.key for p in found))
     assert {p.key for p in found} == keys

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import optimize
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
@@ -42,7 +42,7 @@ def request(**asked: object) -> Request:
 
 def run(data: bytes | Path, **asked: object) -> Done:
     """`optimize` on a model."""
-    return optimize.optimize(load_model(read(data)), request(**asked))
+    return optimize.optimize(load_model(read_model(data)), request(**asked))
 
 
 def report(done: Done) -> Report:

@@ -9,7 +9,7 @@ import pytest
 from superopt.check.compare import failed
 from superopt.check.numeric import Result
 from superopt.errors import CheckFailed, ExitCode
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
 from superopt.pipeline import blame, checking
 from superopt.pipeline.blame import culprit
@@ -114,31 +114,31 @@ first-row(x: f[n, k]):
 # --- bisection ------------------------------------------------------------------------------------
 
 
-def trace(rounds: list[int]) -> tuple[list[Step], list[g.Graph]]:
+def trace(rounds: list[int]) -> tuple[list[Step], list[ir_graph.Graph]]:
     """Steps that each make one more output Neg instead of Abs, in rounds of so many."""
-    inputs = [g.Input(f"x{n}", TensorType(F32, (2,))) for n in range(sum(rounds))]
-    outputs: list[g.Value] = [g.node(OPS["Abs"], [x]) for x in inputs]
-    graph = g.Graph(tuple(inputs), tuple(outputs))
+    inputs = [ir_graph.Input(f"x{n}", TensorType(F32, (2,))) for n in range(sum(rounds))]
+    outputs: list[ir_graph.Value] = [ir_graph.node(OPS["Abs"], [x]) for x in inputs]
+    graph = ir_graph.Graph(tuple(inputs), tuple(outputs))
     graphs, steps = [graph], []
     for count in rounds:
         done = len(steps)
         some = range(done, done + count)
         new = list(graph.outputs)
         for n in some:
-            new[n] = g.node(OPS["Neg"], [inputs[n]])
-        after = g.Graph(tuple(inputs), tuple(new))
+            new[n] = ir_graph.node(OPS["Neg"], [inputs[n]])
+        after = ir_graph.Graph(tuple(inputs), tuple(new))
         steps += [Step(f"r{n}", None, {outputs[n]: new[n]}, 0.0, graph, after) for n in some]
         graphs.append(after)
         graph = after
     return steps, graphs
 
 
-def wrong_from(n: int) -> Callable[[g.Graph], bool]:
+def wrong_from(n: int) -> Callable[[ir_graph.Graph], bool]:
     """Is output `n` negated?"""
 
-    def is_wrong(graph: g.Graph) -> bool:
+    def is_wrong(graph: ir_graph.Graph) -> bool:
         out = graph.outputs[n]
-        return isinstance(out, g.Node) and out.op.name == "Neg"
+        return isinstance(out, ir_graph.Node) and out.op.name == "Neg"
 
     return is_wrong
 
@@ -156,7 +156,7 @@ def test_bisection_asks_few_questions() -> None:
     steps, _ = trace([1] * 64)
     asked = 0
 
-    def is_wrong(graph: g.Graph) -> bool:
+    def is_wrong(graph: ir_graph.Graph) -> bool:
         nonlocal asked
         asked += 1
         return wrong_from(20)(graph)
@@ -197,15 +197,15 @@ def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     from superopt.ir import fold as folding
     from superopt.pipeline import candidate
 
-    real = folding.fold
+    real = folding.fold_constants
 
-    def bad(graph: g.Graph, **named: object) -> folding.Folded:
+    def bad(graph: ir_graph.Graph, **named: object) -> folding.Folded:
         done = real(graph)
-        change = {c: g.constant(c.load() + 1) for c in g.constants(done.graph)}
-        wrong = g.replace(done.graph, change)
-        return folding.Folded(wrong, done.nodes, done.bytes_before, done.bytes_after, ())
+        change = {c: ir_graph.constant(c.load() + 1) for c in ir_graph.constants(done.graph)}
+        wrong = ir_graph.replace(done.graph, change)
+        return folding.FoldResult(wrong, done.removed_nodes, done.bytes_before, done.bytes_after, ())
 
-    monkeypatch.setattr(candidate, "fold", bad)
+    monkeypatch.setattr(candidate, "fold_constants", bad)
     with pytest.raises(CheckFailed) as caught:
         run(data(models.PLAIN))
     assert "folding constants changes the results" in caught.value.what

@@ -9,9 +9,9 @@ import pytest
 
 import superopt
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.branches import branched, undecided
+from superopt.onnx_io.branches import split_at_if, first_dynamic_if
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import branching, compilation
 from superopt.pipeline.executable import Executable
 from superopt.pipeline.steps import Branch
@@ -158,22 +158,22 @@ def test_a_condition_from_the_sizes_is_decided_when_they_are_known() -> None:
 
 def test_what_the_condition_needs_is_computed_once() -> None:
     """The branches take the tensor from which the mean is, and know the condition."""
-    model = import_model(read(text(INSIDE)))
-    assert undecided(model) is not None
-    found = branched(model)
+    model = import_model(read_model(text(INSIDE)))
+    assert first_dynamic_if(model) is not None
+    found = split_at_if(model)
     assert found is not None
-    assert (found.condition, found.passed) == ("positive", ("s", "h"))
-    for taken, arm in found.arms.items():
+    assert (found.condition, found.forwarded) == ("positive", ("s", "h"))
+    for taken, arm in found.branches.items():
         inner = import_model(arm)
         assert [i.name for i in inner.graph.inputs] == ["h"], taken
-        assert undecided(inner) is None
+        assert first_dynamic_if(inner) is None
 
 
 def test_a_second_if_with_the_same_condition_is_decided_by_the_first() -> None:
-    model = import_model(read(text(SIZES)))
-    found = branched(model)
+    model = import_model(read_model(text(SIZES)))
+    found = split_at_if(model)
     assert found is not None
-    assert all(undecided(import_model(arm)) is None for arm in found.arms.values())
+    assert all(first_dynamic_if(import_model(arm)) is None for arm in found.branches.values())
 
 
 def test_a_branch_that_makes_no_sense_is_an_error_when_it_is_taken() -> None:
@@ -219,7 +219,7 @@ def test_it_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_what_is_said_of_it() -> None:
-    about = compilation.compilation(read(text(NESTED)), 1, {}, None)
+    about = compilation.compilation(read_model(text(NESTED)), 1, {}, None)
     assert not about.foreign
     assert about.kernels > 2
     assert any("'first'" in note for note in about.notes)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import superopt
 from superopt.check.numeric import Reference
 from superopt.check.regions import opaque_nodes
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.comparison import output_reference
 from superopt.pipeline.load import load_model
 from superopt.pipeline.opaque_nodes import OpaqueNodes, UnknownResults
@@ -66,7 +66,7 @@ def layer_norm() -> bytes:
 
 
 def reference(data: bytes, n: int, tmp_path) -> tuple[Reference, Mapping[str, np.ndarray]]:  # type: ignore[no-untyped-def]
-    original = prepare(load_model(read(data)).model, Request(), tmp_path, lambda note: None)
+    original = prepare(load_model(read_model(data)).model, Request(), tmp_path, lambda note: None)
     with original.session:
         found = output_reference(original, n)
     assert isinstance(found, Reference)
@@ -74,7 +74,7 @@ def reference(data: bytes, n: int, tmp_path) -> tuple[Reference, Mapping[str, np
 
 
 def test_outputs_behind_an_opaque_node_have_a_float64_reference(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    model = load_model(read(layer_norm())).model
+    model = load_model(read_model(layer_norm())).model
     assert [n.op.title for n in opaque_nodes(model.graph)] == ["Reshape", "Reshape"]
     found, feed = reference(layer_norm(), 0, tmp_path)
     x = np.maximum(feed["x"].astype(np.float64), 0) + 30
@@ -162,7 +162,7 @@ OPAQUE_NODES = [
 def test_opaque_nodes_are_computed_in_float64(
     data: bytes, operands: list[np.ndarray | None], wanted: np.ndarray
 ) -> None:
-    source = read(data)
+    source = read_model(data)
     (node,) = opaque_nodes(load_model(source).model.graph)
     found = OpaqueNodes(source)(node, operands)
     assert found[0].dtype == np.float64
@@ -174,7 +174,7 @@ def test_a_node_that_has_no_float64_kernel_is_rounded_alone() -> None:
     x, w = RNG.standard_normal((5, 2, 3)), RNG.standard_normal((1, 12, 3))
     r = RNG.standard_normal((1, 12, 4))
     arrays = {"x": x.astype(F32), "w": w.astype(F32), "r": r.astype(F32)}
-    source = read(one_node("GRU", arrays, 2, hidden_size=4))
+    source = read_model(one_node("GRU", arrays, 2, hidden_size=4))
     (node,) = opaque_nodes(load_model(source).model.graph)
     _, last = OpaqueNodes(source)(node, [x, w, r])
     h = np.zeros((2, 4))
@@ -208,7 +208,7 @@ def test_values_that_an_if_reads_from_outside_are_given_to_it() -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    source = read(made.SerializeToString())
+    source = read_model(made.SerializeToString())
     (carried,) = opaque_nodes(load_model(source).model.graph)
     for condition, wanted in ((True, X + X), (False, X * X)):
         (found,) = OpaqueNodes(source)(carried, [np.array(condition), X])
@@ -226,7 +226,7 @@ def test_what_nothing_computes_says_so() -> None:
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("nowhere", 1)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    source = read(made.SerializeToString())
+    source = read_model(made.SerializeToString())
     (carried,) = opaque_nodes(load_model(source).model.graph)
     with pytest.raises(UnknownResults, match="Mystery"):
         OpaqueNodes(source)(carried, [X[0]])

@@ -17,13 +17,13 @@ from onnx import helper, numpy_helper
 import superopt
 from superopt.cost.disk_cache import cache_files
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.onnx_io.told import replaced, told
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.told import replaced_result, decompose_contrib_ops
 from superopt.pipeline import compilation, foreign, kept_fallback
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.foreign import units
 from superopt.pipeline.steps import Fallback, Foreign
-from superopt.plan.segments import worthwhile
+from superopt.plan.segments import partition_by_cost
 from tests.plan.test_ready import at_rest, counting, written
 
 ort = pytest.importorskip("onnxruntime")
@@ -163,14 +163,14 @@ def test_a_part_has_the_original_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_unit_runs_in_one_place() -> None:
     """If a part of an operator of onnxruntime runs there, all of it does."""
-    source = told(read(partly()))
+    source = decompose_contrib_ops(read_model(partly()))
     assert source is not None
     model = import_model(source)
     found = units(model)
-    assert {replaced(model.origins[n].node) for n in found} == {"c", "d"}
+    assert {replaced_result(model.origins[n].node) for n in found} == {"c", "d"}
     for parts in {*found.values()}:
         (odd, *_) = parts
-        some = worthwhile(model.graph, lambda n, odd=odd: n is not odd, {}, found)  # type: ignore[misc]
+        some = partition_by_cost(model.graph, lambda n, odd=odd: n is not odd, {}, found)  # type: ignore[misc]
         (place,) = (s for s in some if odd in s.nodes)
         assert not place.native
         assert {*parts} <= {*place.nodes}
@@ -284,10 +284,10 @@ def test_quantization_of_what_kernels_compute_is_told() -> None:
     quantized = node("DynamicQuantizeMatMul", ["h", "w", "s"], ["y"], domain=MICROSOFT)
     shapes = {"x": [4000, wide]}, {"y": [4000, wide]}
     m = made([node("MatMul", ["x", "a"], ["h"]), quantized], held, *shapes)
-    (note,) = compilation.compilation(read(m), 1, {}, None).notes
+    (note,) = compilation.compilation(read_model(m), 1, {}, None).notes
     assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of what kernels compute")
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
-    about = compilation.compilation(read(moved), 1, {}, None)
+    about = compilation.compilation(read_model(moved), 1, {}, None)
     assert about.kernels == 1
     assert about.notes == ()
-    assert compilation.compilation(read(transformer(5, 14)), 1, {}, None).notes == ()
+    assert compilation.compilation(read_model(transformer(5, 14)), 1, {}, None).notes == ()

@@ -10,7 +10,7 @@ from onnx import TensorProto as T
 from onnx import helper
 
 import superopt
-from superopt.onnx_io.saturation import Remedy, Saturating
+from superopt.onnx_io.saturation import Remedy, SaturatingNode
 from superopt.pipeline import foreign
 from superopt.pipeline.integer_mode import DEFAULT, integer_mode, sums_in_16_bits
 from tests.plan.test_compile import model
@@ -43,7 +43,7 @@ def test_processors(flags: set[str], architecture: str, system: str, found: bool
 
 
 FIXED, FLOATS, NONE = (
-    Saturating(op, "y", remedy)
+    SaturatingNode(op, "y", remedy)
     for op, remedy in (
         ("MatMulInteger", Remedy.UNSIGNED_WEIGHTS), ("MatMul", Remedy.NO_FUSION),
         ("QLinearMatMul", Remedy.NONE),
@@ -64,7 +64,7 @@ FIXED, FLOATS, NONE = (
     ],
 )
 def test_models(
-    nodes: tuple[Saturating, ...], level: str, unsigned: bool, notes: list[str]
+    nodes: tuple[SaturatingNode, ...], level: str, unsigned: bool, notes: list[str]
 ) -> None:
     found = integer_mode(nodes)
     assert (found.level, found.unsigned_weights) == (level, unsigned)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 from superopt import ort
 from superopt.onnx_io import external_weights
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import constant_files, mapped_weights
 from superopt.pipeline.mapped_weights import mapped_model
 
@@ -80,7 +80,7 @@ def test_results_are_those_of_the_file(as_file: bool, tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_written_again() -> None:
-    source = read(table())
+    source = read_model(table())
     assert mapped_model(source) is not None
     (file,) = constant_files.constants_folder().glob("*")
     was = file.read_bytes()
@@ -104,7 +104,7 @@ def test_other_models_are_loaded_as_they_are(
         monkeypatch.setenv("SUPEROPT_CACHE_MAX_SIZE", "6MiB")
     if why == "no folder":
         (tmp_path / "cache").write_text("a file")
-    assert mapped_model(read(path)) is None
+    assert mapped_model(read_model(path)) is None
     exe = superopt.compile(path, specialize="never")
     (y,) = plain_session(str(path)).run(None, {"i": np.arange(5)})
     np.testing.assert_array_equal(exe(i=np.arange(5))["y"], y)

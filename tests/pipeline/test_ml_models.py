@@ -10,11 +10,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from scripts.tree_models import forest
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.exporter import export_model
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.onnx_io.stowed import proto_of
+from superopt.onnx_io.source import read_model
+from superopt.onnx_io.stowed import to_model_proto
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -100,7 +100,7 @@ def test_what_follows_a_scaler_is_compiled() -> None:
 
 def test_a_model_is_written_back_with_its_own_nodes() -> None:
     model = scaled()
-    out = proto_of(export_model(import_model(read(model))))
+    out = to_model_proto(export_model(import_model(read_model(model))))
     assert out.graph == model.graph
 
 
@@ -115,11 +115,11 @@ def test_a_rewritten_graph_keeps_operators_of_other_domains() -> None:
         first, helper.make_node("Transpose", ["s"], ["a"], perm=[1, 0]),
         helper.make_node("Transpose", ["a"], ["b"], perm=[1, 0]), *rest,
     ])  # fmt: skip
-    read_ = import_model(read(model))
-    turned = [n for n in g.nodes(read_.graph) if n.op.name == "Transpose"]
+    read_ = import_model(read_model(model))
+    turned = [n for n in ir_graph.nodes(read_.graph) if n.op.name == "Transpose"]
     before = turned[0].inputs[0]
     assert before is not None
-    out = proto_of(export_model(read_, g.replace(read_.graph, {turned[1]: before})))
+    out = to_model_proto(export_model(read_, ir_graph.replace(read_.graph, {turned[1]: before})))
     assert [n.op_type for n in out.graph.node] == ["Scaler", *["MatMul", "Relu"] * 3]
     assert out.graph.node[0] == model.graph.node[0]
     x = RNG.standard_normal((32, WIDTH)).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 import superopt
 from superopt.errors import ExitCode, ModelError, UsageError
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import optimize, rule_library
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
@@ -44,7 +44,7 @@ def test_a_model_gets_smaller_and_computes_the_same(tmp_path: Path) -> None:
     assert "onnxruntime against our float64" in found.check.method
     assert found.latency_before is found.latency_after is found.speedup is None
     assert any("nothing was timed" in note for note in found.notes)
-    assert read(tmp_path / "saved.onnx").sha256 == found.optimized_sha256
+    assert read_model(tmp_path / "saved.onnx").sha256 == found.optimized_sha256
 
 
 def test_a_model_that_cannot_get_faster_is_copied_byte_for_byte(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_the_whole_library_on_every_small_model(tmp_path: Path) -> None:
     library = tuple(load_library())
     for name in ("PLAIN", "DYNAMIC", "TOPK", "RANDOM", "NONZERO", "LOOP", "CUSTOM", "INTEGERS"):
         done = optimize.optimize(
-            load_model(read(data(getattr(models, name)))), request(rules=library, budget=60.0)
+            load_model(read_model(data(getattr(models, name)))), request(rules=library, budget=60.0)
         )
         assert done.winner is not None, name
         assert not math.isnan(done.cost_after)

@@ -275,7 +275,7 @@ def test_a_rule_that_is_proved_up_to_a_bound_is_used_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a prover that has no time for all sizes, but for the small ones."""
-    monkeypatch.setattr("superopt.pipeline.admit.WORK", Limits(seconds=60, work=1, beyond=1))
+    monkeypatch.setattr("superopt.pipeline.admit.WORK", Limits(seconds=60, work=1, work_beyond=1))
     rules = tmp_path / "my.rules"
     rules.write_text("small(x: f[n, m]): Mul(Add(x, x), x) => Mul(Mul(x, x), 2) ; float=E2\n")
     given = parser.parse_model("""

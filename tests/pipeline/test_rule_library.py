@@ -12,7 +12,7 @@ from superopt.errors import OutOfTime
 from superopt.guard import limited
 from superopt.pipeline import rule_library
 from superopt.rules import shipped
-from superopt.rules.stated import digest
+from superopt.rules.stated import rules_digest
 
 KEPT = "*.rules"
 
@@ -39,7 +39,7 @@ def reload(monkeypatch: pytest.MonkeyPatch) -> int:
     rule_library.load_library.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(shipped, "load_library", counted)
-        assert digest(rule_library.load_library()) == digest(parse())
+        assert rules_digest(rule_library.load_library()) == rules_digest(parse())
     return count
 
 
@@ -69,8 +69,8 @@ def test_a_damaged_file_is_made_again(
 
 def test_another_text_is_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reload(monkeypatch) == 1
-    names = shipped.files()
-    monkeypatch.setattr(shipped, "files", lambda: names[:-1])
+    names = shipped.library_files()
+    monkeypatch.setattr(shipped, "library_files", lambda: names[:-1])
     assert reload(monkeypatch) == 1
     assert len([*folder.glob(KEPT)]) == 2
 

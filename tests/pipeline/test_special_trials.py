@@ -11,7 +11,7 @@ import superopt
 from superopt.api import METHODS
 from superopt.check.special import special_feeds
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 
 pytest.importorskip("onnxruntime")
 
@@ -163,7 +163,7 @@ def test_outputs_without_elements(method: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float", "float16", "bfloat16", "double"])
 def test_special_inputs_hold_what_they_promise(kind: str) -> None:
-    m = import_model(read(model("y = Add(x, w)", kind, f"{kind}[4, 3] x, {kind}[4, 3] w")))
+    m = import_model(read_model(model("y = Add(x, w)", kind, f"{kind}[4, 3] x, {kind}[4, 3] w")))
     finite = [f.arrays for f in special_feeds(m.graph, {}, 0, 16, finite=True)]
     x, w = (np.stack([a[n].astype(np.float64) for a in finite]) for n in ("x", "w"))
     assert np.isfinite(x).all()

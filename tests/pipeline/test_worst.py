@@ -8,7 +8,7 @@ import pytest
 from superopt.check.compare import Compared
 from superopt.check.inputs import KINDS
 from superopt.check.numeric import Result
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.pipeline.worst import bisected, most_added
 from tests.pipeline.models import data
 from tests.pipeline.running import report, rules, run
@@ -87,11 +87,11 @@ def test_no_step_is_named_where_none_adds_error() -> None:
     assert found.worst_step_note == "no output is further off than the original's own"
 
 
-def growing(at: dict[int, float]) -> Callable[[g.Graph], float]:
+def growing(at: dict[int, float]) -> Callable[[ir_graph.Graph], float]:
     """The error of a graph: what each output that is negated adds."""
 
-    def error_of(graph: g.Graph) -> float:
-        done = [n for n, v in enumerate(graph.outputs) if isinstance(v, g.Node)]
+    def error_of(graph: ir_graph.Graph) -> float:
+        done = [n for n, v in enumerate(graph.outputs) if isinstance(v, ir_graph.Node)]
         return sum(at.get(n, 0.0) for n in done if graph.outputs[n].op.name == "Neg")  # type: ignore[union-attr]
 
     return error_of
@@ -114,9 +114,9 @@ def test_bisection_goes_to_the_half_that_adds_more() -> None:
 
 def test_bisection_says_how_far_it_came() -> None:
     steps, _ = trace([1] * 16)
-    asked: list[g.Graph] = []
+    asked: list[ir_graph.Graph] = []
 
-    def error_of(graph: g.Graph) -> float:
+    def error_of(graph: ir_graph.Graph) -> float:
         asked.append(graph)
         return growing({9: 3.0})(graph)
 

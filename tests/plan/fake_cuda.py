@@ -12,7 +12,7 @@ import numpy as np
 
 from superopt.kernels.gpu_driver import Driver
 from superopt.kernels.gpu_image import Image
-from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_module import define_functions
 
 NAME, CAPABILITY, MEMORY = b"a GPU", (9, 0), 80 << 30
 ATTRIBUTES = {75: CAPABILITY[0], 76: CAPABILITY[1], 97: 232448}
@@ -121,7 +121,7 @@ class Device:
     def cuModuleGetFunction(self, out: Any, module: int, name: bytes) -> None:
         wanted = name.decode()
         out._obj.value = len(self.functions) + 1
-        made = self.image and functions(self.live[module].decode(), [wanted])[wanted]
+        made = self.image and define_functions(self.live[module].decode(), [wanted])[wanted]
         self.functions.append(made)
 
     def cuFuncGetAttribute(self, out: Any, which: int, function: int) -> None:

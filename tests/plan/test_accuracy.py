@@ -14,7 +14,7 @@ import superopt
 from superopt.errors import UsageError
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.executable import Executable
 from tests.plan.test_compile import F, model, net
@@ -89,7 +89,7 @@ def test_what_is_beyond_a_precisions_numbers_excuses_nothing(precision: str) -> 
     made = model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, [3, 8])}, ["y"], {"w": WEIGHTS}
     )
-    m = import_model(read(made))
+    m = import_model(read_model(made))
     wrong: list[Callable[[np.ndarray], np.ndarray]] = [
         lambda y: y * np.float32("nan"), lambda y: y * 0 + np.float32("inf"), lambda y: -y,
         lambda y: np.where(np.arange(y.size).reshape(y.shape) == 4, np.float32("nan"), y),

@@ -7,9 +7,9 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.layout import parsed
+from superopt.kernels.layout import parse_layout
 from superopt.kernels.transform import reduction
-from superopt.plan.by_channel import by_channel
+from superopt.plan.by_channel import split_channel_reductions
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType, compute, placeholder, reduce_sum
 from tests.plan.test_compile import F, model, near, reference
@@ -64,7 +64,7 @@ def test_sums_are_what_they_were(name: str) -> None:
     exe = superopt.compile(m)
     near(exe(x=x), reference(m, {"x": x}))
     (step,) = exe.variants[()]
-    assert any(t.name == "channels" for t in step.code.program.results) == apart
+    assert any(t.name == "channels" for t in step.code.program.call_results) == apart
 
 
 def test_where_a_place_lies_is_counted_no_more() -> None:
@@ -73,7 +73,7 @@ def test_where_a_place_lies_is_counted_no_more() -> None:
     t = compute(
         (1, 2), lambda n, g: reduce_sum(8 * 42, lambda k: x[n, g * 8 + k // 42, k // 7 % 6, k % 7])
     )
-    made = by_channel({t: t}, (), {x: parsed("i0 i1//16 i2 i3 i1%16")})
+    made = split_channel_reductions({t: t}, (), {x: parse_layout("i0 i1//16 i2 i3 i1%16")})
     each, whole = made
     assert whole is t
     assert [a.extent for a in each.axes] == [1, 16]
@@ -88,6 +88,6 @@ def test_where_a_place_lies_is_counted_no_more() -> None:
 def test_channels_that_lie_apart_stay(layout: str, made: int) -> None:
     x = placeholder("x", TensorType(F32, (1, 16, 6, 7)))
     t: Tensor = compute((1,), lambda n: reduce_sum((16, 6, 7), lambda c, i, j: x[n, c, i, j]))
-    found = by_channel({t: t}, (), {x: parsed(layout)})
+    found = split_channel_reductions({t: t}, (), {x: parse_layout(layout)})
     assert len(found) == made
     assert (found[t] == t) == (made == 1)

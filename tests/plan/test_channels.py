@@ -9,9 +9,9 @@ import pytest
 
 import superopt
 from superopt.ir.op import expression
-from superopt.kernels.few import few
+from superopt.kernels.few import match_small_n_gemm
 from superopt.kernels.layout import Layout
-from superopt.plan.phases import phases
+from superopt.plan.phases import split_phases
 from superopt.te.affine import affine
 from superopt.te.walk import loads, reductions
 from tests.kernels.build import planned
@@ -179,14 +179,14 @@ def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
     found = planned(build(nodes, shapes, known), "x86-64-v4")
     (key,) = (k for k, o in found.options.items() if o.algorithm == "few")
     p = found.problems[key]
-    narrow = few(p.tensor, p.constants, p.layouts, lanes)
+    narrow = match_small_n_gemm(p.tensor, p.constants, p.layouts, lanes)
     assert narrow is not None
-    (x,) = (x for x in loads(narrow.parts.body) if x.tensor in p.layouts)
+    (x,) = (x for x in loads(narrow.partial_sums.body) if x.tensor in p.layouts)
     layout = p.layouts[x.tensor]
     assert isinstance(layout, Layout)
     assert layout.parts[-1].block == 16
-    assert affine(layout.place(x.index)[-1]) is not None
-    assert narrow.parts.shape[-1] == lanes
+    assert affine(layout.buffer_index(x.index)[-1]) is not None
+    assert narrow.partial_sums.shape[-1] == lanes
 
 
 def test_windows_over_rows_of_features_read_a_picture_with_a_border() -> None:
@@ -206,7 +206,7 @@ def test_a_vector_times_a_matrix_is_no_product_of_matrices() -> None:
     """Each of its results is a sum; phases of one channel are such sums along what lies in rows."""
     nodes, shapes, known = FORMS["phases of one channel, of rows"]
     found = program_of(build(nodes, shapes, known))
-    phases = [k for k in found.solved if found.problems[k].tensor.shape == (2, 1, 20)]
+    phases = [k for k in found.call_problems if found.problems[k].tensor.shape == (2, 1, 20)]
     assert len(phases) == 4
     assert {found.options[k].algorithm for k in phases} <= {"along", "few"}
 
@@ -222,7 +222,7 @@ def test_what_is_no_picture_lies_row_by_row() -> None:
     in groups of one lie in blocks."""
     nodes, shapes, known = FORMS["a convolution that gives rows"]
     found = program_of(build(nodes, shapes, known))
-    last = found.problems[found.solved[-1]]
+    last = found.problems[found.call_problems[-1]]
     assert last.tensor.shape == (1, 48, 80)
     assert last.tensor not in last.layouts
     nodes, shapes, known = FORMS["depthwise alone"]
@@ -274,6 +274,6 @@ def test_a_stride_longer_than_the_kernel_leaves_phases_of_nothing() -> None:
     n = made("ConvTranspose", "f32[1,8,7,6] f32[8,20,2,3] strides=(3,4)")
     types = tuple(None if v is None else v.type for v in n.inputs)
     (t,) = expression(n.op, types, n.attrs)
-    assert [bool(reductions(p.tensor.body)) for p in phases(t)] == (
+    assert [bool(reductions(p.tensor.body)) for p in split_phases(t)] == (
         [True, True, False] * 3 + [False] * 3
     )

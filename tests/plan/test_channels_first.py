@@ -6,10 +6,10 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.plan.simplify import simplified
+from superopt.onnx_io.source import read_model
+from superopt.plan.simplify import simplify_graph
 from tests.plan.test_compile import F, model, reference
 
 NODE = helper.make_node
@@ -47,7 +47,7 @@ def between(nodes: list[onnx.NodeProto], back: bool = True) -> onnx.ModelProto:
 
 def left(m: onnx.ModelProto) -> list[str]:
     """Operators that are left of it."""
-    return [n.op.name for n in g.nodes(simplified(import_model(read(m)).graph))]
+    return [n.op.name for n in ir_graph.nodes(simplify_graph(import_model(read_model(m)).graph))]
 
 
 WAYS = {
@@ -127,5 +127,5 @@ def test_what_else_is_read_is_turned_where_more_go() -> None:
 )
 def test_where_none_goes_all_stays(nodes: list[onnx.NodeProto]) -> None:
     m = between(nodes, back=False)
-    graph = import_model(read(m)).graph
-    assert [n.op.name for n in g.nodes(graph)] == left(m)
+    graph = import_model(read_model(m)).graph
+    assert [n.op.name for n in ir_graph.nodes(graph)] == left(m)

@@ -19,9 +19,9 @@ import superopt
 from superopt import ort
 from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.weightless import fill
+from superopt.onnx_io.weightless import draw_weights
 from superopt.pipeline.steps import Native
-from superopt.plan.image import ALIGNED, LARGE, aligned
+from superopt.plan.image import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -153,8 +153,8 @@ def test_borders_are_zeros_in_memory_that_was_another_s(
 ) -> None:
     kinds: list[int] = []
     for least in (1 << 60, 0):
-        monkeypatch.setattr("superopt.plan.memory.LARGE", least)
-        monkeypatch.setattr("superopt.plan.memory.CLEARED", 0)
+        monkeypatch.setattr("superopt.plan.memory.MIN_CLEARED_BYTES", least)
+        monkeypatch.setattr("superopt.plan.memory.MIN_CLEAR_SAVING", 0)
         exe = superopt.compile(net(19), threads=threads)
         wanted = reference(net(19), {"x": picture(1, 19)})
         near(exe(x=picture(1, 19)), wanted)
@@ -245,12 +245,12 @@ def test_sizes_that_take_much_memory_are_forgotten(monkeypatch: pytest.MonkeyPat
         assert [dict(k)["n"] for k in exe.variants] == [n]
 
 
-@pytest.mark.parametrize("size", [1, 100, LARGE, 3 * LARGE + 5])
+@pytest.mark.parametrize("size", [1, 100, MIN_HUGE_PAGE_BYTES, 3 * MIN_HUGE_PAGE_BYTES + 5])
 def test_memory_is_zeros_and_a_process_s_own(size: int) -> None:
-    held = aligned(size)
+    held = aligned_zeros(size)
     assert held.shape == (size,)
     assert not held.any()
-    assert held.ctypes.data % ALIGNED == 0
+    assert held.ctypes.data % ALIGNMENT_BYTES == 0
     child = os.fork()
     if not child:
         held[:] = 1
@@ -307,7 +307,7 @@ SMALL = ("squeezenet1_1", "nasrnn", "two_tower", "mobilenet_v2", "llama_block", 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
-    made = fill(weightless_models[name])
+    made = draw_weights(weightless_models[name])
     rng = np.random.default_rng(0)
     session = ort.session(made.SerializeToString())
     feeds = {}

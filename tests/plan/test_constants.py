@@ -14,8 +14,8 @@ from onnx import helper
 import superopt
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
-from superopt.plan.constants import POOL, Constants, derived
-from superopt.plan.transformed import Transformed
+from superopt.plan.constants import CONSTANT_POOL, PackedConstants, derived
+from superopt.plan.transformed import TransformedConstants
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor
 from tests.plan.test_compile import F, model, near
@@ -46,7 +46,7 @@ def wanted(count: int, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def constants(exe: superopt.Executable) -> list[Constants]:
+def constants(exe: superopt.Executable) -> list[PackedConstants]:
     return [s.code.constants for (s,) in exe.variants.values()]  # type: ignore[union-attr]
 
 
@@ -89,10 +89,10 @@ def test_models_share_arrays_and_the_last_one_frees_them() -> None:
     digest = constants(first)[0].digests[0]
     del a, b, first
     gc.collect()
-    assert POOL.get(digest) is not None
+    assert CONSTANT_POOL.get(digest) is not None
     del second
     gc.collect()
-    assert POOL.get(digest) is None
+    assert CONSTANT_POOL.get(digest) is None
 
 
 def test_one_file_on_disk_for_all_sizes(tmp_path: Path, own_cache: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_second_process_maps_them(tmp_path: Path) -> None:
     onnx.save(products(2), path)
     x = np.random.default_rng(1).standard_normal((4, SIZE)).astype(np.float32)
     superopt.compile(path, shapes={"n": 4})
-    POOL.held.clear()
+    CONSTANT_POOL.arrays.clear()
     again = superopt.compile(path, shapes={"n": 4})
     near(again(x=x), {"t1": wanted(2, x)})
     (held,) = constants(again)
@@ -121,8 +121,8 @@ def test_a_second_process_maps_them(tmp_path: Path) -> None:
 def test_saved_and_joined(tmp_path: Path) -> None:
     exe = superopt.compile(products(3), shapes={"n": 24})
     (held,) = constants(exe)
-    joined = held.joined()
-    for at, a in zip(held.places, held.arrays, strict=True):
+    joined = held.concatenate()
+    for at, a in zip(held.offsets, held.arrays, strict=True):
         np.testing.assert_array_equal(joined[at : at + len(a)], a)
     exe.save(tmp_path / "m.so")
     x = np.random.default_rng(1).standard_normal((24, SIZE)).astype(np.float32)
@@ -131,12 +131,12 @@ def test_saved_and_joined(tmp_path: Path) -> None:
 
 def choice(source: Tensor, times: int, name: str = "some") -> Choice:
     made = Tensor("made", F32, (times, *source.shape))
-    return Choice(Option(name, ()), made, {}, (), made={made: (source, lambda a: a)})
+    return Choice(Option(name, ()), made, {}, (), derived_constants={made: (source, lambda a: a)})
 
 
 def test_transformed_constants_have_a_budget() -> None:
     source = Tensor("w", F32, (1024, 4096))  # 16 MiB: 32 MiB more are allowed
-    t = Transformed({source: lambda: np.zeros((1024, 4096), np.float32)})
+    t = TransformedConstants({source: lambda: np.zeros((1024, 4096), np.float32)})
     assert t.fits("a", choice(source, 3))
     assert not t.fits("a", choice(source, 4))
     t.add("a", choice(source, 2))
@@ -147,9 +147,9 @@ def test_transformed_constants_have_a_budget() -> None:
     again = choice(source, 2)
     assert t.fits("a", again)  # it is there
     t.add("a", again)
-    loads = [t.constants[x] for x in again.made]
-    assert loads[0] in t.made.values()
-    assert len(t.made) == 2
+    loads = [t.constants[x] for x in again.derived_constants]
+    assert loads[0] in t.transformed.values()
+    assert len(t.transformed) == 2
 
 
 def test_the_budget_is_that_of_all_sizes() -> None:
@@ -159,13 +159,13 @@ def test_the_budget_is_that_of_all_sizes() -> None:
     def load() -> np.ndarray:
         return np.zeros((1024, 4096), np.float32)
 
-    first = Transformed({source: load})
+    first = TransformedConstants({source: load})
     first.add("n=3", choice(source, 3))
-    second = Transformed({source: load})
-    assert second.added == 32 << 20
+    second = TransformedConstants({source: load})
+    assert second.added_bytes == 32 << 20
     assert second.fits("n=4", choice(source, 3))  # by the same option
     assert not second.fits("n=4", choice(source, 2, "other"))
-    assert Transformed({source: lambda: load()}).fits("n=4", choice(source, 2, "other"))
+    assert TransformedConstants({source: lambda: load()}).fits("n=4", choice(source, 2, "other"))
 
 
 def test_derived_constants_are_shared_while_they_are_held() -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.onnx_io.contrib import TOLD, UNDER_ONNX
+from superopt.onnx_io.contrib import DECOMPOSITIONS, CONTRIB_BEFORE_OPSET
 
 ort = pytest.importorskip("onnxruntime")
 Drawn = Callable[..., np.ndarray]
@@ -87,7 +87,7 @@ def built(name: str, opset: int, kind: type = np.float32) -> tuple[onnx.ModelPro
         else:
             weights.append(numpy_helper.from_array(a, names[-1]))
     outs = ["y", *("" if k in (1, 2) and results == 4 else f"y{k}" for k in range(1, results))]
-    domain = "" if op in UNDER_ONNX else "com.microsoft"
+    domain = "" if op in CONTRIB_BEFORE_OPSET else "com.microsoft"
     node = helper.make_node(op, names, outs, domain=domain, **attrs)
     out = [helper.make_value_info(n, onnx.TypeProto()) for n in outs if n]
     for v in out:
@@ -106,7 +106,7 @@ def wanted(m: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarr
 
 
 def test_each_is_tried() -> None:
-    assert {op for op, *_ in CASES.values()} == TOLD.keys()
+    assert {op for op, *_ in CASES.values()} == DECOMPOSITIONS.keys()
 
 
 @pytest.mark.parametrize("opset", [11, 13, 20])

@@ -17,7 +17,7 @@ from superopt.errors import UsageError
 from superopt.kernels import gpu_program, gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, gpu_running
 from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import choose
@@ -38,21 +38,21 @@ def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
     import torch
 
-    made = gpu_program.running
+    made = gpu_program.build_program
 
-    def poisoned(*given: Any, **more: Any) -> gpu_program.Running:
+    def poisoned(*given: Any, **more: Any) -> gpu_program.GpuProgram:
         out = made(*given, **more)
         out.memory[more["kept"] :].fill_(255)
         for x in out.workspaces:
             x.fill_(255)
         for k in out.loaded.values():
             for t, _ in k.text.scratch:
-                k.own[t].view(torch.uint8).fill_(255)
+                k.own_tensors[t].view(torch.uint8).fill_(255)
         for x in out.outputs:
             x.fill_(float("nan") if x.is_floating_point() else 7)
         return out
 
-    monkeypatch.setattr(gpu_running, "running", poisoned)
+    monkeypatch.setattr(gpu_running, "build_program", poisoned)
 
 
 def conv(c: int, k: int, size: int, kernel: int, **how: Any) -> onnx.ModelProto:
@@ -202,10 +202,10 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
             some = list(dict.fromkeys(gpu_space.options(p, vendor)))
             option = some[turn * max(len(some) // 6, 1) % len(some)]
             tried.add(option)
-            return gpu_space.chosen(p, option)
+            return gpu_space.build_choice(p, option)
 
-        monkeypatch.setattr(gpu_space, "choice", choose)
-        near(cuda.compile(read(m), precision).run(given), wanted, precision)
+        monkeypatch.setattr(gpu_space, "choose", choose)
+        near(cuda.compile(read_model(m), precision).run(given), wanted, precision)
     assert len(tried) > 3
 
 
@@ -213,10 +213,10 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 def test_attention_is_one_kernel(name: str) -> None:
     """Of scores, softmax and product, unless the float class keeps products as they are."""
     m = ATTENTION[name]()
-    made = cuda.compile(read(m), "fp16").variant({}).program
+    made = cuda.compile(read_model(m), "fp16").variant({}).program
     assert [o.algorithm for o in made.options.values()].count("online") == 1
     assert "rows" not in [o.algorithm for o in made.options.values()]
-    exact = cuda.compile(read(m), "fp32", "E1")
+    exact = cuda.compile(read_model(m), "fp32", "E1")
     assert "rows" in [o.algorithm for o in exact.variant({}).program.options.values()]
     near(exact.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
@@ -228,7 +228,7 @@ def test_rows_of_which_nothing_is_left(precision: str) -> None:
     mask[..., 7, :] = True
     m = heads(70, 1, 16, mask=mask, chosen=True)
     given, wanted = feeds(m), reference(m, feeds(m))["y"]
-    got = cuda.compile(read(m), precision).run(given)["y"]
+    got = cuda.compile(read_model(m), precision).run(given)["y"]
     assert np.isnan(wanted[:, 7]).all()
     assert np.array_equal(np.isnan(got), np.isnan(wanted))
     near({"y": np.nan_to_num(got)}, {"y": np.nan_to_num(wanted)}, precision)
@@ -239,7 +239,7 @@ def test_rows_of_which_nothing_is_left(precision: str) -> None:
     [("branches", 5), ("products", 3), ("rotary", 2), ("columns", 6), ("nested", 3)],
 )
 def test_how_many_kernels(name: str, kernels: int) -> None:
-    made = cuda.compile(read(ONE[name]()), "fp16").variant({})
+    made = cuda.compile(read_model(ONE[name]()), "fp16").variant({})
     assert len(made.running.launches) == kernels
 
 
@@ -248,14 +248,14 @@ def test_how_many_kernels(name: str, kernels: int) -> None:
 def test_the_vendors_library(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computes what our kernels do, wherever it is offered; and nothing where it is not to."""
     m = {**MODELS, "products": lambda: gemms()}[name]()
-    choice = gpu_space.choice
+    choice = gpu_space.choose
 
     def choose(p: Problem, wanted: Option | None, vendor: bool) -> Any:
         some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "library"]
-        return gpu_space.chosen(p, some[0]) if some else choice(p, wanted, vendor)
+        return gpu_space.build_choice(p, some[0]) if some else choice(p, wanted, vendor)
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
-    exe = cuda.compile(read(m), precision)
+    monkeypatch.setattr(gpu_space, "choose", choose)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     used = [o.algorithm for o in exe.variant({}).program.options.values()]
     given = 2 if precision in ("fp32", "tf32") else 1  # an input of 32 bits is no half
@@ -263,7 +263,7 @@ def test_the_vendors_library(name: str, precision: str, monkeypatch: pytest.Monk
     assert used.count("library") == wanted.get(name, 0)
     if name == "products":  # what has nothing behind it is written where it belongs
         assert len(exe.variant({}).running.launches) == 3
-    own = cuda.compile(read(m), precision, vendor=False).variant({}).program
+    own = cuda.compile(read_model(m), precision, vendor=False).variant({}).program
     assert "library" not in [o.algorithm for o in own.options.values()]
 
 

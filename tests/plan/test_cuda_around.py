@@ -18,8 +18,8 @@ from onnx import TensorProto
 import superopt
 from superopt.errors import UsageError
 from superopt.kernels import gpu_text
-from superopt.kernels.gpu_clock import event_ms
-from superopt.kernels.gpu_device import put
+from superopt.kernels.gpu_clock import measure_ms
+from superopt.kernels.gpu_device import copy_to_device
 from superopt.pipeline import forks, gpu_parts, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import I64, node
@@ -41,7 +41,7 @@ def test_nothing_is_kept_for_gradients() -> None:
     import torch
 
     to, x = torch.zeros(3), torch.ones(3, requires_grad=True)
-    put(to, x * 2)
+    copy_to_device(to, x * 2)
     assert to.tolist() == [2, 2, 2]
     assert not to.requires_grad
 
@@ -73,7 +73,7 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
 
     exe = superopt.compile(ROWS, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         monkeypatch.setattr(gpu_parts.Variant, "number", -1)
     asked = []
     given = on_gpu.OnGpu.given
@@ -129,7 +129,7 @@ def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.Mon
     nodes = [node("Relu", "x", "a"), node("ReduceMax", "a", "b", axes=[1]), node("Exp", "b", "y")]
     m = model(nodes, {"x": (F, [4, 24])}, ["y"])
     m.opset_import[0].version = 13
-    monkeypatch.setattr(gpu_text, "INDICES", 90)
+    monkeypatch.setattr(gpu_text, "MAX_BUFFER_ELEMENTS", 90)
     exe = superopt.compile(m, target="cuda")
     x = np.random.default_rng(0).standard_normal((4, 24)).astype(np.float32)
     near(exe.run({"x": x}), reference(m, {"x": x}), "fp32")
@@ -265,7 +265,7 @@ def test_a_graph_of_the_user_s_is_left_alone() -> None:
     exe.run(rows(3))
     running = exe.variant({"n": 3}).running
     for _ in range(40):
-        event_ms(running, 1, 1)
+        measure_ms(running, 1, 1)
     torch.cuda.empty_cache()
     there = [torch.full((1 << 24,), 7, dtype=torch.uint8, device="cuda") for _ in range(32)]
     graph.replay()

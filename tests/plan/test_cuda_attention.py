@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.kernels import gpu_space
-from superopt.kernels.causal import Seen, seen
-from superopt.kernels.online import online
+from superopt.kernels.causal import VisibleKeys, visible_keys
+from superopt.kernels.online import match_online_attention
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.tile import For, Stmt
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.masks import compared
-from superopt.te import index as ix
+from superopt.plan.masks import replace_causal_masks
+from superopt.te import index
 from superopt.te.dtype import BF16, BOOL, F16, F32
 from superopt.te.expr import Tensor, compare, compute, const, select
 from superopt.te.node import Axis, Expr, Load
@@ -114,16 +114,16 @@ def by(
     monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int = 0
 ) -> Callable[[], None]:
     """Attention is computed by the option that is wanted, of all of those the one of this turn."""
-    choice, used = gpu_space.choice, []
+    choice, used = gpu_space.choose, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
         some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "online" and wanted(o)]
         if not some:
             return choice(p, own, vendor)
         used.append(some[turn % len(some)])
-        return gpu_space.chosen(p, used[-1])
+        return gpu_space.build_choice(p, used[-1])
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
 
     def asked() -> None:
         assert used
@@ -158,7 +158,7 @@ def test_parts_are_added(name: str, precision: str, monkeypatch: pytest.MonkeyPa
     m = FEW[name]()
     fed = few(m)
     asked = by(monkeypatch, lambda o: parts_of(o) > 1, turn=len(name))
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     got = exe.run(fed)
     asked()
     near(got, reference(m, fed), precision)
@@ -174,7 +174,7 @@ def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPa
     """Is no number, and the others have theirs."""
     m = masked("where", 5, 70, -2, -np.inf)
     asked = by(monkeypatch, lambda o: (parts_of(o) > 1) == (parts > 1))
-    got = cuda.compile(read(m), "fp32").run(few(m))["y"]
+    got = cuda.compile(read_model(m), "fp32").run(few(m))["y"]
     asked()
     expected = reference(m, few(m))["y"]
     assert np.isnan(got[:, :, :2]).all()
@@ -188,11 +188,11 @@ def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPa
 )  # fmt: skip
 def test_where_rows_are_few(sizes: tuple[int, int, int, int, int], parted: bool) -> None:
     """Keys are computed in parts by what that should take; the heads that share keys together."""
-    (p,) = cuda.compile(read(attention(sizes, H)), "fp16").variant({}).program.problems.values()
+    (p,) = cuda.compile(read_model(attention(sizes, H)), "fp16").variant({}).program.problems.values()
     some = list(gpu_space.options(p))
     assert (parts_of(some[0]) > 1) == parted
     assert len(set(some)) == len(some)
-    a = online(p.tensor)
+    a = match_online_attention(p.tensor)
     assert a is not None
     h, keys, n, *_ = sizes
     assert a.rows == (n * (h // keys if n < 16 else 1))
@@ -219,7 +219,7 @@ def test_masks_are_compared(how: str, least: float, monkeypatch: pytest.MonkeyPa
     """They are no constants of a program, and what is behind -inf is not looked at."""
     m = masked(how, 40, 70, 9, least)
     asked = by(monkeypatch, lambda o: o["keys"] == 32 and parts_of(o) == 1)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(few(m)), reference(m, few(m)), "fp16")
     asked()
     made = exe.variant({}).program
@@ -238,7 +238,7 @@ def test_what_is_behind_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     for parts in (1, 2):
         wanted = (64, 64, parts)
         asked = by(monkeypatch, lambda o, x=wanted: (o["rows"], o["keys"], parts_of(o)) == x)
-        got = cuda.compile(read(m), "fp16").run(fed)["y"]
+        got = cuda.compile(read_model(m), "fp16").run(fed)["y"]
         asked()
         first = 36  # of the last block's rows, which begins where it just fits
         assert np.isfinite(got[:, :, :first]).all()
@@ -264,7 +264,7 @@ def test_scores_that_make_up_for_a_mask(
     }
     fed["k"][:, :, 80] = fed["q"][:, :, 3]  # which a query before it looks for
     asked = by(monkeypatch, lambda o: o["rows"] == 32 and parts_of(o) == 1)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     got = exe.run(fed)["y"]
     asked()
     q, k, v = (fed[x].astype(np.float64) for x in "qkv")
@@ -289,14 +289,14 @@ def test_which_constants_are_triangles(data: st.DataObject) -> None:
         plain = False
     mask = Tensor("mask", F32, (n, t))
     made = compute((n, t), lambda i, j: mask[i, j] + 1)
-    (out,) = compared({made: made}, [made], {mask: lambda: a}).values()
+    (out,) = replace_causal_masks({made: made}, [made], {mask: lambda: a}).values()
     assert out.body is not None
     reads = "mask" in str(out.body)
     assert reads == (not plain)
     if plain:
         i, j = out.axes
         whole = compute((n, t), lambda *at: select(
-            compare("le", at[1], ix.as_index(at[0] + offset)), const(below, F32),
+            compare("le", at[1], index.as_index(at[0] + offset)), const(below, F32),
             const(above, F32)) + 1)  # fmt: skip
         env = dict(zip((str(x) for x in whole.axes), (i, j), strict=True))
         assert {str(x) for x in env} <= {"i0", "i1"}
@@ -306,32 +306,32 @@ def test_which_constants_are_triangles(data: st.DataObject) -> None:
 def test_what_a_query_sees() -> None:
     i, j = Axis("i", 50), Axis("j", 60)
     held = Load(Tensor("held", F32, ()), (), F32)
-    here = compare("le", j, ix.as_index(i + 4))
+    here = compare("le", j, index.as_index(i + 4))
     scaled, inf = held * const(0.25, F32), const(-np.inf, F32)
     zero, low = const(0, F32), const(-(10**9), F32)
     flag = Tensor("flag", BOOL, (50, 60))
     other = Load(Tensor("bias", F32, (50, 60)), (i, j), F32)
 
-    def of(x: Expr, kind: object = F16) -> Seen | None:
-        return seen(x, i, j, held, kind)
+    def of(x: Expr, kind: object = F16) -> VisibleKeys | None:
+        return visible_keys(x, i, j, held, kind)
 
     assert of(scaled) is None
-    assert of(select(here, scaled, inf)) == Seen(4, None)
-    assert of(select(compare("lt", ix.as_index(i + 4), j), inf, scaled), F32) == Seen(4, None)
-    assert of(scaled + select(here, zero, inf) + other) == Seen(4, None)
+    assert of(select(here, scaled, inf)) == VisibleKeys(4, None)
+    assert of(select(compare("lt", index.as_index(i + 4), j), inf, scaled), F32) == VisibleKeys(4, None)
+    assert of(scaled + select(here, zero, inf) + other) == VisibleKeys(4, None)
     assert of(select(compare("le", i, j), scaled, inf)) is None  # keys behind are those that count
     found = of(scaled + select(here, zero, low))
     assert found is not None
     assert found.offset == 4
-    assert found.norm == pytest.approx((1e9 - 200) / (65504 * 0.25 * 2 * 1.01))
+    assert found.max_query_norm == pytest.approx((1e9 - 200) / (65504 * 0.25 * 2 * 1.01))
     for kind in (F32, BF16):
         assert of(scaled + select(here, zero, low), kind) is None
     assert of(scaled + select(here, zero, low) + other) is None
     assert of(scaled * other + select(here, zero, low)) is None
     assert of(scaled + select(here, zero, const(-100, F32))) is None
     assert of(select(Load(flag, (i, j), BOOL), scaled, inf)) is None
-    behind = compare("le", j, ix.as_index(i - 1))
-    assert of(select(behind, scaled, inf)) == Seen(-1, None)
+    behind = compare("le", j, index.as_index(i - 1))
+    assert of(select(behind, scaled, inf)) == VisibleKeys(-1, None)
     assert of(select(behind, scaled, low)) is None  # the first query sees no key
 
 
@@ -340,11 +340,11 @@ def test_options_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ways of one problem, with parts and without, give the same."""
     m = masked("added", 5, 40, 35, -np.inf)
     fed, expected = few(m), reference(m, few(m))
-    (p,) = cuda.compile(read(m), "fp32").variant({}).program.problems.values()
+    (p,) = cuda.compile(read_model(m), "fp32").variant({}).program.problems.values()
     tried = set()
     for o in islice(gpu_space.options(p), 12):
         asked = by(monkeypatch, lambda x, o=o: x == o)
-        near(cuda.compile(read(m), "fp32").run(fed), expected, "fp32")
+        near(cuda.compile(read_model(m), "fp32").run(fed), expected, "fp32")
         asked()
         monkeypatch.undo()
         choose(monkeypatch)

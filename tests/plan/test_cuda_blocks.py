@@ -10,12 +10,12 @@ import onnx
 import pytest
 
 from superopt.kernels import gpu_products, gpu_space
-from superopt.kernels.gpu_products import matrix_of
-from superopt.kernels.gpu_ranking import ranked
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_products import match_matrix_product
+from superopt.kernels.gpu_ranking import rank_options
+from superopt.kernels.gpu_text import triton_text
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
@@ -71,17 +71,17 @@ TURNS = {"rows": 0, "columns": 2, "wide": 3, "a power of two": 5}  # programs, o
 
 def so(option: Option) -> Callable[..., Choice]:
     """Products of matrices are computed so, and all else as it is."""
-    before = gpu_space.choice
+    before = gpu_space.choose
 
     def choice(p: Problem, *given: Option | None, **more: bool) -> Choice:
-        m = None if p.lead else matrix_of(p)
-        return before(p, *given, **more) if m is None else gpu_space.chosen(p, option)
+        m = None if p.row_axes else match_matrix_product(p)
+        return before(p, *given, **more) if m is None else gpu_space.build_choice(p, option)
 
     return choice
 
 
 def by(monkeypatch: pytest.MonkeyPatch, option: Option) -> None:
-    monkeypatch.setattr(gpu_space, "choice", so(option))
+    monkeypatch.setattr(gpu_space, "choose", so(option))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
@@ -93,14 +93,14 @@ def test_blocks_of_three(
     m, (high, wide), programs = MODELS[name](), FORMS[form], TURNS[form]
     knobs = {"rows": high, "columns": wide, "deep": 16, "warps": 4, "stages": 3}
     knobs |= {"programs": programs} if programs else {}
-    by(monkeypatch, Option.of("dot", **knobs))
-    exe = cuda.compile(read(m), precision)
+    by(monkeypatch, Option.make("dot", **knobs))
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     (key,) = (k for k, o in program.options.items() if o.algorithm == "dot")
-    (call,) = (c for c, k in zip(program.calls, program.solved, strict=True) if k == key)
-    text = printed(program.kernels[call.function], exe.dots)
-    matrix = matrix_of(program.problems[key])
+    (call,) = (c for c, k in zip(program.calls, program.call_problems, strict=True) if k == key)
+    text = triton_text(program.kernels[call.function], exe.dots)
+    matrix = match_matrix_product(program.problems[key])
     assert matrix is not None
     rows, columns, _ = matrix.sizes
     thirds = high % 3 == 0 or (wide % 3 == 0 and wide <= columns)
@@ -118,20 +118,20 @@ def test_rows_that_begin_within_a_line(
     Triton's compiler takes neighbours' signs for one, and results are stored elsewhere."""
     nodes = [node("Conv", "x", "w", "y", strides=[2, 2], pads=[3] * 4)]
     m = model(nodes, {"x": (F, [1, 3, 40, 224])}, ["y"], {"w": drawn(64, 3, 7, 7, scale=0.1)})
-    by(monkeypatch, Option.of("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
-    exe = cuda.compile(read(m), precision)
+    by(monkeypatch, Option.make("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    (text,) = (x for k in program.kernels.values() if "tl.dot(" in (x := printed(k).source))
+    (text,) = (x for k in program.kernels.values() if "tl.dot(" in (x := triton_text(k).source))
     assert "% 112" in text
     assert "_floored" not in text
 
 
 def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    by(monkeypatch, Option.of("dot", rows=48, columns=16, deep=16, warps=4, stages=3))
-    exe = cuda.compile(read(product(96, 32, 64)), "fp16")
+    by(monkeypatch, Option.make("dot", rows=48, columns=16, deep=16, warps=4, stages=3))
+    exe = cuda.compile(read_model(product(96, 32, 64)), "fp16")
     (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
-    loop = printed(kernel).source.split("for k0")[1]
+    loop = triton_text(kernel).source.split("for k0")[1]
     assert loop.split("tl.store")[0].count("tl.load(") == 4  # each's rows, and what all multiply
 
 
@@ -139,13 +139,13 @@ def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_turns_go_on_until_the_last_block(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many programs there are, each of 42 blocks is some program's."""
     m = product(100, 96, 64)
-    how = Option.of("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
+    how = Option.make("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
     by(monkeypatch, how)
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     program = exe.variant({}).program
     (kernel,) = (k for k in program.kernels.values() if k.programs)
-    (launch,) = printed(kernel).launches
+    (launch,) = triton_text(kernel).launches
     assert (kernel.programs, launch.programs) == (programs, min(programs, 42))
 
 
@@ -156,15 +156,15 @@ def test_blocks_of_some_rows_go_before_the_next_columns(
 ) -> None:
     """Of matrices that the second cache does not hold: of 6, 7 and 4 blocks of rows as many as
     divide them, near to a square of what runs at once."""
-    monkeypatch.setattr(gpu_products, "CACHE", 0)
+    monkeypatch.setattr(gpu_products, "L2_BYTES", 0)
     monkeypatch.setattr(gpu_products, "MULTIPROCESSORS", 12)
     turns = f" programs={programs}" if programs else ""
-    by(monkeypatch, Option.parsed(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
+    by(monkeypatch, Option.parse(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
     m = product(rows, 112, 64)
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
-    text = printed(kernel).source
+    text = triton_text(kernel).source
     count = -(-rows // 16)
     assert f"i1_o = pid // {lines} % 7" in text if lines < count else f"pid % {count}" in text
 
@@ -174,9 +174,9 @@ def test_both_are_ways_of_large_products(precision: str) -> None:
     """Blocks of three, and programs with a second block for some of them; of small ones neither."""
 
     def ways(*sizes: int) -> list[Option]:
-        program = cuda.compile(read(product(*sizes)), precision).variant({}).program
-        (m,) = (x for p in program.problems.values() if (x := matrix_of(p)) is not None)
-        return list(ranked(m))
+        program = cuda.compile(read_model(product(*sizes)), precision).variant({}).program
+        (m,) = (x for p in program.problems.values() if (x := match_matrix_product(p)) is not None)
+        return list(rank_options(m))
 
     few, many = ways(64, 96, 64), ways(2048, 2304, 1024)
     assert not any(o["rows"] % 3 == 0 or "programs" in dict(o.knobs) for o in few)
@@ -188,8 +188,8 @@ def test_both_are_ways_of_large_products(precision: str) -> None:
 
 
 def test_parts_that_do_not_divide_a_sum_are_no_way() -> None:
-    exe = cuda.compile(read(product(64, 32, 64)), "fp32")
+    exe = cuda.compile(read_model(product(64, 32, 64)), "fp32")
     program = exe.variant({}).program
-    (p,) = (p for p in program.problems.values() if matrix_of(p) is not None)
+    (p,) = (p for p in program.problems.values() if match_matrix_product(p) is not None)
     with pytest.raises(ValueError, match="64 terms do not split into 3"):
-        gpu_space.chosen(p, Option.parsed("split rows=16 columns=16 deep=16 warps=1 parts=3"))
+        gpu_space.build_choice(p, Option.parse("split rows=16 columns=16 deep=16 warps=1 parts=3"))

@@ -13,12 +13,12 @@ import pytest
 from superopt.kernels import gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.plan.build import Program
-from superopt.plan.cells import LONGEST, ROWS
+from superopt.plan.cells import MAX_SUM_TERMS, MAX_GEMV_ROWS
 from superopt.te.node import Apply
-from superopt.te.walk import reductions, stages
+from superopt.te.walk import reductions, computed_tensors
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -32,14 +32,14 @@ __all__ = ["interpreted"]  # a fixture of this module, too
 
 def products(p: Problem) -> int:
     """How many are within a cell; 0 for what is none."""
-    found = [r for s in stages([p.tensor]) for r in reductions(s.body)]
+    found = [r for s in computed_tensors([p.tensor]) for r in reductions(s.body)]
     some = [r for r in found if isinstance(r.body, Apply) and r.body.fn == "mul"]
-    return len(some) if p.lead and len(some) > 1 else 0
+    return len(some) if p.row_axes and len(some) > 1 else 0
 
 
 def found(program: Program) -> list[int]:
     """The products of each cell that runs."""
-    return [n for key in program.solved if (n := products(program.problems[key]))]
+    return [n for key in program.call_problems if (n := products(program.problems[key]))]
 
 
 def tangled(seed: int, rows: int = 2) -> onnx.ModelProto:
@@ -82,8 +82,8 @@ lstm, gru, rnn = (partial(recurrent, kind, steps=3, hidden=16) for kind in ("LST
 # the last one both states are outputs, of which one is a cell's.
 MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
     "an LSTM of one row": (lambda: lstm(batch=1), [4, 3]),
-    "an LSTM of several rows": (lambda: lstm(batch=ROWS), [4, 3]),
-    "an LSTM of more rows": (lambda: lstm(batch=ROWS + 1), []),
+    "an LSTM of several rows": (lambda: lstm(batch=MAX_GEMV_ROWS), [4, 3]),
+    "an LSTM of more rows": (lambda: lstm(batch=MAX_GEMV_ROWS + 1), []),
     "an LSTM without biases, from given states": (lambda: lstm(bias=False, states=True), [4, 4, 3]),
     "an LSTM both ways": (lambda: lstm(direction="bidirectional"), [4, 3]),
     "a GRU": (lambda: gru(linear_before_reset=1), [3] * 2),
@@ -99,14 +99,14 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
     "a gate that is an output": (lambda: gated((1, 40), 33, out=("g0",)), []),
     "of different operands": (lambda: gated((2, 40), 33, other="t"), []),
     "of other sizes": (lambda: beside((24, 1)), []),
-    "of sums that are no block": (lambda: gated((1, LONGEST + 16), 20), []),
+    "of sums that are no block": (lambda: gated((1, MAX_SUM_TERMS + 16), 20), []),
 }  # fmt: skip
 
 
 def checked(m: onnx.ModelProto, precision: str) -> Program:
     """Its outputs are right; the program that computes them."""
     given = drawn_for(m)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(given), reference(m, given), precision)
     return exe.variant({}).program
 
@@ -128,12 +128,12 @@ def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_products(seed: int, rows: int) -> None:
     m = tangled(seed, rows)
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
 
 def test_there_are_some() -> None:
-    made = (cuda.compile(read(tangled(seed)), "fp32").variant({}).program for seed in range(12))
+    made = (cuda.compile(read_model(tangled(seed)), "fp32").variant({}).program for seed in range(12))
     assert sum(bool(found(x)) for x in made) > 3
 
 
@@ -141,7 +141,7 @@ PAIRS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
     # A model, and how many of its kernels compute two results of four products.
     "an LSTM": (lambda: lstm(batch=16), 1),
     "of other sizes": (lambda: lstm(batch=21, hidden=37, size=50, steps=4), 2),
-    "from given states": (lambda: lstm(batch=ROWS + 1, states=True, bias=False), 2),
+    "from given states": (lambda: lstm(batch=MAX_GEMV_ROWS + 1, states=True, bias=False), 2),
     "both ways": (lambda: lstm(batch=16, direction="bidirectional"), 1),
     "a GRU, of one result": (lambda: gru(batch=16, linear_before_reset=1), 0),
 }
@@ -152,26 +152,26 @@ PAIRS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 def test_two_results_of_more_rows(name: str, precision: str) -> None:
     made, wanted = PAIRS[name]
     p = checked(made(), precision)
-    used = [p.options[key] for key in p.solved]
+    used = [p.options[key] for key in p.call_problems]
     assert [o["gates"] for o in used if o.algorithm == "gated"].count(4) == wanted
 
 
 @pytest.mark.parametrize("turn", range(6))
 @pytest.mark.parametrize("name", ["an LSTM of several rows", "a gated product of one row"])
 def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice, used = gpu_space.choice, []
+    choice, used = gpu_space.choose, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
         if not products(p):
             return choice(p, own, vendor)
         some = list(gpu_space.options(p, vendor))
         used.append(some[turn % len(some)])
-        return gpu_space.chosen(p, used[-1])
+        return gpu_space.build_choice(p, used[-1])
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
     m = MODELS[name][0]()
     given = drawn_for(m)
-    near(cuda.compile(read(m), "fp32").run(given), reference(m, given), "fp32")
+    near(cuda.compile(read_model(m), "fp32").run(given), reference(m, given), "fp32")
     assert used
 
 
@@ -182,7 +182,7 @@ def test_kernels_of_steps_are_one(kind: str, batch: int, direction: str) -> None
     counts = []
     for steps in (6, 12):
         m = recurrent(kind, steps=steps, batch=batch, hidden=16, size=5, direction=direction)
-        made = cuda.compile(read(m), "fp16").variant({})
+        made = cuda.compile(read_model(m), "fp16").variant({})
         counts.append(len({c.kernel.name for c in made.running.calls}))
         assert len(made.running.launches) > steps
     assert counts[0] == counts[1] < 12
@@ -192,15 +192,15 @@ def test_parts_that_begin_anywhere() -> None:
     """Of 216 bytes each: what Triton takes for granted holds of none, and kernels are others."""
     m = recurrent("LSTM", batch=3, hidden=9, steps=4)
     given = drawn_for(m)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(given), reference(m, given), "fp16")
-    begins = [r.at for c in exe.variant({}).running.calls for r in c.given if r.place == "memory"]
+    begins = [r.position for c in exe.variant({}).running.calls for r in c.arguments if r.region == "memory"]
     assert all(at % 16 == 0 for at in begins)
 
 
 def test_hundreds_of_steps() -> None:
     m = recurrent("RNN", steps=257, batch=1, hidden=4)
     given = drawn_for(m)
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(given), reference(m, given), "fp32")
     assert not exe.fallen({})

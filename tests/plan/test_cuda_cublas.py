@@ -17,7 +17,7 @@ import pytest
 
 import superopt
 from superopt.kernels import gpu_cublas
-from superopt.kernels.gpu_resident import OnDevice
+from superopt.kernels.gpu_resident import DeviceProgram
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -149,7 +149,7 @@ def test_it_writes_what_is_its_own(
     assert libraries(exe)[-1] == "mm 64 16384 64"
     if kept:
         exe = superopt.compile(path, target="cuda", precision=precision)
-        assert isinstance(next(iter(exe.found.values())).program, OnDevice)
+        assert isinstance(next(iter(exe.found.values())).program, DeviceProgram)
     before = exe.run(feeds(tall()))
     near(before, reference(tall(), feeds(tall())), precision)
     as_left = cleared()

@@ -13,7 +13,7 @@ import pytest
 from superopt.kernels import gpu_space
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -47,7 +47,7 @@ def product(name: str) -> onnx.ModelProto:
 
 
 def ways(name: str) -> tuple[Problem, list[Option]]:
-    p = cuda.compile(read(product(name)), "fp16", vendor=False).variant({}).program
+    p = cuda.compile(read_model(product(name)), "fp16", vendor=False).variant({}).program
     (found,) = (x for x in p.problems.values() if x.constants)
     return found, list(gpu_space.options(found, False))
 
@@ -58,15 +58,15 @@ def ways(name: str) -> tuple[Problem, list[Option]]:
     "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "bf16"))]
 )
 def test_every_way(name: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice: Any = gpu_space.choice
+    choice: Any = gpu_space.choose
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
         some = list(gpu_space.options(p, vendor)) if p.constants else []
-        return gpu_space.chosen(p, some[turn]) if turn < len(some) else choice(p, own, vendor)
+        return gpu_space.build_choice(p, some[turn]) if turn < len(some) else choice(p, own, vendor)
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
-    near(cuda.compile(read(m), precision).run(feeds(m)), reference(m, feeds(m)), precision)
+    near(cuda.compile(read_model(m), precision).run(feeds(m)), reference(m, feeds(m)), precision)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,15 +82,15 @@ def test_which_ways_there_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["five", "of three dimensions", "eight"])
 def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice: Any = gpu_space.choice
+    choice: Any = gpu_space.choose
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
         some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "dot"]
-        return gpu_space.chosen(p, some[0]) if some else choice(p, own, vendor)
+        return gpu_space.build_choice(p, some[0]) if some else choice(p, own, vendor)
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     (text,) = (x.text.source for x in exe.variant({}).running.loaded.values())
     assert "tl.dot" in text
@@ -103,5 +103,5 @@ def test_large_constants_are_for_tensor_cores() -> None:
             [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
             {"w": drawn(terms, 1024, scale=terms**-0.5)},
         )  # fmt: skip
-        p = cuda.compile(read(m), "fp16", vendor=False).variant({}).program
+        p = cuda.compile(read_model(m), "fp16", vendor=False).variant({}).program
         assert first in {o.algorithm.replace("split", "dot") for o in p.options.values()}

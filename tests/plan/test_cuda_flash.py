@@ -13,9 +13,9 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels.gpu_module import vendor
-from superopt.kernels.gpu_sdpa import by_kernels, parsed
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_module import vendor_name
+from superopt.kernels.gpu_sdpa import fused_backends, parse_sdpa
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import ATTENTION, heads, node
 from tests.plan.test_compile import F, model, reference
@@ -76,13 +76,13 @@ def test_torch_computes_the_same(
     make, sizes, causal = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     (text,) = (x for x in libraries(exe) if x.startswith("sdpa"))
-    assert str(parsed(text)) == text
-    assert (parsed(text).sizes, parsed(text).causal) == (sizes, causal)
+    assert str(parse_sdpa(text)) == text
+    assert (parse_sdpa(text).sizes, parse_sdpa(text).causal) == (sizes, causal)
     assert any("torch's attention" in p.how for p in exe.profile(feeds(m), seconds=0.01).parts)
-    own = cuda.compile(read(m), precision, vendor=False)
+    own = cuda.compile(read_model(m), precision, vendor=False)
     assert not libraries(own)
 
 
@@ -91,7 +91,7 @@ def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch)
     """Numbers of a query that are no whole vectors, and masks that it has not."""
     m = ATTENTION[name]()
     taken(monkeypatch)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 
@@ -107,9 +107,9 @@ def test_what_no_score_makes_up_for(
     of bfloat16 are as large as a float32's."""
     m = between(masked(24, 16, least))
     taken(monkeypatch)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
-    found = [parsed(x) for x in libraries(exe) if x.startswith("sdpa")]
+    found = [parse_sdpa(x) for x in libraries(exe) if x.startswith("sdpa")]
     assert [x.causal for x in found] == [True] * offered
 
 
@@ -123,7 +123,7 @@ def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -
     m.graph.node[at].input[0] = "q_2"
     m.graph.node.insert(at, node("Slice", "q_1", "from", "to", "axis", "q_2"))
     taken(monkeypatch)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 
@@ -135,7 +135,7 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
     found = [superopt.compile(path, target="cuda", precision="fp16") for _ in range(2)]
     np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
     (ready,) = found[1].found.values()
-    assert [vendor(f.name) for f in ready.program.image.functions if f.begin == f.end] == [
+    assert [vendor_name(f.name) for f in ready.program.image.functions if f.begin == f.end] == [
         "torch's attention"
     ]
 
@@ -144,11 +144,11 @@ def test_its_text() -> None:
     text = (
         "sdpa 2x2x2x8x8x16 0:768x16x96x1+0 0:768x16x96x1+32 0:768x16x96x1+64 256x16x32x1+0 0.25 1"
     )
-    assert str(parsed(text)) == text
+    assert str(parse_sdpa(text)) == text
     wrong: Any
     for wrong in ("conv 1 2 3", text + " 0"):
         with pytest.raises(ValueError, match="is not an attention, such as sdpa"):
-            parsed(wrong)
+            parse_sdpa(wrong)
 
 
 def test_threads_wait_with_what_they_say_of_attention() -> None:
@@ -162,7 +162,7 @@ def test_threads_wait_with_what_they_say_of_attention() -> None:
     def one(n: int) -> None:
         if n:
             within[0].wait()
-        with by_kernels():
+        with fused_backends():
             within[n].set()
             within[1].wait(0.2)  # the other one cannot get here
             found.append((n, within[1].is_set(), said.math_sdp_enabled()))

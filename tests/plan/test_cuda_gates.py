@@ -18,10 +18,10 @@ from superopt.cost import tuned
 from superopt.cost.gpu_features import numbers
 from superopt.cost.store import Store
 from superopt.kernels import gpu_device, gpu_space
-from superopt.kernels.gpu_gates import gated_of, worth
+from superopt.kernels.gpu_gates import match_gated, fused_product_count
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.te.dtype import F16, F32
 from superopt.te.expr import Tensor, cast, compute, reduce_sum
@@ -141,16 +141,16 @@ def by(
 ) -> list[Any]:
     """Gated products are computed by the options that are wanted, one in each turn; those that
     were."""
-    choice, used = gpu_space.choice, []
+    choice, used = gpu_space.choose, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
-        some = [] if gated_of(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        some = [] if match_gated(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
         if not some:
             return choice(p, own, vendor)
         used.append(some[turn * len(some) // turns % len(some)])
-        return gpu_space.chosen(p, used[-1])
+        return gpu_space.build_choice(p, used[-1])
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
     return used
 
 
@@ -160,7 +160,7 @@ def by(
 @pytest.mark.parametrize("name", MODELS)
 def test_a_gated_product_is_one_kernel(name: str, precision: str) -> None:
     m = MODELS[name]()
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     assert len(exe.variant({}).running.launches) == 1 + ("behind" in name or "whole" in name)
@@ -176,10 +176,10 @@ def test_a_cell(name: str, precision: str) -> None:
     """All of its gates are one kernel, and the products with the inputs of all steps."""
     made, kernels, wanted = CELLS[name]
     m = made()
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    used = [program.options[key] for key in program.solved]
+    used = [program.options[key] for key in program.call_problems]
     assert [o["gates"] for o in used if o.algorithm == "gated"] == [*wanted]
     assert len(exe.variant({}).running.launches) == kernels
 
@@ -195,7 +195,7 @@ def test_every_way_of_a_cell(
     made, _, (gates, *_) = CELLS[name]
     m = made()
     used = by(monkeypatch, lambda o: o.algorithm == kind, turn, 5)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used
     assert len(exe.variant({}).running.launches) == 1 + (1 if kind == "gated" else gates)
@@ -224,17 +224,17 @@ def test_how_many_should_be_one_kernel(
     first, *rest = some
     gates = [compute((rows, columns), partial(product, w), name="gate") for w in rest]
     y = compute((rows, columns), lambda i, j: sum((g[i, j] for g in gates), product(first, i, j)))
-    found = gated_of(Problem(y, {}, some, 64))
+    found = match_gated(Problem(y, {}, some, 64))
     assert found is not None
-    assert worth(found, half) == wanted
+    assert fused_product_count(found, half) == wanted
     warps = {o["warps"] for o in islice(gpu_space.options(Problem(y, {}, some, 64)), 99)}
     assert warps <= {1, 2, 4, 8}
 
 
 def test_one_row_is_no_product_of_matrices() -> None:
     """The gates are beside each other then, and the constants of all steps are one."""
-    program = cuda.compile(read(cell(4, rows=1, steps=3)), "fp16").variant({}).program
-    assert not any(map(gated_of, program.problems.values()))
+    program = cuda.compile(read_model(cell(4, rows=1, steps=3)), "fp16").variant({}).program
+    assert not any(map(match_gated, program.problems.values()))
     few = sum(math.prod(c.type.shape) for c in program.constants)
     assert few < 4 * (40 + 24 + 1) * 24 * 1.1
 
@@ -254,7 +254,7 @@ def test_every_way(
         monkeypatch,
         lambda o: ("library" in dict(o.knobs)) if library else o.algorithm == kind, turn,
     )  # fmt: skip
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used or library
     behind = "behind" in name or "whole" in name
@@ -265,8 +265,8 @@ def test_every_way(
 def test_the_vendors_is_offered_where_it_may_be() -> None:
     m = MODELS["of whole blocks"]()
     for vendor, precision in ((True, "fp32"), (False, "fp32")):
-        exe = cuda.compile(read(m), precision, vendor=vendor)
-        (p,) = [p for p in exe.variant({}).program.problems.values() if gated_of(p) is not None]
+        exe = cuda.compile(read_model(m), precision, vendor=vendor)
+        (p,) = [p for p in exe.variant({}).program.problems.values() if match_gated(p) is not None]
         some = list(gpu_space.options(p, vendor))
         assert len(set(some)) == len(some)
         assert {o.algorithm for o in some} == {"gated", "apart"}
@@ -284,19 +284,19 @@ NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
 @pytest.mark.parametrize("name", NONE)
 def test_what_is_not_gated(name: str) -> None:
     m = NONE[name]()
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
-    assert not any(map(gated_of, exe.variant({}).program.problems.values()))
+    assert not any(map(match_gated, exe.variant({}).program.problems.values()))
 
 
 def test_where_it_should_pay() -> None:
     """Not where sums in parts keep more multiprocessors busy; and by what it should take else."""
     long, wide = gated((16, 8192), 64), gated((256, 512), 1024)
     for m, pair in ((long, False), (wide, True)):
-        program = cuda.compile(read(m), "fp16").variant({}).program
-        found = [x for p in program.problems.values() if (x := gated_of(p)) is not None]
+        program = cuda.compile(read_model(m), "fp16").variant({}).program
+        found = [x for p in program.problems.values() if (x := match_gated(p)) is not None]
         assert bool(found) == pair
-        assert all(worth(x, True) == x.count for x in found)
+        assert all(fused_product_count(x, True) == x.product_count for x in found)
 
 
 def test_the_store_says_it(tmp_path: Path) -> None:
@@ -305,9 +305,9 @@ def test_the_store_says_it(tmp_path: Path) -> None:
     made = superopt.compile(m, target="cuda")
     ours: dict[str, Option] = {}
     with Store.open(tmp_path / "s") as store:
-        on = tuned.gpu(gpu_device.name(made.device), made.compiler.dots)
+        on = tuned.gpu(gpu_device.device_name(made.device), made.compiler.dots)
         for key, p in made.variant({}).program.problems.items():
-            if gated_of(p) is not None:
+            if match_gated(p) is not None:
                 theirs = next(o for o in gpu_space.options(p) if "library" in dict(o.knobs))
                 first, *_, ours[key] = gpu_space.options(p, vendor=False)
                 for o, us in ((theirs, 1.0), (ours[key], 2.0), (first, 9.0)):
@@ -327,7 +327,7 @@ def test_a_sum_that_went_elsewhere_is_computed_once() -> None:
               node("Add", "c", "p3", "y")]  # fmt: skip
     known = {f"w{n}": drawn(64, 64, scale=0.1, of=f"{n}") for n in range(4)}
     m = model(nodes, {"x0": (F, [64, 64])}, ["y"], known)
-    exe = cuda.compile(read(m), "fp16", vendor=False)
+    exe = cuda.compile(read_model(m), "fp16", vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     r = exe.variant({}).running
     texts = [r.loaded[c.kernel.name].text for c in r.calls]

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels.gpu_device import KINDS, array, by_dlpack, tensor
-from superopt.kernels.gpu_functions import TYPES
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_device import KERNEL_DTYPES, to_array, from_dlpack, to_device
+from superopt.kernels.gpu_functions import TRITON_TYPES
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
@@ -38,7 +38,7 @@ def test_a_sequence_beside_a_tensor() -> None:
     g = helper.make_graph(nodes, "g", [x, some], [helper.make_tensor_value_info("y", F, None)], [n])
     m = helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     given = drawn(4, 70), [drawn(4, 70), drawn(4, 70) + 1]
-    got = cuda.compile(read(m)).run({"x": given[0], "s": given[1]})
+    got = cuda.compile(read_model(m)).run({"x": given[0], "s": given[1]})
     e = np.exp(given[0].astype(np.float64))
     np.testing.assert_allclose(got["y"], e / e.sum(-1, keepdims=True) + given[1][1], rtol=1e-5)
 
@@ -59,15 +59,15 @@ def test_arrays_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "from_dlpack", lambda x: ("torch's", x))
     there, here = Elsewhere(2), Elsewhere(1)
-    assert by_dlpack(there) == ("torch's", there)
+    assert from_dlpack(there) == ("torch's", there)
     for x in (here, np.zeros(2), torch.zeros(2), [1.0], None):
-        assert by_dlpack(x) is x
+        assert from_dlpack(x) is x
 
     def refused(x: object) -> None:
         raise BufferError("a type that torch has not")
 
     monkeypatch.setattr(torch, "from_dlpack", refused)
-    assert by_dlpack(there) is there
+    assert from_dlpack(there) is there
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -88,11 +88,11 @@ def test_inputs_that_are_written_where_they_are_read(
     assert list(held) == ["x", "z"]
     for scale in (1, 3):
         x, z = drawn(3, 6) * scale, drawn(3, 4, of="z") * scale
-        held["x"].copy_(tensor(x, exe.device))
-        held["z"].copy_(tensor(z, exe.device))
+        held["x"].copy_(to_device(x, exe.device))
+        held["z"].copy_(to_device(z, exe.device))
         wanted = x.astype(np.float64) @ known["w"] + z
         got = exe.run(held if REAL else {n: v.numpy() for n, v in held.items()})["y"]
-        np.testing.assert_allclose(array(got) if REAL else got, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(to_array(got) if REAL else got, wanted, rtol=1e-4, atol=1e-4)
     with pytest.raises(UsageError, match="batch"):
         exe.buffers({"batch": 2})
 
@@ -103,13 +103,13 @@ MOVED = [np.float32, np.float16, ml_dtypes.bfloat16, np.bool_, np.uint16, np.int
 
 @pytest.mark.parametrize("x", KEPT, ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')}")
 def test_what_is_no_tensor_there_stays(x: Any) -> None:
-    assert tensor(x, "cuda" if REAL else "cpu") is x
+    assert to_device(x, "cuda" if REAL else "cpu") is x
 
 
 @pytest.mark.parametrize("kind", MOVED)
 def test_what_is_a_tensor_there(kind: Any) -> None:
     for x in (np.arange(6).reshape(2, 3).astype(kind), np.zeros((0, 3), kind), np.array(1, kind)):
-        got = array(tensor(x, "cuda" if REAL else "cpu"))
+        got = to_array(to_device(x, "cuda" if REAL else "cpu"))
         assert (got.dtype, got.shape) == (x.dtype, x.shape)
         np.testing.assert_array_equal(got, x)
 
@@ -118,7 +118,7 @@ def test_what_is_a_tensor_there(kind: Any) -> None:
 def test_casts_to_bfloat16_and_back(kind: int) -> None:
     """By way of float32: the interpreter keeps one as the integer of its bits."""
     nodes = [node("Cast", "x", "y", to=TensorProto.BFLOAT16), node("Cast", "y", "z", to=kind)]
-    exe = cuda.compile(read(model(nodes, {"x": (kind, [2, 4])}, ["y", "z"])))
+    exe = cuda.compile(read_model(model(nodes, {"x": (kind, [2, 4])}, ["y", "z"])))
     x = np.arange(8).reshape(2, 4).astype(helper.tensor_dtype_to_np_dtype(kind))
     got = exe.run({"x": x})
     np.testing.assert_array_equal(got["y"].astype(np.float32), x.astype(np.float32))
@@ -126,4 +126,4 @@ def test_casts_to_bfloat16_and_back(kind: int) -> None:
 
 
 def test_tensors_are_of_the_types_of_kernels() -> None:
-    assert {"bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TYPES.values()} == KINDS
+    assert {"bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TRITON_TYPES.values()} == KERNEL_DTYPES

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
 from tests.gpu import choose
@@ -44,11 +44,11 @@ def sampled() -> onnx.ModelProto:
 def test_one_graph(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
     m = make()  # type: ignore[operator]
     given = feeds(m)
-    exe = cuda.compile(read(m))
+    exe = cuda.compile(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
     assert exe.fallen({}) == []
     monkeypatch.setattr(cuda, "LITTLE", 1)
-    assert [n.op.name for n, _ in cuda.compile(read(m)).fallen({})] != []
+    assert [n.op.name for n, _ in cuda.compile(read_model(m)).fallen({})] != []
 
 
 def test_shapes_that_are_not_known() -> None:
@@ -61,6 +61,6 @@ def test_shapes_that_are_not_known() -> None:
         nodes, {"x": (F, [4, 4])}, ["y"], {"rows": np.zeros((1, 1), int), "u": drawn(1, 1)},
     )  # fmt: skip
     given = feeds(m)
-    exe = cuda.compile(read(m))
+    exe = cuda.compile(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
     assert not any(isinstance(s, Part) for s in exe.variant({}).steps)

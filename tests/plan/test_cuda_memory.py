@@ -13,8 +13,8 @@ import pytest
 
 import superopt
 from superopt.errors import OutOfMemory, UsageError
-from superopt.kernels.gpu_compiled import Uncompiled
-from superopt.kernels.gpu_program import Running, running
+from superopt.kernels.gpu_compiled import TritonCompileError
+from superopt.kernels.gpu_program import GpuProgram, build_program
 from superopt.kernels.option import Option
 from superopt.pipeline import gpu_running, on_gpu
 from tests.gpu import REAL
@@ -35,32 +35,32 @@ def rows(n: int) -> dict[str, np.ndarray]:
 def test_sizes_before_go_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(ROWS, target="cuda")
 
-    def two(*given: Any, **how: Any) -> Running:
+    def two(*given: Any, **how: Any) -> GpuProgram:
         """Memory for two."""
         if len(exe.variants) == 2:
             raise RuntimeError("CUDA out of memory")
-        return running(*given, **how)
+        return build_program(*given, **how)
 
-    monkeypatch.setattr(gpu_running, "running", two)
+    monkeypatch.setattr(gpu_running, "build_program", two)
     for n in (3, 4, 5, 3):
         near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp32")
     assert [dict(key) for key in exe.variants] == [{"n": 5}, {"n": 3}]
 
 
 def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*given: Any, **how: Any) -> Running:
+    def none(*given: Any, **how: Any) -> GpuProgram:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(gpu_running, "running", none)
+    monkeypatch.setattr(gpu_running, "build_program", none)
     with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\ngive smaller"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
 
 def test_what_triton_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*given: Any, **how: Any) -> Running:
-        raise Uncompiled("k1: Triton does not compile it: at 3:4:\n  a cause")
+    def none(*given: Any, **how: Any) -> GpuProgram:
+        raise TritonCompileError("k1: Triton does not compile it: at 3:4:\n  a cause")
 
-    monkeypatch.setattr(gpu_running, "running", none)
+    monkeypatch.setattr(gpu_running, "build_program", none)
     with pytest.raises(UsageError, match=r"cannot be compiled .*\n.*k1: .* at 3:4: a cause\nuse"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
@@ -72,17 +72,17 @@ def test_another_way_where_triton_does_not_compile_one(
     """Some are tried; then it is said."""
     asked = []
 
-    def picky(calls: Any, *given: Any, **how: Any) -> Running:
+    def picky(calls: Any, *given: Any, **how: Any) -> GpuProgram:
         last = calls[-1]
         asked.append((last.kernel.body, last.warps, last.stages))
         if len(asked) <= refuses:
-            raise Uncompiled("no", f"{last.kernel.name}_1")
-        return running(calls, *given, **how)
+            raise TritonCompileError("no", f"{last.kernel.name}_1")
+        return build_program(calls, *given, **how)
 
     nodes = [node("MatMul", "x", "w", "y")]
     m = model(nodes, {"x": (F, [64, 64])}, ["y"], {"w": drawn(64, 64, scale=0.1)})
     given = {"x": drawn(64, 64)}
-    monkeypatch.setattr(gpu_running, "running", picky)
+    monkeypatch.setattr(gpu_running, "build_program", picky)
     if refuses == 9:
         with pytest.raises(UsageError, match="cannot be compiled for this GPU"):
             superopt.compile(m, target="cuda")
@@ -96,7 +96,7 @@ def test_another_way_where_triton_does_not_compile_one(
 
 def test_no_way_is_given_twice() -> None:
     """Though it was not taken."""
-    ways = [Option.of("dot", rows=n) for n in range(9)]
+    ways = [Option.make("dot", rows=n) for n in range(9)]
     made: Any = SimpleNamespace(
         kernel_calls=lambda: (SimpleNamespace(function=0),), solved=["key"],
         options={"key": ways[0]},
@@ -105,7 +105,7 @@ def test_no_way_is_given_twice() -> None:
     tried: dict[str, set[Option]] = {}
 
     def next_one() -> Option:
-        given = "m", made, Uncompiled("no", "k1_2"), lambda p: iter(ways), tried
+        given = "m", made, TritonCompileError("no", "k1_2"), lambda p: iter(ways), tried
         return gpu_running.another(*given)["key"]
 
     assert [next_one() for _ in range(gpu_running.WAYS - 1)] == ways[1 : gpu_running.WAYS]
@@ -120,7 +120,7 @@ def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     exe.run(rows(3))
     x = torch.from_numpy(rows(3)["x"])
     if not REAL:  # a tensor of the processor stands for one of another GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         (made,) = exe.variants.values()
         monkeypatch.setattr(type(made), "number", 1)
     elif torch.cuda.device_count() > 1:

@@ -12,8 +12,8 @@ import pytest
 
 import superopt
 from superopt.kernels import gpu_compiled, gpu_driver
-from superopt.kernels.gpu_device import array
-from superopt.kernels.gpu_inputs import Places
+from superopt.kernels.gpu_device import to_array
+from superopt.kernels.gpu_inputs import WrittenRanges
 from superopt.pipeline import on_gpu
 from tests.gpu import REAL
 from tests.plan import fake_cuda
@@ -32,7 +32,7 @@ def given(a: Any, b: Any) -> dict[str, Any]:
 
 
 def host(x: Any) -> np.ndarray:
-    return array(x) if REAL else x
+    return to_array(x) if REAL else x
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -83,15 +83,15 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(64, 64), "v": v})
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     assert len(exe.variant({}).steps) > 1
     first, second, other = drawn(64, 64, of="1"), drawn(64, 64, of="2"), drawn(64, 128)
     a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
     before = exe.run({"a": a, "b": c})["y"]
-    np.testing.assert_allclose(array(before), first @ w, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(to_array(before), first @ w, rtol=1e-3, atol=1e-3)
     got = exe.run({"a": b, "b": before})
-    np.testing.assert_allclose(array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(array(got["z"]), first @ w * array(got["n"]) @ v, rtol=1e-3, atol=10)
+    np.testing.assert_allclose(to_array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(to_array(got["z"]), first @ w * to_array(got["n"]) @ v, rtol=1e-3, atol=10)
 
 
 class Standing(fake_cuda.Device):
@@ -122,15 +122,15 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     parts = exe.variant({}).parts
     assert len(parts) == 2
     d = fake_cuda.driver(device := Standing())
-    gpu, events = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0)), []
+    gpu, events = gpu_compiled.TorchStreamCuda(d, gpu_driver.Gpu("a GPU", (9, 0), 0)), []
     for p in parts:
-        with gpu.entered():
-            p.running.over, p.running.last = gpu.Event(), 1
-        events.append(p.running.over.handle)
+        with gpu.activate():
+            p.running.end_event, p.running.last_stream = gpu.Event(), 1
+        events.append(p.running.end_event.handle)
     for stream, waits in ((1, []), (2, events), (2, []), (1, events)):
         device.ends.clear()
-        monkeypatch.setattr(gpu_compiled, "torchs_stream", lambda number, stream=stream: stream)
-        with gpu.entered():  # as by torch's launch of a graph
+        monkeypatch.setattr(gpu_compiled, "torch_stream", lambda number, stream=stream: stream)
+        with gpu.activate():  # as by torch's launch of a graph
             exe.run({"a": drawn(64, 64)})
         first = device.ends.index(("ends", events[0], stream))
         assert {e for what, e, s in device.ends[:first] if what == "awaited"} == {*waits}
@@ -145,13 +145,13 @@ def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(m, target="cuda")
     held = exe.buffers()
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     a, b = (torch.from_numpy(x).to(exe.device) for x in (A, B))
 
     def gives(x: Any, feeds: dict[str, Any]) -> dict[str, Any]:
         got = exe.run(feeds)
         for name, wanted in (("y", x + B), ("a", x), ("b", B)):
-            np.testing.assert_allclose(array(got[name]), wanted, rtol=1e-6)
+            np.testing.assert_allclose(to_array(got[name]), wanted, rtol=1e-6)
         return got
 
     before = gives(A, {"a": a, "b": b})["y"]
@@ -166,14 +166,14 @@ def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_places() -> None:
-    held = Places.of([(100, 8), (40, 10), (60, 0), (50, 4)])
-    assert [at for at in range(120) if held.hold(at)] == [*range(40, 54), *range(100, 108)]
-    assert not Places.of([]).hold(0)
+    held = WrittenRanges.from_ranges([(100, 8), (40, 10), (60, 0), (50, 4)])
+    assert [at for at in range(120) if held.contains(at)] == [*range(40, 54), *range(100, 108)]
+    assert not WrittenRanges.from_ranges([]).contains(0)
     x = np.arange(12.0).reshape(3, 4)
     own = x.__array_interface__["data"][0]
-    some = Places.of([(own, x.nbytes)])
+    some = WrittenRanges.from_ranges([(own, x.nbytes)])
     other, part, sequence = np.zeros(3), x[1:], [x]
-    kept = some.apart([x, other, sequence], [own, 0, 0])
+    kept = some.copy_aliased([x, other, sequence], [own, 0, 0])
     assert all(a is b for a, b in zip(kept, [x, other, sequence], strict=True))
-    for moved in (*some.apart([x, part]), *some.apart([x.T, part], [own, own])):
+    for moved in (*some.copy_aliased([x, part]), *some.copy_aliased([x.T, part], [own, own])):
         assert not np.shares_memory(moved, x)

@@ -11,7 +11,7 @@ import pytest
 
 import superopt
 from superopt.kernels import gpu_rows, gpu_windows
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_text import triton_text
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -86,7 +86,7 @@ def test_the_same(name: str, precision: str) -> None:
     exe = superopt.compile(m, target="cuda", precision=precision, vendor=False)
     near(exe.run(given), reference(m, given), precision)
     (part,) = exe.variant({}).parts
-    options = [part.program.options[key] for key in part.program.solved]
+    options = [part.program.options[key] for key in part.program.call_problems]
     some = [o for o in options if o.algorithm == algorithm]
     assert len(some) == count
     assert columns is None or {o["columns"] for o in some} <= {columns}
@@ -108,7 +108,7 @@ def test_sums_in_parts(name: str) -> None:
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
     (part,) = exe.variant({}).parts
-    results = part.program.results
+    results = part.program.call_results
     some = [t for t in results if t.name == "parts"]
     assert len({*some}) == (2 if "norm" in name else 1)  # of a mean, and of a variance
     assert all(t.shape[0] >= 8 for t in some)
@@ -150,8 +150,8 @@ def test_windows_one_above_the_other(
 ) -> None:
     """What several windows read is read once; the last ones are computed twice where rows are no
     multiple."""
-    monkeypatch.setattr(gpu_windows, "ABOVE", ((128, 16, deep, 1),))
-    monkeypatch.setattr(gpu_windows, "LOST", 9)
+    monkeypatch.setattr(gpu_windows, "STACKED_TILES", ((128, 16, deep, 1),))
+    monkeypatch.setattr(gpu_windows, "MAX_ROW_RATIO", 9)
     m = windows(side, **how)
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
@@ -159,7 +159,7 @@ def test_windows_one_above_the_other(
     (part,) = exe.variant({}).parts
     chosen = [o for o in part.program.options.values() if o.algorithm == "tile"]
     assert deep in [dict(o.knobs).get("deep") for o in chosen]
-    texts = [printed(k).source for k in part.program.kernels.values()]
+    texts = [triton_text(k).source for k in part.program.kernels.values()]
     assert sum("_1 = tl.full((" in x for x in texts) == 1  # another register
 
 

@@ -21,10 +21,10 @@ from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels import gpu_clock, gpu_space
-from superopt.kernels.gpu_device import Peak
+from superopt.kernels.gpu_device import GpuPeak
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, gpu_tune, on_gpu
 from superopt.pipeline.cuda import PRECISIONS
 from superopt.pipeline.on_gpu import OnGpu
@@ -91,7 +91,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
     m = between()
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for some of the GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     where = "cuda" if REAL else "cpu"
     got = exe.run({k: torch.from_numpy(x).to(where) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
@@ -181,9 +181,9 @@ def test_what_was_measured_another_day_is_timed_beside_what_is_new(
         asked.append(list(some))
         return {o: slower / (n + 1) for n, o in enumerate(some)}  # the last one is the best
 
-    monkeypatch.setattr(gpu_tune, "seconds", seconds)
-    monkeypatch.setattr(gpu_tune, "name", lambda device: "a GPU")
-    programs = [cuda.compile(read(MODELS["a convolution"]()), "fp16").variant({}).program]
+    monkeypatch.setattr(gpu_tune, "measure_options", seconds)
+    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "a GPU")
+    programs = [cuda.compile(read_model(MODELS["a convolution"]()), "fp16").variant({}).program]
 
     def tuned(most: int) -> Mapping[str, Option]:
         with Store.open(tmp_path) as store:
@@ -214,10 +214,10 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         failed.append("a way: why")
         return {o: 1.0 / (n + 1) for n, o in enumerate(some)}
 
-    monkeypatch.setattr(gpu_tune, "seconds", seconds)
-    monkeypatch.setattr(gpu_tune, "name", lambda device: "a GPU")
+    monkeypatch.setattr(gpu_tune, "measure_options", seconds)
+    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "a GPU")
     m = MODELS["a convolution"]()
-    programs = [cuda.compile(read(m), "fp16").variant({}).program]
+    programs = [cuda.compile(read_model(m), "fp16").variant({}).program]
 
     def tuned(dots: str) -> gpu_tune.Found:
         with Store.open(tmp_path) as store:
@@ -237,10 +237,10 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) > count
     with Store.open(tmp_path) as store:
         assert gpu_tune.known(store, "cuda", "ieee", vendor=True) == first.chosen
-    exe = cuda.compile(read(m), "fp16", store=tmp_path)
+    exe = cuda.compile(read_model(m), "fp16", store=tmp_path)
     assert exe.variant({}).program.options.items() >= first.chosen.items()
-    monkeypatch.setattr(gpu_tune, "name", lambda device: "another GPU")
-    assert cuda.compile(read(m), "fp16", store=tmp_path).compiler.chosen == {}
+    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "another GPU")
+    assert cuda.compile(read_model(m), "fp16", store=tmp_path).compiler.chosen == {}
 
 
 @pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])
@@ -293,15 +293,15 @@ def test_torch_on_a_device(tmp_path: Path) -> None:
 
 def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """When options are timed: each run reads its own ones, and computes the same from the same."""
-    made = cuda.compile(read(MODELS["of a long sum"]()), "fp16").variant({}).program
+    made = cuda.compile(read_model(MODELS["of a long sum"]()), "fp16").variant({}).program
     ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
     p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
-    r, fixed = gpu_measure.running_of(p, option, "ieee", "cuda" if REAL else "cpu")
+    r, fixed = gpu_measure.build_running(p, option, "ieee", "cuda" if REAL else "cpu")
     assert fixed
-    assert gpu_measure.copies(r, fixed) == []
-    monkeypatch.setattr(gpu_measure, "STALE", 1)
-    monkeypatch.setattr(gpu_measure, "COPIES", 3)
-    some = gpu_measure.copies(r, fixed)
+    assert gpu_measure.rotated_copies(r, fixed) == []
+    monkeypatch.setattr(gpu_measure, "MIN_ROTATED_BYTES", 1)
+    monkeypatch.setattr(gpu_measure, "MAX_COPIES", 3)
+    some = gpu_measure.rotated_copies(r, fixed)
     assert len(some) == 3
     r.launch()
     wanted = [x.clone() for x in r.inputs]
@@ -312,7 +312,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert read_ & {id(x) for x in r.inputs}
         other.launch()
         assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
-    tick = gpu_clock.clock(r, 4, some)
+    tick = gpu_clock.graph_timer(r, 4, some)
     del some, other
     if REAL:
         pytest.importorskip("torch").cuda.empty_cache()
@@ -322,7 +322,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is the best is said by many runs beside each other, of what was measured before, too;
     of one alone nothing is asked."""
-    a, b, c, d, e = (Option.of("dot", rows=n) for n in range(1, 6))
+    a, b, c, d, e = (Option.make("dot", rows=n) for n in range(1, 6))
     ms = {a: [1.0], b: [1.05] * 5 + [0.8], c: [1.5], d: [0.81]}  # then the last one each time
     runs: list[Option] = []
 
@@ -337,29 +337,29 @@ def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
             runs.append(self.o)
             return self.times.pop(0) if len(self.times) > 1 else self.times[0]
 
-    monkeypatch.setattr(gpu_measure, "running_of", lambda p, o, dots: (Made(o), []))
-    monkeypatch.setattr(gpu_measure, "copies", lambda r, fixed: [])
-    monkeypatch.setattr(gpu_measure, "clock", lambda r, times, others: r)
-    held: dict[Option, gpu_measure.Timed] = {}
+    monkeypatch.setattr(gpu_measure, "build_running", lambda p, o, dots: (Made(o), []))
+    monkeypatch.setattr(gpu_measure, "rotated_copies", lambda r, fixed: [])
+    monkeypatch.setattr(gpu_measure, "graph_timer", lambda r, times, others: r)
+    held: dict[Option, gpu_measure.TimedOption] = {}
     p: Any = None
     failed: list[str] = []
-    found = gpu_measure.seconds(p, [a, b, c, e], "ieee", held, failed)  # e: none that runs
+    found = gpu_measure.measure_options(p, [a, b, c, e], "ieee", held, failed)  # e: none that runs
     assert failed == [f"{e}: KeyError: {e!r}"]
     assert found == {a: 1e-3, b: 0.8e-3, c: 1.5e-3}
     assert runs[-4:] == [a, b, a, b]
     assert {o: time for o, (time, _) in held.items()} == {a: 1e-3, b: 0.8e-3}
-    found = gpu_measure.seconds(p, [d], "ieee", held, failed)
+    found = gpu_measure.measure_options(p, [d], "ieee", held, failed)
     assert len(failed) == 1
     assert found == pytest.approx({b: 0.8e-3, d: 0.81e-3})
     assert runs[-2:] == [b, d]
-    assert gpu_measure.in_turns({a: Made(a)}) == {}
+    assert gpu_measure.measure_interleaved({a: Made(a)}) == {}
 
 
 def test_features_of_every_option() -> None:
     """Of each model's problems, and of every way to compute them, for the ranking that learns."""
     lengths = set()
     for name in ("a block", "heads", "layer norm", "depthwise", "turned", "of a long sum"):
-        made = cuda.compile(read(MODELS[name]()), "fp16").variant({}).program
+        made = cuda.compile(read_model(MODELS[name]()), "fp16").variant({}).program
         for p in made.problems.values():
             given = gpu_features.numbers(p)
             assert len(given) == gpu_features.LENGTH
@@ -385,7 +385,7 @@ def test_a_step_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     onnx.save(MODELS["products"](), tmp_path / "m.onnx")  # of three outputs
     monkeypatch.setattr(bench_gpu.Bench, "path", lambda self, case: tmp_path / "m.onnx")
     monkeypatch.setattr(bench_gpu, "event_ms", event_ms)
-    monkeypatch.setattr(bench_gpu, "most", lambda precision: Peak(800e12, 3e12))
+    monkeypatch.setattr(bench_gpu, "most", lambda precision: GpuPeak(800e12, 3e12))
     bench = bench_gpu.Bench(tmp_path, tmp_path, tune=3)
     found = bench.do(case, bench_gpu.OWN, bench.ready(case))
     assert len(timed) >= 3

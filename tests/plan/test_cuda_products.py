@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_text import printed
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_text import triton_text
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, heads, node
@@ -26,7 +26,7 @@ def test_terms_that_nothing_divides(terms: int) -> None:
     """Up to 128 they are one block."""
     nodes = [node("MatMul", "x", "w", "y")]
     m = model(nodes, {"x": (F, [32, terms])}, ["y"], {"w": drawn(terms, 24)})
-    exe = cuda.compile(read(m), "fp32")
+    exe = cuda.compile(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (used,) = exe.variant({}).program.options.values()
     assert (used.algorithm, used["deep"], exe.fallen({})) == ("dot", terms, [])
@@ -40,10 +40,10 @@ def test_steps_of_more_terms(terms: int, precision: str, first: int) -> None:
     nodes = [node("MatMul", "x", "v", "a"), node("MatMul", "a", "w", "y")]
     known = {"v": drawn(16, terms), "w": drawn(terms, 64, scale=terms**-0.5)}
     m = model(nodes, {"x": (F, [64, 16])}, ["y"], known)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    key = program.solved[-1]
+    key = program.call_problems[-1]
     deep = 64 if precision == "fp16" else 32
     options = list(gpu_space.options(program.problems[key], vendor=False))
     assert {o["deep"] for o in options if o.algorithm == "dot"} == {deep, 2 * deep}
@@ -54,12 +54,12 @@ def test_steps_of_more_terms(terms: int, precision: str, first: int) -> None:
 def test_heads_that_share_keys_are_products_of_their_own(precision: str) -> None:
     """Where attention is not one kernel: rows of one block all read the same keys."""
     m = heads(40, 4, 32, grouped=2)
-    exe = cuda.compile(read(m), precision, "E1")
+    exe = cuda.compile(read_model(m), precision, "E1")
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    some = [c.function for c, k in zip(program.calls, program.solved, strict=True)
+    some = [c.function for c, k in zip(program.calls, program.call_problems, strict=True)
             if program.options[k].algorithm == "dot"]  # fmt: skip
-    texts = [printed(program.kernels[x], exe.dots).source for x in some]
+    texts = [triton_text(program.kernels[x], exe.dots).source for x in some]
     assert [x.count("tl.dot(") for x in texts] == [1] * 4
 
 
@@ -67,7 +67,7 @@ def test_rows_of_many_matrices_by_a_vector_each() -> None:
     """Programs read terms side by side: a result of one column has no neighbours in a row."""
     m = model([node("MatMul", "x", "w", "y")],
               {"x": (F, [3, 4, 300, 40]), "w": (F, [3, 4, 40, 1])}, ["y"])  # fmt: skip
-    exe = cuda.compile(read(m))
+    exe = cuda.compile(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (used,) = exe.variant({}).program.options.values()
     assert used.algorithm == "across"

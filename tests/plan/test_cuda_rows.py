@@ -7,7 +7,7 @@ import re
 import pytest
 
 import superopt
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_text import triton_text
 from tests.plan.gpu_models import node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -27,7 +27,7 @@ def test_rows_are_kept_in_registers(shape: tuple[int, ...], precision: str) -> N
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
     (kernel,) = exe.variant({}).parts[0].program.kernels.values()
-    assert printed(kernel).source.count("tl.store(") == 1
+    assert triton_text(kernel).source.count("tl.store(") == 1
 
 
 def test_much_work_of_a_long_row_is_kept_in_memory() -> None:
@@ -39,7 +39,7 @@ def test_much_work_of_a_long_row_is_kept_in_memory() -> None:
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
     (kernel,) = exe.variant({}).parts[0].program.kernels.values()
-    assert printed(kernel).source.count("tl.store(") == 2
+    assert triton_text(kernel).source.count("tl.store(") == 2
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 8, 16, 16), (1, 4, 8, 4, 4)])
@@ -52,7 +52,7 @@ def test_rows_of_several_axes_are_kept_in_registers(shape: tuple[int, ...], prec
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
     (kernel,) = exe.variant({}).parts[0].program.kernels.values()
-    text = printed(kernel).source
+    text = triton_text(kernel).source
     assert text.count("tl.store(") == 1
     loads = [x for x in text.splitlines() if "tl.load(x0 " in x]
     assert loads

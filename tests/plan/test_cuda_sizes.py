@@ -80,7 +80,7 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     assert {dict(key)["n"] for key in exe.variants} == {1, 2}
     assert len(exe.rare.spent) == 5
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device)})["y"]
     assert isinstance(y, torch.Tensor)
     assert y.device.type == exe.device
@@ -128,7 +128,7 @@ def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(exe.run({"a": a})["y"], a + drawn(3, of="k"), rtol=1e-6)
         np.testing.assert_allclose(exe.run({"a": a, "k": k})["y"], a + k, rtol=1e-6)
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "on_device", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     there = torch.from_numpy(a).to(exe.device)
     for _ in range(2):
         y = exe.run({"a": there})["y"]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.te.walk import loads, reductions
 from tests.plan.gpu_models import drawn, node
@@ -70,8 +70,8 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 def test_slices_at_once(name: str, precision: str) -> None:
     made, kernels = MODELS[name]
     m = made()
-    exe = cuda.compile(read(m), precision, vendor=False)
+    exe = cuda.compile(read_model(m), precision, vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    sums = [r for key in program.solved for r in reductions(program.problems[key].tensor.body)]
+    sums = [r for key in program.call_problems for r in reductions(program.problems[key].tensor.body)]
     assert sum(any(x.tensor.rank == 3 for x in loads(r.body)) for r in sums) == kernels

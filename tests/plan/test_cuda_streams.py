@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels.gpu_device import array
-from superopt.kernels.gpu_launch import forked
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_device import to_array
+from superopt.kernels.gpu_launch import launch_on_streams
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.plan import streams
 from tests.gpu import REAL
@@ -69,35 +69,35 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
     """Whatever streams kernels are put on, and in whichever order they end then: the same."""
     rng = np.random.default_rng(seed)
 
-    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.Order:
+    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.StreamOrder:
         some = [int(x) for x in rng.permutation(len(writes)) % most]
-        return streams.ordered(some, streams.dependencies(reads, writes))
+        return streams.minimal_waits(some, streams.dependencies(reads, writes))
 
     m = (MADE | MODELS)[name]()
-    alone = cuda.compile(read(m), "fp16").variant({})
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
-    exe = cuda.compile(read(m), "fp16", streams=3)
+    alone = cuda.compile(read_model(m), "fp16").variant({})
+    monkeypatch.setattr(cuda, "gpu_streams", lanes)
+    exe = cuda.compile(read_model(m), "fp16", streams=3)
     made = exe.variant({})
-    order, r = made.program.order, made.running
+    order, r = made.program.stream_order, made.running
     assert order is not None
-    assert len(set(order.lanes)) > 1
+    assert len(set(order.streams)) > 1
     assert made.program.options == alone.program.options
     if not REAL:
-        of = [*zip(r.numbers, r.launches, strict=True)]
+        of = [*zip(r.call_numbers, r.launches, strict=True)]
         r.launches = [x for n in any_order(order, rng) for k, x in of if k == n]
-        r.numbers = ()
+        r.call_numbers = ()
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
 
 
 def test_streams_are_used_where_it_should_pay() -> None:
     """Small branches; not where each fills the GPU, and not where one is asked for."""
-    made = cuda.compile(read(branches()), "fp16", streams=4).variant({}).program
-    assert made.order is not None
-    assert len(set(made.order.lanes)) > 1
-    assert cuda.compile(read(branches()), "fp16", streams=1).variant({}).program.order is None
-    chain = cuda.compile(read(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
-    assert chain.order is not None
-    assert set(chain.order.lanes) == {0}
+    made = cuda.compile(read_model(branches()), "fp16", streams=4).variant({}).program
+    assert made.stream_order is not None
+    assert len(set(made.stream_order.streams)) > 1
+    assert cuda.compile(read_model(branches()), "fp16", streams=1).variant({}).program.stream_order is None
+    chain = cuda.compile(read_model(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
+    assert chain.stream_order is not None
+    assert set(chain.stream_order.streams) == {0}
 
 
 def over_a_memory() -> onnx.ModelProto:
@@ -119,17 +119,17 @@ def test_calls_that_launch_nothing(size: int) -> None:
     """Of what is empty: others wait through them."""
     m = over_a_memory()
     given = {n: drawn(size, 64, of=n) for n in "kv"} | {"x": drawn(8, 64, of="x")}
-    exe = cuda.compile(read(m), "fp16", streams=4)
+    exe = cuda.compile(read_model(m), "fp16", streams=4)
     near(exe.run(given), reference(m, given), "fp16")
     made = exe.variant({"P": size})
-    order, r = made.program.order, made.running
+    order, r = made.program.stream_order, made.running
     assert order is not None
-    assert len(set(order.lanes)) > 1
+    assert len(set(order.streams)) > 1
     assert any(order.waits)
-    assert (len({*r.numbers}) < len(r.calls)) == (size == 0)
+    assert (len({*r.call_numbers}) < len(r.calls)) == (size == 0)
     if not REAL:  # all streams are one there
-        r.memory[made.program.kept :].fill_(255)
-        r.beside = [Stream(n) for n in range(1, max(order.lanes) + 1)]
-        forked(r, Cuda(Stream(0, True)))
-        got = {"y": array(r.outputs[0])}
+        r.memory[made.program.border_bytes :].fill_(255)
+        r.side_streams = [Stream(n) for n in range(1, max(order.streams) + 1)]
+        launch_on_streams(r, Cuda(Stream(0, True)))
+        got = {"y": to_array(r.outputs[0])}
         near(got, reference(m, given), "fp16")

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.segments import RANKED
+from superopt.plan.segments import MAX_TOPK_EXTENT
 from tests.plan.gpu_models import drawn
 from tests.plan.test_compile import model, reference
 from tests.plan.test_cuda import interpreted
@@ -40,7 +40,7 @@ def test_the_first(
                            {"x": x.astype(np.float32)})  # fmt: skip
     else:
         wanted = reference(m, {"x": x})
-    exe = cuda.compile(read(m))
+    exe = cuda.compile(read_model(m))
     got = exe.run({"x": x})
     assert exe.fallen({}) == []
     for name, numbers in wanted.items():
@@ -50,8 +50,8 @@ def test_the_first(
 
 def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "LITTLE", 1)
-    for n, fallen in ((RANKED, 0), (RANKED + 1, 1)):
-        exe = cuda.compile(read(top(drawn(2, n), 3)))
+    for n, fallen in ((MAX_TOPK_EXTENT, 0), (MAX_TOPK_EXTENT + 1, 1)):
+        exe = cuda.compile(read_model(top(drawn(2, n), 3)))
         exe.run({"x": drawn(2, n)})
         assert len(exe.fallen({})) == fallen
 
@@ -59,7 +59,7 @@ def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_axis_of_one_and_its_index() -> None:
     """Comparisons of indices that are numbers."""
     x = drawn(4, 1)
-    got = cuda.compile(read(top(x, 1, axis=1))).run({"x": x})
+    got = cuda.compile(read_model(top(x, 1, axis=1))).run({"x": x})
     np.testing.assert_array_equal(got["v"], x)
     assert got["i"].dtype == np.int64
     assert not got["i"].any()

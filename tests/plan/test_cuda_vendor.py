@@ -21,13 +21,13 @@ from superopt.cost import tuned
 from superopt.cost.gpu_features import numbers
 from superopt.cost.store import Store
 from superopt.kernels import gpu_resident, gpu_space
-from superopt.kernels.gpu_convolution import parsed
-from superopt.kernels.gpu_cudnn import convolution_of
-from superopt.kernels.gpu_device import name
-from superopt.kernels.gpu_module import Library, vendor
+from superopt.kernels.gpu_convolution import parse_convolution
+from superopt.kernels.gpu_cudnn import match_convolution
+from superopt.kernels.gpu_device import device_name
+from superopt.kernels.gpu_module import VendorFunction, vendor_name
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, gpu_tune
 from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import REAL
@@ -44,15 +44,15 @@ pytestmark = pytest.mark.gpu
 
 def taken(monkeypatch: pytest.MonkeyPatch, tried: bool = False) -> None:
     """Have the library compute what it is offered."""
-    choice = gpu_space.choice
+    choice = gpu_space.choose
 
     def choose(p: Problem, wanted: Option | None, fallback: Any = None, **may: bool) -> Any:
         some = [o for o in gpu_space.options(p, **may) if o.algorithm == "library"]
         if len(some) > tried:
-            return gpu_space.chosen(p, some[tried])
+            return gpu_space.build_choice(p, some[tried])
         return choice(p, wanted, fallback=fallback or {}, **may)
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_the_library_computes_the_same(
     make, asked, count = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
-    found = list(map(parsed, libraries(exe)))
+    found = list(map(parse_convolution, libraries(exe)))
     assert len(found) == count
     assert {k: getattr(found[0], k) for k in asked} == asked
 
@@ -200,7 +200,7 @@ REFUSED: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_what_the_library_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = REFUSED[name]()
     taken(monkeypatch)
-    exe = cuda.compile(read(m), "fp16")
+    exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not libraries(exe)
 
@@ -210,8 +210,8 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
     """Its own search among its ways is another option, which is written down as others are."""
     m = OFFERED["plain"][0]()
     (p,) = (
-        p for p in cuda.compile(read(m), precision).variant({}).program.problems.values()
-        if convolution_of(p) is not None
+        p for p in cuda.compile(read_model(m), precision).variant({}).program.problems.values()
+        if match_convolution(p) is not None
     )  # fmt: skip
     some = list(gpu_space.options(p))
     assert list(map(str, some[1:3])) == ["library", "library tried=1"]
@@ -219,19 +219,19 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
     assert not any(o.algorithm == "library" for o in gpu_space.options(p, vendor=False))
     assert not any(o.algorithm == "library" for o in gpu_space.options(p, forms=False))
     for o in some[1:3]:
-        assert gpu_space.choice(p, Option.parsed(str(o))).option == o
-        assert gpu_space.choice(p, o, vendor=False).option == some[0]
+        assert gpu_space.choose(p, Option.parse(str(o))).option == o
+        assert gpu_space.choose(p, o, vendor=False).option == some[0]
     taken(monkeypatch, tried=True)
-    exe = cuda.compile(read(m), precision)
+    exe = cuda.compile(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
-    assert [parsed(x).tried for x in libraries(exe)] == [True]
+    assert [parse_convolution(x).autotune for x in libraries(exe)] == [True]
 
 
 def test_they_are_measured_where_ours_are_ranked() -> None:
     """What was learned of our kernels says nothing of the library's, which are measured first."""
     p = next(
-        p for p in cuda.compile(read(conv(16, 24, 9, 3)), "fp16").variant({}).program
-        .problems.values() if convolution_of(p) is not None
+        p for p in cuda.compile(read_model(conv(16, 24, 9, 3)), "fp16").variant({}).program
+        .problems.values() if match_convolution(p) is not None
     )  # fmt: skip
     ranking: Any = SimpleNamespace(ordered=lambda numbers, some: some[::-1])
     plain, ranked = (gpu_tune._order(p, gpu_space.options, x, 12) for x in (None, ranking))
@@ -244,14 +244,14 @@ def test_sums_stay_sums_where_they_are_to(monkeypatch: pytest.MonkeyPatch) -> No
     """cuDNN may compute them as Winograd does, which float class E1 has not; cuBLAS does not."""
     taken(monkeypatch)
     for m, count in ((behind("Relu"), 0), (gemms(), 2)):
-        exe = cuda.compile(read(m), "fp32", "E1")
+        exe = cuda.compile(read_model(m), "fp32", "E1")
         assert len(libraries(exe)) == count
 
 
 def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken(monkeypatch)
     for m, wanted in ((behind("Relu"), "cuDNN"), (gemms(), "cuBLAS")):
-        exe = cuda.compile(read(m), "fp32")
+        exe = cuda.compile(read_model(m), "fp32")
         parts = exe.profile(feeds(m), seconds=0.01).parts
         some = [p.how for p in parts if wanted in p.how]
         assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
@@ -280,11 +280,11 @@ def test_the_store_says_it(tmp_path: Path, files: Path) -> None:
     made = superopt.compile(m, target="cuda", precision="fp16")
     ours: dict[str, Option] = {}
     with Store.open(tmp_path / "s") as store:
-        on = tuned.gpu(name(made.device), made.compiler.dots)
+        on = tuned.gpu(device_name(made.device), made.compiler.dots)
         for key, p in made.variant({}).program.problems.items():
-            if convolution_of(p) is not None:
+            if match_convolution(p) is not None:
                 *_, ours[key] = (o for o in gpu_space.options(p) if o.algorithm != "library")
-                times = {Option.of("library"): (1e-6, 1e-6, 1e-6, 1)}
+                times = {Option.make("library"): (1e-6, 1e-6, 1e-6, 1)}
                 tuned.keep(store, on, key, numbers(p), times)
                 tuned.keep(store, on, key, numbers(p), {ours[key]: (2e-6, 2e-6, 2e-6, 1)})
     for may, count in ((True, 2), (False, 0)):
@@ -324,9 +324,9 @@ def test_by_the_driver(
     path = written(tmp_path / "m.onnx", m)
     wanted = superopt.compile(path, target="cuda", precision="fp16").run(feeds(m))
     device, pools, streams = fake_cuda.Device(), [object()], [0]
-    run = Library.run
+    run = VendorFunction.run
 
-    def asked(self: Library, *given: Any, **how: Any) -> None:
+    def asked(self: VendorFunction, *given: Any, **how: Any) -> None:
         assert (len(pools) == 2) == (device.recording is not None)
         assert streams[-1] in device.live
         device.asked(partial(run, self, *given))
@@ -341,7 +341,7 @@ def test_by_the_driver(
         yield
         some.pop()
 
-    monkeypatch.setattr(Library, "run", asked)
+    monkeypatch.setattr(VendorFunction, "run", asked)
     monkeypatch.setattr(gpu_resident, "_tensor", tensor)
     monkeypatch.setattr(torch.cuda, "MemPool", lambda: pools[0])
     monkeypatch.setattr(torch.cuda, "use_mem_pool", partial(among, pools))
@@ -360,9 +360,9 @@ def test_by_the_driver(
 
 def test_its_text() -> None:
     text = "conv 16x64x56x56 128x28x28 3x3 2x2 1x1 1x1 1 0"
-    assert str(parsed(text)) == text
-    assert parsed(text).given == (16, 64, 56, 56)
-    assert vendor(text) == "cuDNN"
+    assert str(parse_convolution(text)) == text
+    assert parse_convolution(text).input_shape == (16, 64, 56, 56)
+    assert vendor_name(text) == "cuDNN"
     for wrong in ("mm 3 4 5", "conv 1 2 3", text + " 0"):
         with pytest.raises(ValueError, match="is not a convolution, such as conv"):
-            parsed(wrong)
+            parse_convolution(wrong)

@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import superopt
-from superopt.ir.decisions import decisive_values
+from superopt.ir.decisions import rounding_sensitive_values
 from superopt.ir.graph import Node
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.plan.segments import segments
+from superopt.onnx_io.source import read_model
+from superopt.plan.segments import partition
 
 Array = np.ndarray
 KINDS = {
@@ -160,8 +160,8 @@ def test_on_processors(name: str, kind: str, float_class: str) -> None:
 def _decisive(nodes: str) -> set[str]:
     """The operators whose results are rounded."""
     m = model(Case(nodes, lambda a, b: a), "float16")
-    graph = import_model(read(m)).graph
-    return {v.op.name for v in decisive_values(graph) if isinstance(v, Node)}
+    graph = import_model(read_model(m)).graph
+    return {v.op.name for v in rounding_sensitive_values(graph) if isinstance(v, Node)}
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_what_operators_outside_of_a_segment_decide_by() -> None:
         f" => ({_float((128, 9))} v, int64[128, 9] y)"
         " { t = Mul(a, b) u = Mul(t, a) k = Constant<value_ints=[9]>() v, y = TopK(u, k) }"
     )
-    graph = import_model(read(m)).graph
-    first, last = segments(graph, lambda n: n.op.name != "TopK")
-    assert (first.decided, last.decided) == ((0,), ())
+    graph = import_model(read_model(m)).graph
+    first, last = partition(graph, lambda n: n.op.name != "TopK")
+    assert (first.sensitive_outputs, last.sensitive_outputs) == ((0,), ())
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(0.6, 1.9, shape).astype(np.float16) for _ in "ab")
     exe = superopt.compile(m)

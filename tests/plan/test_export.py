@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import superopt
 from superopt import compiled_files
 from superopt.errors import UsageError
-from superopt.kernels.cpu import ALWAYS, ASKED, BESIDES, Machine, checkable, host
+from superopt.kernels.cpu import BASELINE_FEATURES, CHECKABLE_FEATURES, IMPLIED_FEATURES, Machine, checkable_target, host
 from superopt.pipeline import export as export_
 from superopt.pipeline.linker import COMPILERS
 from superopt.report.c_text import Library, Place, header, source
@@ -234,8 +234,8 @@ def test_a_processor_without_what_the_code_needs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rare = "avx5124fmaps"  # Knights Mill had it
-    machine, needs = checkable(host())
-    monkeypatch.setattr(export_, "checkable", lambda m: (machine, (*needs, rare)))
+    machine, needs = checkable_target(host())
+    monkeypatch.setattr(export_, "checkable_target", lambda m: (machine, (*needs, rare)))
     o = InC(superopt.compile(only_constants()[0]).export(tmp_path / "m"))
     assert (o.at, o.error) == (None, NO_PROCESSOR)
     assert rare in o.words(o.error).decode()
@@ -244,15 +244,15 @@ def test_a_processor_without_what_the_code_needs_is_refused(
 
 def test_code_uses_nothing_that_cannot_be_asked_for() -> None:
     told = "+64bit,+sse,+sse2,+avx,+avx2,-avx512f,+f16c,+vaes,+xsave,-gfni,+sse4.1"
-    machine, needs = checkable(Machine("znver4", told, 32))
+    machine, needs = checkable_target(Machine("znver4", told, 32))
     assert needs == ("sse4.1", "avx", "avx2")
     assert machine == Machine(
         "znver4",
         "+64bit,+sse,+sse2,+avx,+avx2,+f16c,+sse4.1,-avx512f,-vaes,-xsave,-gfni",
         32,
     )
-    here, _ = checkable(host())
-    assert {f[1:] for f in here.features.split(",") if f[0] == "+"} <= {*ALWAYS, *ASKED, *BESIDES}
+    here, _ = checkable_target(host())
+    assert {f[1:] for f in here.features.split(",") if f[0] == "+"} <= {*BASELINE_FEATURES, *CHECKABLE_FEATURES, *IMPLIED_FEATURES}
 
 
 def test_symbolic_sizes_are_named(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_constant_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(pack: Pack, array: np.ndarray, out: np.ndarray) -> None:
         raise IndexError("index 7 is out of bounds")
 
-    monkeypatch.setattr(pack_constants, "packed", refused)
+    monkeypatch.setattr(pack_constants, "pack_constant", refused)
     m = build(
         [node("MatMul", ["x", "w"], ["y"])], {"x": (5, 8)}, {"w": np.eye(8, dtype=np.float32)}
     )

@@ -15,7 +15,7 @@ import superopt
 from superopt.errors import ModelError, UsageError
 from superopt.ort import runtime
 from superopt.pipeline.steps import Fallback, Foreign, Native
-from superopt.plan.segments import BESIDE
+from superopt.plan.segments import TOO_SMALL_REASON
 from tests.plan.test_compile import F, in_parts, model, near, reference
 
 
@@ -83,7 +83,7 @@ def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
     wanted = reference(m, feeds)
     for _ in range(3):  # the first call, and direct ones
         near(exe.run(feeds), wanted)
-    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {BESIDE}
+    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {TOO_SMALL_REASON}
     with pytest.raises(UsageError, match="shape"):
         exe.run({"x": np.ones((2, 5), np.float32)})
     near(exe.run(feeds), wanted)

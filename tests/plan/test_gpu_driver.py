@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from superopt.kernels import gpu_compiled, gpu_driver, gpu_resident
-from superopt.kernels.gpu_imaged import imaged
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_imaged import export_image
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, entries, gpu_ready
-from superopt.plan.streams import dependencies, ordered
+from superopt.plan.streams import dependencies, minimal_waits
 from tests.gpu import REAL
 from tests.plan import fake_cuda
 from tests.plan.test_cuda import feeds
@@ -46,13 +46,13 @@ def by_driver(
     driver = fake_cuda.driver(device)
     for module in (gpu_driver, gpu_resident):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    found = gpu_driver.gpu()
+    found = gpu_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
     where = gpu_ready.Place("cuda", found.name, found.capability)
     key = options.key(digest, where)
     entries.keep_interface(key, entries.Interface(exe.ports, exe.outputs))
     exe.compiler.keep(key, (), exe.variant({}))
-    made = imaged(exe.variant({}).running, exe.device, exe.dots)
+    made = export_image(exe.variant({}).running, exe.device, exe.dots)
     assert made is not None
     device.image = made.image
     monkeypatch.setattr(gpu_ready, "place", lambda: where)
@@ -97,7 +97,7 @@ def test_a_call_on_another_stream_waits(tmp_path: Path, monkeypatch: pytest.Monk
     device = fake_cuda.Device()
     exe = by_driver(path, monkeypatch, device)
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2)):
-        monkeypatch.setattr(gpu_resident, "torchs_stream", lambda number, stream=stream: stream)
+        monkeypatch.setattr(gpu_resident, "torch_stream", lambda number, stream=stream: stream)
         np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
         assert device.calls.get("cuStreamWaitEvent", 0) == waits
 
@@ -108,15 +108,15 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     """And its last call's end is waited for when nobody has it any more: that may be at work still,
     on whichever stream."""
     d = fake_cuda.driver(device := fake_cuda.Device())
-    exe = cuda.compile(read(scaled(3)), "fp16")
+    exe = cuda.compile(read_model(scaled(3)), "fp16")
     (part,) = exe.variant({}).parts
     running = part.running
-    gpu = gpu_compiled.OnTorchs(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
-    with gpu.entered():
-        running.over = gpu.Event()
+    gpu = gpu_compiled.TorchStreamCuda(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
+    with gpu.activate():
+        running.end_event = gpu.Event()
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2), (last, 2 + bool(last))):
-        monkeypatch.setattr(gpu_compiled, "torchs_stream", lambda number, stream=stream: stream)
-        with gpu.entered():  # as by torch's launch of a graph
+        monkeypatch.setattr(gpu_compiled, "torch_stream", lambda number, stream=stream: stream)
+        with gpu.activate():  # as by torch's launch of a graph
             np.testing.assert_array_equal(exe.run({"x": ONES})["y"], np.full((2, 4), 12))
         assert device.calls.get("cuStreamWaitEvent", 0) == waits
     assert device.calls["cuEventRecord"] == 6
@@ -128,9 +128,9 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
 @ALONE
 def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
-        return ordered([n % most for n in range(len(writes))], dependencies(reads, writes))
+        return minimal_waits([n % most for n in range(len(writes))], dependencies(reads, writes))
 
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    monkeypatch.setattr(cuda, "gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     wanted = compile(path, streams=3).run(feeds(m))["y"]
@@ -172,9 +172,9 @@ def test_nothing_is_collected_while_it_is_recorded(
 ) -> None:
     """What gives back a driver's memory ends a recording of the same thread."""
     d = fake_cuda.driver(device := fake_cuda.Device(fails))
-    monkeypatch.setattr(gpu_driver, "driver", lambda: d)
-    cuda = gpu_driver.Cuda(d, gpu_driver.gpu())
-    held: list[Any] = [cuda.memory(8)]
+    monkeypatch.setattr(gpu_driver, "load_driver", lambda: d)
+    cuda = gpu_driver.Cuda(d, gpu_driver.find_gpu())
+    held: list[Any] = [cuda.allocate(8)]
     held.append(held)
 
     def launch() -> None:
@@ -184,8 +184,8 @@ def test_nothing_is_collected_while_it_is_recorded(
         assert "cuMemFree_v2" not in device.calls
 
     expected = pytest.raises(RuntimeError, match=fails) if fails else nullcontext()
-    with expected, cuda.entered():
-        cuda.recorded(launch)
+    with expected, cuda.activate():
+        cuda.capture_graph(launch)
     assert gc.isenabled()
     gc.collect()
     assert device.calls["cuMemFree_v2"] == 1
@@ -197,12 +197,12 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
     import torch
 
     d = fake_cuda.driver(fake_cuda.Device())
-    monkeypatch.setattr(gpu_driver, "driver", lambda: d)
-    assert gpu_driver.gpu().number == 0
+    monkeypatch.setattr(gpu_driver, "load_driver", lambda: d)
+    assert gpu_driver.find_gpu().number == 0
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert gpu_driver.gpu().number == 1
-    assert gpu_driver.gpu(0).number == 0
+    assert gpu_driver.find_gpu().number == 1
+    assert gpu_driver.find_gpu(0).number == 0
 
 
 LIGHT = """
@@ -325,5 +325,5 @@ def test_the_drivers_structures(tmp_path: Path) -> None:
     c, a = gpu_driver._Config, gpu_driver._Attribute
     fields = (c.grid, c.block, c.shared, c.stream, c.attributes, c.count)
     wanted = [*(f.offset for f in fields), ctypes.sizeof(c), a.value.offset, ctypes.sizeof(a)]
-    told = gpu_driver._OVERLAPS, gpu_driver._STATIC, gpu_driver._DYNAMIC, gpu_driver._CARVEOUT
+    told = gpu_driver._PROGRAMMATIC_SERIALIZATION, gpu_driver._STATIC, gpu_driver._DYNAMIC, gpu_driver._SHARED_CARVEOUT
     assert [*map(int, out.split())] == [*wanted, *told]

@@ -19,14 +19,14 @@ from superopt.cost import tuned
 from superopt.cost.store import Store
 from superopt.errors import ModelError
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_device import name
-from superopt.kernels.gpu_image import described, parsed
-from superopt.kernels.gpu_imaged import imaged
+from superopt.kernels.gpu_device import device_name
+from superopt.kernels.gpu_image import image_to_dict, image_from_dict
+from superopt.kernels.gpu_imaged import export_image
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, entries, gpu_keep, gpu_ready
-from superopt.plan.streams import dependencies, ordered
+from superopt.plan.streams import dependencies, minimal_waits
 from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
@@ -95,9 +95,9 @@ def test_on_several_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]
 ) -> None:
     def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
-        return ordered([n % most for n in range(len(writes))], dependencies(reads, writes))
+        return minimal_waits([n % most for n in range(len(writes))], dependencies(reads, writes))
 
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    monkeypatch.setattr(cuda, "gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []
@@ -116,9 +116,9 @@ def test_what_the_vendors_library_computes(
 ) -> None:
     def choose(p: Problem, wanted: Option | None, vendor: bool) -> Any:
         some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "library"]
-        return gpu_space.chosen(p, some[0] if some else next(gpu_space.options(p, vendor)))
+        return gpu_space.build_choice(p, some[0] if some else next(gpu_space.options(p, vendor)))
 
-    monkeypatch.setattr(gpu_space, "choice", choose)
+    monkeypatch.setattr(gpu_space, "choose", choose)
     m = gemms()
     path = written(tmp_path / "m.onnx", m)
     found = [compile(path, "fp32") for _ in range(2)]
@@ -218,7 +218,7 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
                   or "across" in str(program.options[k]))  # fmt: skip
     option = [*gpu_space.options(p)][-1]
     assert option != program.options[key]
-    on = tuned.gpu(name(exe.device), "ieee")
+    on = tuned.gpu(device_name(exe.device), "ieee")
     with Store.open(None) as store:
         tuned.keep(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)})
     for _ in range(2):
@@ -276,7 +276,7 @@ def test_what_is_too_large_to_keep_is_not_copied(
 ) -> None:
     path = written(tmp_path / "m.onnx", scaled(3))
     monkeypatch.setenv("SUPEROPT_CACHE_MAX_SIZE", "1")
-    monkeypatch.setattr(gpu_keep, "imaged", lambda *given: pytest.fail("it is copied"))
+    monkeypatch.setattr(gpu_keep, "export_image", lambda *given: pytest.fail("it is copied"))
     np.testing.assert_array_equal(compile(path)(x=ONES)["y"], np.full((2, 4), 12))
     assert not list(folder.glob("*.program"))
 
@@ -366,9 +366,9 @@ def test_tensors_on_the_device(tmp_path: Path) -> None:
 
 def test_the_program_is_read_as_it_was_made() -> None:
     """An image is JSON, and that gives it again."""
-    exe = cuda.compile(read(branches()), "fp16")
-    made = imaged(exe.variant({}).running, exe.device, exe.dots)
+    exe = cuda.compile(read_model(branches()), "fp16")
+    made = export_image(exe.variant({}).running, exe.device, exe.dots)
     assert made is not None
-    assert parsed(json.loads(json.dumps(described(made.image)))) == made.image
+    assert image_from_dict(json.loads(json.dumps(image_to_dict(made.image)))) == made.image
     with pytest.raises(LookupError):
-        parsed({})
+        image_from_dict({})

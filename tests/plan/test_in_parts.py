@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superopt.kernels.transform import reduction
-from superopt.plan.in_parts import in_parts
+from superopt.plan.in_parts import split_reductions
 from superopt.te.dtype import F32
 from superopt.te.expr import (
     Tensor,
@@ -45,7 +45,7 @@ def total(fn: Fold = reduce_sum) -> Tensor:
 @pytest.mark.parametrize(("wanted", "parts"), [(12, 4), (48, 16), (96, 32), (200, 32)])
 def test_the_first_axes_are_those_of_the_parts(fn: Fold, wanted: int, parts: int) -> None:
     t = total(fn)
-    made = in_parts({t: t}, (), (), {t}, wanted)
+    made = split_reductions({t: t}, (), (), {t}, wanted)
     each, again = made
     assert again is t
     assert [a.extent for a in each.axes] == [parts, 3]
@@ -67,7 +67,7 @@ def test_the_last_part_goes_beyond_a_sum_that_little_divides(
 ) -> None:
     x = placeholder("x", TensorType(F32, shape))
     t = compute((3,), lambda c: fn(shape[1:], lambda i, j: x[c, i, j]))
-    each, _ = made = in_parts({t: t}, (), (), {t}, wanted)
+    each, _ = made = split_reductions({t: t}, (), (), {t}, wanted)
     assert [a.extent for a in each.axes] == [parts, 3]
     for sign in (-1, 1):  # the largest of those below 0, the least of those above
         numbers = sign * np.random.default_rng(0).integers(1, 9, shape).astype(np.float32)
@@ -77,7 +77,7 @@ def test_the_last_part_goes_beyond_a_sum_that_little_divides(
 def test_a_sum_of_two_vectors_products_is_no_product_of_matrices() -> None:
     x, y = (placeholder(n, TensorType(F32, (1, 4096))) for n in "xy")
     t = compute((1, 1), lambda i, j: reduce_sum(4096, lambda k: x[i, k] * y[j, k]))
-    assert len(in_parts({t: t}, (), {y}, {t}, 64)) == 2
+    assert len(split_reductions({t: t}, (), {y}, {t}, 64)) == 2
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_a_sum_of_two_vectors_products_is_no_product_of_matrices() -> None:
 def test_others_stay(shape: tuple[int, int, int], wanted: int, leads: bool) -> None:
     x = placeholder("x", TensorType(F32, shape))
     t = compute((3,), lambda c: reduce_sum(shape[1:], lambda i, j: x[c, i, j]))
-    assert in_parts({t: t}, {t} if leads else (), (), {t}, wanted) == {t: t}
+    assert split_reductions({t: t}, {t} if leads else (), (), {t}, wanted) == {t: t}
 
 
 def test_products_of_matrices_stay() -> None:
     w = placeholder("w", TensorType(F32, (4096, 8)))
     x = placeholder("x", TensorType(F32, (4096,)))
     t = compute((8,), lambda n: reduce_sum(4096, lambda k: x[k] * w[k, n]))
-    assert in_parts({t: t}, (), {w}, {t}, 10_000) == {t: t}
+    assert split_reductions({t: t}, (), {w}, {t}, 10_000) == {t: t}
 
 
 def test_what_only_adds_a_sum_adds_its_parts() -> None:
     s = compute((8,), lambda c: reduce_sum((32, 40), lambda i, j: X[0, c + i, j]), name="s")
     m = compute((2,), lambda g: apply("max", reduce_sum(4, lambda k: s[g * 4 + k]), 0), name="m")
-    made = in_parts({s: s, m: m}, (), (), {m}, 64)
+    made = split_reductions({s: s, m: m}, (), (), {m}, 64)
     each, last = made
     assert last is m
     assert s not in made
@@ -111,7 +111,7 @@ def test_what_only_adds_a_sum_adds_its_parts() -> None:
     assert isinstance(found.body, Load)
     assert found.body.tensor is each
     np.testing.assert_array_equal(computed(made[m], NUMBERS), computed(m, NUMBERS))
-    kept = in_parts({s: s, m: m}, (), (), {s, m}, 64)
+    kept = split_reductions({s: s, m: m}, (), (), {s, m}, 64)
     assert s in kept  # which is needed itself
 
 
@@ -120,7 +120,7 @@ def test_a_long_sum_of_long_sums() -> None:
     x = placeholder("x", TensorType(F32, (2048, 40, 40)))
     s = compute((2048,), lambda c: reduce_sum((40, 40), lambda i, j: x[c, i, j]), name="s")
     m = compute((1,), lambda g: reduce_sum(2048, lambda k: s[g + k]), name="m")
-    made = in_parts({s: s, m: m}, (), (), {m}, 8192)
+    made = split_reductions({s: s, m: m}, (), (), {m}, 8192)
     assert s not in made
     inside = set(made)
     for now in made.values():
@@ -140,5 +140,5 @@ def test_any_extents(shape: tuple[int, int, int], wanted: int) -> None:
     x = placeholder("x", TensorType(F32, shape))
     numbers = np.arange(prod(shape), dtype=np.float32).reshape(shape) % 17
     t = compute(shape[:1], lambda c: reduce_sum(shape[1:], lambda i, j: x[c, i, j]), name="t")
-    made = in_parts({t: t}, (), (), {t}, wanted)
+    made = split_reductions({t: t}, (), (), {t}, wanted)
     np.testing.assert_array_equal(computed(made[t], numbers), numbers.sum((1, 2)))

@@ -145,7 +145,7 @@ def test_a_picture_of_fewer_dimensions_is_read_from_one_of_all() -> None:
     x = drawn(1, 32, 1, 40)
     near(exe(x=x), reference(m, {"x": x}))
     (step,) = exe.variants[()]
-    assert (1, 32, 1, 20) in {t.shape for t in step.code.program.results}
+    assert (1, 32, 1, 20) in {t.shape for t in step.code.program.call_results}
 
 
 def test_a_kernel_that_is_computed_flat_is_no_picture() -> None:
@@ -171,7 +171,7 @@ def shapes(m: onnx.ModelProto, given: dict[str, np.ndarray]) -> set[tuple[object
     exe = superopt.compile(m)
     near(exe.run(given), reference(m, given))
     (step,) = exe.variants[()]
-    return {t.shape for t in step.code.program.results}
+    return {t.shape for t in step.code.program.call_results}
 
 
 def test_a_sum_does_not_look_for_what_lies_in_another_order() -> None:

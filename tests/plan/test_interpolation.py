@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 import superopt
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import compile as compiling
 
 Array = np.ndarray
@@ -90,7 +90,7 @@ def same(got: Array, x: Array) -> None:
 def test_resize(attrs: dict[str, object], kind: str) -> None:
     for shape in SHAPES:
         m = resized(shape, kind, attrs)
-        graph = import_model(read(m)).graph
+        graph = import_model(read_model(m)).graph
         for value in VALUES:
             x = constant(shape, value, kind)
             same(evaluate(graph, {"x": x})[0], x)
@@ -112,7 +112,7 @@ def test_resize_compiled(attrs: dict[str, object], kind: str, float_class: str) 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attrs", GRIDS, ids=lambda a: "-".join(map(str, a.values())))
 def test_grid_sample(attrs: dict[str, object], kind: str) -> None:
-    graph = import_model(read(sampled(attrs, kind))).graph
+    graph = import_model(read_model(sampled(attrs, kind))).graph
     for value in VALUES:
         x = constant((1, 2, 4, 5), value, kind)
         same(evaluate(graph, {"x": x, "grid": places(kind)})[0], x)
@@ -120,7 +120,7 @@ def test_grid_sample(attrs: dict[str, object], kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 def test_grid_sample_compiled(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "why_slow", lambda n, sizes: "")
+    monkeypatch.setattr(compiling, "slow_reason", lambda n, sizes: "")
     exe = superopt.compile(sampled(GRIDS[0], kind))
     for value in VALUES:
         x = constant((1, 2, 4, 5), value, kind)

@@ -8,16 +8,16 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels.cpu import host
 from superopt.ops import OPS
-from superopt.partial.correct import recomputed
+from superopt.partial.correct import recompute
 from superopt.partial.pairs import load_pairs
-from superopt.partial.regions import regions
-from superopt.partial.sizes import at, names_of
-from superopt.plan.build import program
-from superopt.plan.execute import code
-from superopt.plan.patch import patched
+from superopt.partial.regions import find_regions
+from superopt.partial.sizes import pair_at, size_names
+from superopt.plan.build import plan_program
+from superopt.plan.execute import load_program
+from superopt.plan.patch import find_scatter_into
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from tests.plan.test_compile import F, I, model, near, reference
@@ -32,67 +32,67 @@ PAIRS = {p.name: p for p in load_pairs()}
 @pytest.mark.parametrize("name", sorted(WIDE))
 def test_corrections(name: str) -> None:
     pair = PAIRS[name]
-    s = at(pair, {n: SIZES[n] for n in names_of(pair)})
+    s = pair_at(pair, {n: SIZES[n] for n in size_names(pair)})
     assert s is not None
-    v = recomputed(s.left, s.right, regions(s.left, s.right))
-    read = [x for n in g.nodes((s.left, v)) for x in n.inputs if isinstance(x, g.Input)]
+    v = recompute(s.program, s.mutant, find_regions(s.program, s.mutant))
+    read = [x for n in ir_graph.nodes((s.program, v)) for x in n.inputs if isinstance(x, ir_graph.Input)]
     inputs = tuple(dict.fromkeys(read))
-    graph = g.Graph(inputs, (v,))
-    (found,) = [p for n, p in patched(graph, {}).items() if n is v]
-    assert found.base is s.right
-    assert sum(np.prod(x.type.shape) for _, x in found.over) < np.prod(v.type.shape) / 2
+    graph = ir_graph.Graph(inputs, (v,))
+    (found,) = [p for n, p in find_scatter_into(graph, {}).items() if n is v]
+    assert found.base is s.mutant
+    assert sum(np.prod(x.type.shape) for _, x in found.updates) < np.prod(v.type.shape) / 2
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(x.type.shape).astype(np.float32) for x in inputs]
     out = [np.empty(v.type.shape, np.float32) for _ in range(2)]
-    for y, root in zip(out, (s.left, v), strict=True):
+    for y, root in zip(out, (s.program, v), strict=True):
         m = host()
-        made = program(g.Graph(inputs, (root,)), {}, m.width, registers=m.registers)
-        code(made, m, 1, None)(given, (y,))
+        made = plan_program(ir_graph.Graph(inputs, (root,)), {}, m.width, vector_registers=m.vector_registers)
+        load_program(made, m, 1, None)(given, (y,))
     np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)
 
 
 def test_what_corrects_reads_a_copy_with_zeros_around() -> None:
     """Its window slides beyond the part of the picture that it reads, and asks for no edges."""
-    x, k = _x(2, 16, 14, 14), g.Input("k", TensorType(F32, (16, 16, 3, 3)))
+    x, k = _x(2, 16, 14, 14), ir_graph.Input("k", TensorType(F32, (16, 16, 3, 3)))
 
     def copied(begin: int, pads: tuple[int, ...]) -> bool:
-        v = g.node(OPS["Conv"], [_cut(x, begin, begin + 4, axis=2), k], pads=pads)
-        made = program(g.Graph((x, k), (v,)), {}, host().width)
-        return (2, 16, 4, 14) in {t.shape for t in made.results}
+        v = ir_graph.node(OPS["Conv"], [_cut(x, begin, begin + 4, axis=2), k], pads=pads)
+        made = plan_program(ir_graph.Graph((x, k), (v,)), {}, host().width)
+        return (2, 16, 4, 14) in {t.shape for t in made.call_results}
 
     assert copied(10, (1, 1, 0, 1))
     assert not copied(10, (0, 0, 0, 0))
 
 
-def _x(*shape: int) -> g.Input:
-    return g.Input("x", TensorType(F32, shape))
+def _x(*shape: int) -> ir_graph.Input:
+    return ir_graph.Input("x", TensorType(F32, shape))
 
 
-def _cut(v: g.Value, begin: int, end: int, axis: int = 0) -> g.Value:
-    return g.node(OPS["Slice"], [v], starts=(begin,), ends=(end,), axes=(axis,))
+def _cut(v: ir_graph.Value, begin: int, end: int, axis: int = 0) -> ir_graph.Value:
+    return ir_graph.node(OPS["Slice"], [v], starts=(begin,), ends=(end,), axes=(axis,))
 
 
-def _joined(*some: g.Value, axis: int = 0) -> g.Node:
-    return g.node(OPS["Concat"], some, axis=axis)
+def _joined(*some: ir_graph.Value, axis: int = 0) -> ir_graph.Node:
+    return ir_graph.node(OPS["Concat"], some, axis=axis)
 
 
 def test_where_it_holds() -> None:
     x = _x(8, 4)
-    base = g.node(OPS["Relu"], [x])
-    other = g.node(OPS["Neg"], [_cut(x, 5, 6)])
+    base = ir_graph.node(OPS["Relu"], [x])
+    other = ir_graph.node(OPS["Neg"], [_cut(x, 5, 6)])
 
-    def found(y: g.Value, *more: g.Value) -> bool:
-        assert g.producer(y) is not None
-        return g.producer(y) in patched(g.Graph((x,), (y, *more)), {})
+    def found(y: ir_graph.Value, *more: ir_graph.Value) -> bool:
+        assert ir_graph.producer(y) is not None
+        return ir_graph.producer(y) in find_scatter_into(ir_graph.Graph((x,), (y, *more)), {})
 
     whole = _joined(_cut(base, 0, 5), other, _cut(base, 6, 8))
     assert found(whole)
     assert found(_joined(_cut(base, 0, 5), _joined(other, _cut(base, 6, 8))))  # of joins
-    assert found(g.node(OPS["Relu"], [whole]))  # and what is elementwise after it
-    assert not found(g.node(OPS["Relu"], [whole]), whole)  # which is read itself, too
+    assert found(ir_graph.node(OPS["Relu"], [whole]))  # and what is elementwise after it
+    assert not found(ir_graph.node(OPS["Relu"], [whole]), whole)  # which is read itself, too
     assert not found(whole, base)  # the mutant is there anyway
     assert not found(_joined(_cut(base, 1, 6), other, _cut(base, 6, 8)))  # another place
-    assert not found(_joined(_cut(base, 0, 3), g.node(OPS["Neg"], [_cut(x, 3, 8)])))  # too little
+    assert not found(_joined(_cut(base, 0, 3), ir_graph.node(OPS["Neg"], [_cut(x, 3, 8)])))  # too little
     assert not found(_joined(_cut(x, 0, 5), other, _cut(x, 6, 8)))  # what is given, not computed
     assert not found(_joined(_cut(base, 0, 7), other, other))  # of another shape
 

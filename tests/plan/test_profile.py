@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
-from superopt.kernels.work import moved, operations
+from superopt.kernels.work import count_bytes, count_operations
 from superopt.te.dtype import F32, I64
 from superopt.te.expr import Tensor, apply, compute, gather, reduce_sum
 from tests.plan.test_compile import F, model, net
@@ -52,8 +52,8 @@ WORK = {  # tensor, operations, bytes of constants (B, C) and of all else
 @pytest.mark.parametrize("name", WORK)
 def test_operations_and_bytes(name: str) -> None:
     t, count, fixed, other = WORK[name]
-    assert operations(t) == count
-    assert moved(t, {B, C}) == (fixed, other)
+    assert count_operations(t) == count
+    assert count_bytes(t, {B, C}) == (fixed, other)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -19,7 +19,7 @@ from superopt.errors import ModelError
 from superopt.pipeline import entries
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.steps import Native
-from superopt.plan.constants import POOL
+from superopt.plan.constants import CONSTANT_POOL
 from tests.plan.test_compile import F, model, net, picture
 
 
@@ -131,7 +131,7 @@ def test_what_is_damaged_is_compiled_again(
 ) -> None:
     path = written(tmp_path / "m.onnx", large(3))
     superopt.compile(path)
-    POOL.held.clear()  # as in another process
+    CONSTANT_POOL.arrays.clear()  # as in another process
     (file,) = folder.parent.rglob(f"*.{kind}")
     held = bytearray(file.read_bytes())
     held[len(held) // 3] ^= 4
@@ -144,7 +144,7 @@ def test_what_is_damaged_is_compiled_again(
     for _ in range(2):
         got = superopt.compile(path)(x=np.ones((2, 128), np.float32))["y"]
         np.testing.assert_array_equal(got, np.full((2, 128), 384))
-        POOL.held.clear()
+        CONSTANT_POOL.arrays.clear()
     (again,) = folder.parent.rglob(f"*.{kind}")
     assert again.stat().st_size == len(held)
 

@@ -15,14 +15,14 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels.calls import Loop
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.native import Native
 from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
-from superopt.plan.segments import why_not
+from superopt.plan.segments import unsupported_reason
 from tests.plan.exporting import OK, InC
 from tests.plan.recurrent_reference import FUNCTIONS, expected
 from tests.plan.test_export import CC, HERE
@@ -317,10 +317,10 @@ def test_what_runs_in_onnxruntime_says_why(options: dict[str, Any], cause: str) 
 )
 def test_a_target_without_loops_says_why(options: dict[str, Any], cause: str) -> None:
     m, _, _ = model("LSTM", **{"steps": 12, **options})
-    (n,) = (n for n in g.nodes(import_model(read(m)).graph) if n.op.name == "LSTM")
-    found = why_not(n, {}, MAX_UNROLLED_STEPS_GPU)
+    (n,) = (n for n in ir_graph.nodes(import_model(read_model(m)).graph) if n.op.name == "LSTM")
+    found = unsupported_reason(n, {}, MAX_UNROLLED_STEPS_GPU)
     assert found.endswith(cause) if cause else not found
-    assert not why_not(n, {})
+    assert not unsupported_reason(n, {})
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import superopt
 from superopt.pipeline.steps import Native
 from superopt.te.node import Apply
-from superopt.te.walk import parts
+from superopt.te.walk import subexpressions
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 
@@ -18,7 +18,7 @@ def exponentials(exe: superopt.Executable) -> int:
     (step,) = exe.variant({})
     assert isinstance(step, Native)
     bodies = [p.tensor.body for p in step.code.program.problems.values()]
-    every = (e for b in bodies if b is not None for e in parts(b))
+    every = (e for b in bodies if b is not None for e in subexpressions(b))
     return sum(isinstance(e, Apply) and e.fn == "exp" for e in every)
 
 

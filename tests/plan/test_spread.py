@@ -8,10 +8,10 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.plan.simplify import simplified
+from superopt.onnx_io.source import read_model
+from superopt.plan.simplify import simplify_graph
 from tests.plan.test_compile import F, model, near, reference
 
 pytest.importorskip("onnxruntime")
@@ -127,5 +127,5 @@ def left(
     m = model(nodes, {"x": (F, shape)}, ["y"], known)
     x = RNG.standard_normal(shape).astype(np.float32)
     near(superopt.compile(m)(x=x), reference(m, {"x": x}))
-    graph = simplified(import_model(read(m)).graph)
-    return sum(n.op.name == "ConvTranspose" for n in g.nodes(graph))
+    graph = simplify_graph(import_model(read_model(m)).graph)
+    return sum(n.op.name == "ConvTranspose" for n in ir_graph.nodes(graph))

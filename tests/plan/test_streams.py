@@ -13,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels.gpu_launch import forked, late
-from superopt.kernels.gpu_program import Call, Running
-from superopt.plan.memory import Life, offsets
+from superopt.kernels.gpu_launch import launch_on_streams, must_wait
+from superopt.kernels.gpu_program import KernelCall, GpuProgram
+from superopt.plan.memory import BufferLife, assign_offsets
 from superopt.plan.streams import (
-    EARLY,
-    EDGE,
-    GAIN,
+    SAME_STREAM_OVERLAP_NS,
+    CROSS_STREAM_NS,
+    MAX_TIME_RATIO,
     Cost,
-    Order,
-    before,
+    StreamOrder,
+    finished_before,
     dependencies,
-    in_use,
-    ordered,
-    scheduled,
-    spans,
+    live_ranges,
+    minimal_waits,
+    schedule_streams,
+    concurrency_spans,
 )
 
 
@@ -55,11 +55,11 @@ def programs(draw: Callable[..., Any]) -> Steps:
     return Steps(reads, writes, sizes)
 
 
-def any_order(order: Order, rng: np.random.Generator) -> list[int]:
+def any_order(order: StreamOrder, rng: np.random.Generator) -> list[int]:
     """The steps as they may end: on each stream in order, and after what they wait for."""
-    left = {lane: [n for n, x in enumerate(order.lanes) if x == lane] for lane in order.lanes}
+    left = {lane: [n for n, x in enumerate(order.streams) if x == lane] for lane in order.streams}
     out: list[int] = []
-    while len(out) < len(order.lanes):
+    while len(out) < len(order.streams):
         ready = [lane for lane, some in left.items() if some and {*order.waits[some[0]]} <= {*out}]
         out.append(left[int(rng.choice(ready))].pop(0))
     return out
@@ -70,16 +70,16 @@ def any_order(order: Order, rng: np.random.Generator) -> list[int]:
 def test_nothing_begins_before_what_it_needs(p: Steps, data: Any) -> None:
     lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
     needs = dependencies(p.reads, p.writes)
-    order = ordered(lanes, needs)
-    done = before(order)
+    order = minimal_waits(lanes, needs)
+    done = finished_before(order)
     for n, some in enumerate(needs):
         assert all(done[n] >> m & 1 for m in some)
-        assert all(order.lanes[m] != lanes[n] for m in order.waits[n])
+        assert all(order.streams[m] != lanes[n] for m in order.waits[n])
         for m in order.waits[n]:  # none that is for nothing
             fewer = tuple(w for w in order.waits[n] if w != m)
-            less = Order(order.lanes, (*order.waits[:n], fewer, *order.waits[n + 1 :]))
-            assert not before(less)[n] >> m & 1
-    for n, (low, high) in enumerate(spans(order)):
+            less = StreamOrder(order.streams, (*order.waits[:n], fewer, *order.waits[n + 1 :]))
+            assert not finished_before(less)[n] >> m & 1
+    for n, (low, high) in enumerate(concurrency_spans(order)):
         beside = {m for m in range(len(done)) if m < n and not done[n] >> m & 1}
         beside |= {m for m in range(len(done)) if m > n and not done[m] >> n & 1}
         assert (low, high) == (min({n, *beside}), max({n, *beside}))
@@ -90,10 +90,10 @@ def test_nothing_begins_before_what_it_needs(p: Steps, data: Any) -> None:
 def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int) -> None:
     """In whichever order steps end that the streams allow, each reads what was meant for it."""
     lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
-    order = ordered(lanes, dependencies(p.reads, p.writes))
-    used = in_use(p.reads, p.writes, order)
+    order = minimal_waits(lanes, dependencies(p.reads, p.writes))
+    used = live_ranges(p.reads, p.writes, order)
     own = [*used]
-    at, memory, _, _ = offsets([Life(p.sizes[t], *used[t]) for t in own])
+    at, memory, _, _ = assign_offsets([BufferLife(p.sizes[t], *used[t]) for t in own])
     place = {t: slice(a, a + p.sizes[t]) for t, a in zip(own, at, strict=True)}
     rng = np.random.default_rng(seed)
     for _ in range(3):
@@ -107,8 +107,8 @@ def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int
 @given(programs())
 @settings(max_examples=50)
 def test_on_one_stream_buffers_are_in_use_from_their_first_to_their_last_step(p: Steps) -> None:
-    alone = in_use(p.reads, p.writes)
-    assert alone == in_use(p.reads, p.writes, ordered([0] * len(p.writes), [()] * len(p.writes)))
+    alone = live_ranges(p.reads, p.writes)
+    assert alone == live_ranges(p.reads, p.writes, minimal_waits([0] * len(p.writes), [()] * len(p.writes)))
     for t, (first, last) in alone.items():
         steps = [n for n, w in enumerate(p.writes) if w == t or t in p.reads[n]]
         assert (first, last) == (steps[0], steps[-1])
@@ -121,9 +121,9 @@ def test_schedules_of_any_costs(p: Steps, data: Any, most: int) -> None:
         Cost(data.draw(st.floats(1500, 90000)), data.draw(st.floats(0.01, 1.0))) for _ in p.writes
     ]
     needs = dependencies(p.reads, p.writes)
-    order = scheduled(needs, costs, most)
-    assert set(order.lanes) <= set(range(most))
-    assert order == ordered(order.lanes, needs)
+    order = schedule_streams(needs, costs, most)
+    assert set(order.streams) <= set(range(most))
+    assert order == minimal_waits(order.streams, needs)
 
 
 FORK = [frozenset[int](), *[frozenset({0})] * 4, frozenset({1, 2, 3, 4})]  # four branches, joined
@@ -131,15 +131,15 @@ FORK = [frozenset[int](), *[frozenset({0})] * 4, frozenset({1, 2, 3, 4})]  # fou
 
 def test_it_pays_where_branches_leave_room() -> None:
     small, large = [Cost(10_000.0, 0.2)] * 6, [Cost(10_000.0, 1.0)] * 6
-    assert len(set(scheduled(FORK, small, 4).lanes)) == 4
-    assert set(scheduled(FORK, large, 4).lanes) == {0}
-    assert set(scheduled(FORK, small, 1).lanes) == {0}
-    short = [Cost(EDGE / 8, 0.2)] * 6  # shorter than it takes to wait for another stream
-    assert set(scheduled(FORK, short, 4).lanes) == {0}
+    assert len(set(schedule_streams(FORK, small, 4).streams)) == 4
+    assert set(schedule_streams(FORK, large, 4).streams) == {0}
+    assert set(schedule_streams(FORK, small, 1).streams) == {0}
+    short = [Cost(CROSS_STREAM_NS / 8, 0.2)] * 6  # shorter than it takes to wait for another stream
+    assert set(schedule_streams(FORK, short, 4).streams) == {0}
     chain = [frozenset[int](), *(frozenset({n}) for n in range(5))]
-    assert set(scheduled(chain, small, 4).lanes) == {0}
-    assert 0 < EARLY < EDGE
-    assert GAIN < 1
+    assert set(schedule_streams(chain, small, 4).streams) == {0}
+    assert 0 < SAME_STREAM_OVERLAP_NS < CROSS_STREAM_NS
+    assert MAX_TIME_RATIO < 1
 
 
 # --- what is asked of the device ---
@@ -191,7 +191,7 @@ def test_what_is_asked_of_the_device(none: tuple[int, ...]) -> None:
     """Kernels run on their streams, after those that they wait for, also by calls that launch
     nothing; the streams beside the current one begin and end with it."""
     lanes, needs = [0, 1, 2, 1, 0, 2], [(), (0,), (0,), (2,), (1, 3), ()]
-    order = ordered(lanes, needs)
+    order = minimal_waits(lanes, needs)
     cuda = Cuda(Stream(0, True))
     main = cuda.current
 
@@ -208,7 +208,7 @@ def test_what_is_asked_of_the_device(none: tuple[int, ...]) -> None:
 
             return run
 
-    calls = [Call(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
+    calls = [KernelCall(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
     launches: list[Any] = []
     numbers = []
     for n in range(len(calls)):
@@ -217,12 +217,12 @@ def test_what_is_asked_of_the_device(none: tuple[int, ...]) -> None:
             launches.append((f"{n}{part}", Function(f"{n}{part}"), 1, [], {}))
             numbers.append(n)
     beside = [Stream(1), Stream(2)]
-    r = Running(tuple(calls), (), (), launches, tuple(numbers), beside=beside)
-    forked(r, cuda)
+    r = GpuProgram(tuple(calls), (), (), launches, tuple(numbers), side_streams=beside)
+    launch_on_streams(r, cuda)
     made = [x[0] for x in launches]
     assert [x[0] for x in cuda.log] == made
     assert len(made) == 7 - len({*none}) - (2 in none)
-    done = before(order)
+    done = finished_before(order)
     for name, number, over in cuda.log:
         n = int(name[0])
         assert number == lanes[n]
@@ -235,12 +235,12 @@ def test_what_does_not_begin_early() -> None:
     """A stream's first launch, and what waits for another stream; it is the next launch's business
     where a call launches nothing."""
     lanes, needs = [0, 1, 1, 0, 0, 0, 2, 2], [(), (0,), (), (1,), (3,), (), (), ()]
-    order = ordered(lanes, needs)
+    order = minimal_waits(lanes, needs)
     assert order.waits == ((), (0,), (), (1,), (), (), (), ())
-    calls = [Call(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
-    assert late(calls, [1, 2, 1, 1, 1, 1, 1, 1]) == [
+    calls = [KernelCall(None, (), 4, 3, *x) for x in order.steps]  # type: ignore[arg-type]
+    assert must_wait(calls, [1, 2, 1, 1, 1, 1, 1, 1]) == [
         [False], [True, False], [False], [True], [False], [False], [True], [False],
     ]  # fmt: skip
-    assert late(calls, [1, 0, 2, 0, 0, 1, 0, 1]) == [
+    assert must_wait(calls, [1, 0, 2, 0, 0, 1, 0, 1]) == [
         [False], [], [True, False], [], [], [True], [], [True],
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import superopt
 from superopt import ort
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.plan.taps import windows
+from superopt.plan.taps import split_windows
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from tests.plan.test_compile import F, model, near, reference
@@ -55,7 +55,7 @@ def parts(name: str) -> int:
     types = (TensorType(F32, shape), TensorType(F32, weight))
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items()}
     (t,) = expression(OPS["Conv"], types, canonical_attrs(OPS["Conv"], types, given))
-    found = windows(t)
+    found = split_windows(t)
     seen = np.zeros([int(n) for n in t.shape if isinstance(n, int)], int)
     for x in found:
         size = [int(n) for n in x.tensor.shape if isinstance(n, int)]

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.kernels.cpu import Machine, _module, host
-from superopt.kernels.cpu_text import written
-from superopt.onnx_io.source import read
+from superopt.kernels.cpu import Machine, _optimized_module, host
+from superopt.kernels.cpu_text import kernel_text
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.compile import compile as compiled
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near, net, picture, reference
@@ -60,17 +60,17 @@ def machine(name: str) -> Machine:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_its_code_computes_the_model(name: str, threads: int) -> None:
     m, x = net(9), picture(1, 9)
-    near(compiled(read(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
+    near(compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
     m = functions()
     x = np.random.default_rng(1).standard_normal((1, 64, 16, 16)).astype(np.float32)
-    near(compiled(read(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
+    near(compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_its_code_is_for_it(name: str) -> None:
     here = machine(name)
-    (step,) = compiled(read(functions()), machine=here).variants[()]
+    (step,) = compiled(read_model(functions()), machine=here).variants[()]
     assert isinstance(step, Native)
     for kernel in step.code.program.kernels.values():
-        module, target = _module(written(kernel, here.width), here)
+        module, target = _optimized_module(kernel_text(kernel, here.width), here)
         assert TARGETS[name][2] not in target.emit_assembly(module)

@@ -6,10 +6,10 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
-from superopt.plan.simplify import simplified
+from superopt.onnx_io.source import read_model
+from superopt.plan.simplify import simplify_graph
 from tests.plan.test_compile import F, model, reference
 
 
@@ -29,8 +29,8 @@ def steps(rows: int, columns: int = 300, transposed: bool = False) -> onnx.Model
 
 
 def products(m: onnx.ModelProto) -> int:
-    graph = simplified(import_model(read(m)).graph)
-    return sum(n.op.name == "MatMul" for n in g.nodes(graph))
+    graph = simplify_graph(import_model(read_model(m)).graph)
+    return sum(n.op.name == "MatMul" for n in ir_graph.nodes(graph))
 
 
 @pytest.mark.parametrize(

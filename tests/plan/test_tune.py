@@ -15,19 +15,19 @@ from superopt.cost import tuned
 from superopt.cost.learned import ALGORITHMS, LEAST, Ranking, features
 from superopt.cost.store import Key, Measured, Store
 from superopt.cost.tuned import Timed
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.kernels.cpu import host
 from superopt.kernels.option import Option
-from superopt.kernels.space import best, options
+from superopt.kernels.space import best_option, options
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.request import Request
 from superopt.pipeline.steps import Native
-from superopt.plan.build import Program, program
-from superopt.plan.execute import code
-from superopt.plan.simplify import simplified
+from superopt.plan.build import Program, plan_program
+from superopt.plan.execute import load_program
+from superopt.plan.simplify import simplify_graph
 from superopt.rules.shipped import load_library
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
@@ -69,14 +69,14 @@ def squares() -> onnx.ModelProto:
 MODELS = {"net": net, "matrices": matrices, "squares": squares}
 
 
-def graph_of(m: object) -> g.Graph:
-    return simplified(import_model(read(m)).graph)  # type: ignore[arg-type]
+def graph_of(m: object) -> ir_graph.Graph:
+    return simplify_graph(import_model(read_model(m)).graph)  # type: ignore[arg-type]
 
 
 def each_option(p: Program, many: int = 12) -> Iterator[tuple[str, Option]]:
     for key, problem in p.problems.items():
         some = list(options(problem))
-        assert some[0] == best(problem)
+        assert some[0] == best_option(problem)
         assert len(set(some)) == len(some)
         # All of a small space; of a large one some, far apart.
         for option in some[:: 1 + len(some) // many]:
@@ -95,11 +95,11 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
     feeds = {i.name: a for i, a in zip(graph.inputs, given, strict=True)}
     wanted = reference(m, feeds)
     count = 0
-    for key, option in each_option(program(graph, sizes, host().width), many):
-        made = program(graph, sizes, host().width, {key: option})
+    for key, option in each_option(plan_program(graph, sizes, host().width), many):
+        made = plan_program(graph, sizes, host().width, {key: option})
         assert made.options[key] == option
         got = [np.empty_like(a) for a in wanted.values()]
-        code(made, host(), 1, None)(given, got)
+        load_program(made, host(), 1, None)(given, got)
         near(dict(zip(wanted, got, strict=True)), wanted)
         count += 1
     assert count > 1.5 * many
@@ -107,21 +107,21 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
 
 def test_options_print_and_parse() -> None:
     some = [o for p in MODELS.values() for _, o in each_option(
-        program(graph_of(p()), {"n": 1}, host().width))]  # fmt: skip
+        plan_program(graph_of(p()), {"n": 1}, host().width))]  # fmt: skip
     assert {o.algorithm for o in some} == set(ALGORITHMS)
     for o in some:
-        assert Option.parsed(str(o)) == o
+        assert Option.parse(str(o)) == o
     with pytest.raises(ValueError, match="rows"):
-        Option.parsed("direct rows")
+        Option.parse("direct rows")
 
 
 def test_an_option_of_another_problem_is_not_taken() -> None:
     graph = graph_of(matrices())
-    first = program(graph, {}, host().width)
-    wrong = dict.fromkeys(first.problems, Option.of("winograd", m=9))
-    assert program(graph, {}, host().width, wrong).options == first.options
-    wrong = dict.fromkeys(first.problems, Option.of("spell", n=1))
-    assert program(graph, {}, host().width, wrong).options == first.options
+    first = plan_program(graph, {}, host().width)
+    wrong = dict.fromkeys(first.problems, Option.make("winograd", m=9))
+    assert plan_program(graph, {}, host().width, wrong).options == first.options
+    wrong = dict.fromkeys(first.problems, Option.make("spell", n=1))
+    assert plan_program(graph, {}, host().width, wrong).options == first.options
 
 
 def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_ranking_learns_what_is_fast() -> None:
     and in the others the fastest option is among the first that are said."""
     pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
-    space = [Option.of("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)]
+    space = [Option.make("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)]
 
     def law(numbers: tuple[int, ...], o: Option) -> float:
         tile = o["rows"] * o["vectors"]
@@ -211,13 +211,13 @@ def merged() -> onnx.ModelProto:
     return model(nodes, {"x": (F, [4, 32])}, ["y"], known)
 
 
-def products(graph: g.Graph) -> int:
-    return sum(n.op.name == "MatMul" for n in g.nodes(graph))
+def products(graph: ir_graph.Graph) -> int:
+    return sum(n.op.name == "MatMul" for n in ir_graph.nodes(graph))
 
 
 def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     m = merged()
-    source = read(m)
+    source = read_model(m)
     done = optimize(
         load_model(source), Request(budget=10, rules=load_library(), cost="roofline", target="cpu")
     )

@@ -14,9 +14,9 @@ from onnx import numpy_helper as nh
 
 import superopt
 from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.pipeline.steps import Native
-from superopt.plan.build import program
+from superopt.plan.build import plan_program
 
 # What comes after the product `t`, whose rows of zeros give zeros.
 AFTER: dict[str, Sequence[onnx.NodeProto]] = {
@@ -158,7 +158,7 @@ def windows(after: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, np.ndarra
 
 def ways(m: onnx.ModelProto) -> set[str]:
     """How its kernels are computed."""
-    found = program(import_model(read(m)).graph, {}, 64, unit=32)
+    found = plan_program(import_model(read_model(m)).graph, {}, 64, multiply_bytes=32)
     return {o.algorithm for o in found.options.values()}
 
 

@@ -6,7 +6,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, show_graph
 from superopt.ops import OPS
 from superopt.rules.build import Applied, Refusal, apply, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import Match, matches
 from superopt.rules.rule import Rule, parse_rules
 
@@ -24,7 +24,7 @@ def graph(*lines: str) -> Graph:
 
 
 def found(r: Rule | str, g: Graph) -> list[Match]:
-    return list(matches(rule(r) if isinstance(r, str) else r, context(g)))
+    return list(matches(rule(r) if isinstance(r, str) else r, graph_context(g)))
 
 
 def named(m: Match) -> dict[str, object]:
@@ -40,7 +40,7 @@ def _shown(v: object) -> object:
 
 def results_of(r: Rule | str, g: Graph) -> list[str]:
     """What the graph becomes by each match, as the lines between its inputs and its end."""
-    ctx = context(g)
+    ctx = graph_context(g)
     out = []
     for m in found(r, g):
         done = apply(m, ctx)
@@ -49,7 +49,7 @@ def results_of(r: Rule | str, g: Graph) -> list[str]:
 
 
 def refusals(r: Rule | str, g: Graph) -> list[Refusal]:
-    ctx = context(g)
+    ctx = graph_context(g)
     return [c for m in found(r, g) if isinstance(c := rewrite(m, ctx), Refusal)]
 
 

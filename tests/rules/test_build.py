@@ -11,8 +11,8 @@ from superopt.ir.graph import (
     Input,
     Node,
     Value,
-    depends,
-    item,
+    depends_on,
+    result,
     node,
     nodes,
     producer,
@@ -20,7 +20,7 @@ from superopt.ir.graph import (
 )
 from superopt.ops import OPS
 from superopt.rules.build import Applied, Refusal, apply, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.match import matches
 from superopt.rules.rule import parse_rules
 from superopt.te.dtype import F32
@@ -91,7 +91,7 @@ def test_numbers_take_the_element_type_of_their_siblings() -> None:
 def test_subterms_are_built_once_and_shared() -> None:
     g = graph(X, "%0 = Tanh(x)", "%0")
     (m,) = found("r(x: f): Tanh(x) => Div(Sub(Exp(x), Exp(Neg(x))), Add(Exp(x), Exp(Neg(x))))", g)
-    done = apply(m, context(g))
+    done = apply(m, graph_context(g))
     assert isinstance(done, Applied)
     assert [n.op.name for n in done.new_nodes] == ["Exp", "Neg", "Exp", "Sub", "Add", "Div"]
     assert done.change == {g.outputs[0]: done.graph.outputs[0]}
@@ -210,7 +210,7 @@ def test_runs_of_operands() -> None:
 
 
 def _applied(text: str, g: Graph) -> Graph:
-    ctx = context(g)
+    ctx = graph_context(g)
     (m,) = matches(rule(text), ctx)
     done = apply(m, ctx)
     assert isinstance(done, Applied)
@@ -247,7 +247,7 @@ def test_two_products_become_one() -> None:
 def test_a_rewrite_that_would_need_itself_is_refused() -> None:
     g = graph("x: f32[4, 4]", "a: f32[4, 4]", "%0 = MatMul(x, a)", "%1 = Relu(%0)",
               "%2 = MatMul(x, %1)", "%2")  # fmt: skip
-    ctx = context(g)
+    ctx = graph_context(g)
     (m,) = matches(rule(MERGE), ctx)
     for known in (ctx, None):
         assert rewrite(m, known) == Refusal(
@@ -295,25 +295,25 @@ def test_new_roots_never_need_old_ones_from_outside() -> None:
         outs.append(a)
         v = node(OPS["Relu"], [a])
     g = Graph((x,), tuple(outs))
-    ctx = context(g)
+    ctx = graph_context(g)
     for m in matches(rule(MERGE), ctx):
         assert isinstance(rewrite(m, ctx), Refusal)
     wide = Graph(
         (x,), tuple(node(OPS["MatMul"], [x, node(OPS[o], [x])]) for o in ("Relu", "Abs", "Neg"))
     )
-    ctx = context(wide)
+    ctx = graph_context(wide)
     for m in matches(rule(MERGE), ctx):
         change = rewrite(m, ctx)
         assert isinstance(change, dict)
         new = replace(wide, change)
-        assert not depends(new.outputs, change)
+        assert not depends_on(new.outputs, change)
 
 
 def test_items_are_replaced_one_by_one() -> None:
     g = graph("x: f32[6]", "%0, %1 = Split(x, split=(2, 4))", "%2 = Relu(%1)", "%0, %2")
     r = "r(x: f): Split(x, axis=0, split=s)[1] => Slice(x, starts=(s[0],), ends=(s[0] + s[1],))"
     (m,) = found(r, g)
-    assert m.roots == (item(producer(g.outputs[0]), 1),)  # type: ignore[arg-type]
+    assert m.roots == (result(producer(g.outputs[0]), 1),)  # type: ignore[arg-type]
     (text,) = results_of(r, g)
     assert "Split" in text
     assert "Slice" in text

@@ -10,9 +10,9 @@ import pytest
 
 from superopt.ir.graph import Input, constant
 from superopt.ops import OPS
-from superopt.rules.condition import Scope, compiled, no_users
+from superopt.rules.condition import Scope, compile_formula, reject_users
 from superopt.rules.functions import FUNCTIONS, NotKnown, Result
-from superopt.rules.syntax import formula
+from superopt.rules.syntax import parse_formula
 from superopt.te.dtype import F32, I64
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
@@ -39,8 +39,8 @@ def worth(text: str) -> Result:
     scope = Scope()
     for name in NAMES:
         scope.slot(name)
-    run = compiled(formula(ast.parse(text, mode="eval").body, OPS), scope, no_users)
-    env: list[Result] = [*NAMES.values(), *[None] * (len(scope.used) - len(NAMES))]
+    run = compile_formula(parse_formula(ast.parse(text, mode="eval").body, OPS), scope, reject_users)
+    env: list[Result] = [*NAMES.values(), *[None] * (len(scope.cells) - len(NAMES))]
     return run(env)
 
 
@@ -210,4 +210,4 @@ def test_what_has_no_value_says_why(text: str) -> None:
 def test_every_function_is_tried_here() -> None:
     tried = " ".join(VALUES)
     assert [f for f in FUNCTIONS if f"{f}(" not in tried] == []
-    assert all(f.words and 1 <= f.least <= f.most for f in FUNCTIONS.values())
+    assert all(f.description and 1 <= f.min_args <= f.max_args for f in FUNCTIONS.values())

@@ -33,7 +33,7 @@ def example(rule: Rule) -> Counterexample:
 
 def sides(found: Counterexample, feeds: dict[str, np.ndarray]) -> tuple[object, object]:
     """Both values where they are said to differ, evaluated anew."""
-    one, n, at = found.found.instance, found.found.output, found.found.index
+    one, n, at = found.difference.instance, found.difference.output, found.difference.index
     left = evaluate(Graph(one.inputs, one.lhs), feeds, Reals(F64))[n]
     right = evaluate(Graph(one.inputs, one.rhs), feeds, Reals(F64))[n]
     return left[at].item(), right[at].item()
@@ -44,7 +44,7 @@ def test_what_it_says_is_so(rule: Rule) -> None:
     found = example(rule)
     left, right = sides(found, dict(found.feeds))
     assert left != right
-    assert np.array_equal([left, right], [found.found.left, found.found.right], equal_nan=True)
+    assert np.array_equal([left, right], [found.difference.left, found.difference.right], equal_nan=True)
     assert sum(x.size for x in found.feeds.values()) <= 24
     lines = found.lines()
     assert lines[-2].split(" = ")[0].replace("lhs", "rhs") == lines[-1].split(" = ")[0]

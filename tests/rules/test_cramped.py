@@ -2,7 +2,7 @@
 
 import pytest
 
-from superopt.rules.instances import cramped
+from superopt.rules.instances import cramped_instances
 from superopt.rules.rule import parse_rules
 from superopt.rules.trial import Refuted, try_rule
 
@@ -34,8 +34,8 @@ def test_what_is_wrong_where_all_sizes_are_alike(name: str) -> None:
 
 def test_sizes_are_few_and_instances_differ() -> None:
     (rule,) = parse_rules("a(x: f, y: f, z: f): Mul(Mul(x, y), z) => Mul(x, Mul(y, z))")
-    found = list(cramped(rule, 0, 200))
+    found = list(cramped_instances(rule, 0, 200))
     assert len(found) > 20
     assert len({str(one) for one in found}) == len(found)
     assert {d for one in found for i in one.inputs for d in i.type.shape or ()} <= {1, 2, 3, 4}
-    assert [str(one) for one in cramped(rule, 0, 200)] == [str(one) for one in found]
+    assert [str(one) for one in cramped_instances(rule, 0, 200)] == [str(one) for one in found]

@@ -3,28 +3,28 @@
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
-from superopt.rules.derive import Bounds, Derived, Link, Underived, derive, shortened
-from superopt.rules.index import Index
+from superopt.rules.derive import DeriveLimits, Derived, Link, Underived, derive, shorten
+from superopt.rules.index import RuleIndex
 from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 
-X, Y, Z, W = (g.Input(n, TensorType(F32, (4, 4))) for n in "xyzw")
+X, Y, Z, W = (ir_graph.Input(n, TensorType(F32, (4, 4))) for n in "xyzw")
 
 
-def make(name: str, *operands: g.Value, **attrs: object) -> g.Node:
-    return g.node(OPS[name], operands, **attrs)  # type: ignore[arg-type]
+def make(name: str, *operands: ir_graph.Value, **attrs: object) -> ir_graph.Node:
+    return ir_graph.node(OPS[name], operands, **attrs)  # type: ignore[arg-type]
 
 
-def turned(x: g.Value) -> g.Node:
+def turned(x: ir_graph.Value) -> ir_graph.Node:
     return make("Transpose", x, perm=(1, 0))
 
 
-def graph(v: g.Value) -> g.Graph:
-    return g.Graph((X, Y, Z, W), (v,))
+def graph(v: ir_graph.Value) -> ir_graph.Graph:
+    return ir_graph.Graph((X, Y, Z, W), (v,))
 
 
 PAIRS = {
@@ -46,21 +46,21 @@ PAIRS = {
 
 
 @pytest.fixture(scope="module")
-def library() -> Index:
-    return Index(load_library())
+def library() -> RuleIndex:
+    return RuleIndex(load_library())
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_what_follows_is_derived(name: str, library: Index) -> None:
+def test_what_follows_is_derived(name: str, library: RuleIndex) -> None:
     a, b = map(graph, PAIRS[name])
-    found = derive(a, b, library, Bounds())
+    found = derive(a, b, library, DeriveLimits())
     assert isinstance(found, Derived)
     here = a.outputs
-    for link in found.forth:
+    for link in found.forward:
         assert link.before.outputs == here
         here = link.after.outputs
     there = b.outputs
-    for link in found.back:
+    for link in found.backward:
         assert link.before.outputs == there
         there = link.after.outputs
     assert here == there
@@ -81,9 +81,9 @@ def test_a_graph_that_has_to_grow_does_before_all_small_ones_are_seen() -> None:
     """These rules are no laws: two of them lead to the other graph, over one that has its size."""
     whole = make("Add", make("Exp", X), make("Sqrt", make("Abs", X)))
     a, b = graph(make("Erf", X)), graph(make("Mul", make("Relu", X), whole))
-    found = derive(a, b, Index(parse_rules(WAYS)), Bounds())
+    found = derive(a, b, RuleIndex(parse_rules(WAYS)), DeriveLimits())
     assert isinstance(found, Derived)
-    assert [link.rule for link in found.forth] == ["there", "further"]
+    assert [link.rule for link in found.forward] == ["there", "further"]
     assert found.visited < 8
 
 
@@ -102,34 +102,34 @@ def test_a_chain_is_told_without_detours() -> None:
         for v in (make("Erf", X), make("Erf", make("Abs", X)), make("Sqrt", make("Abs", X)))
     )
     other = graph(make("Tanh", X))
-    rules = Index(parse_rules(DETOUR))
+    rules = RuleIndex(parse_rules(DETOUR))
     forth = (Link("out", start, aside), Link("on", aside, end))
-    found = shortened(Derived(forth, (), 9), start, end, rules)
-    assert [(s.rule, s.before, s.after) for s in found.forth] == [("straight", start, end)]
-    assert not found.back
-    both = shortened(Derived(forth, (Link("backwards", other, end),), 9), start, other, rules)
-    assert [s.rule for s in both.forth] == ["straight"]
-    assert [s.rule for s in both.back] == ["backwards"]
-    unknown = Index(parse_rules("none(x: f): Exp(x) => Erf(x)"))  # what was found stays
-    assert shortened(Derived(forth, (), 9), start, end, unknown) == Derived(forth, (), 9)
+    found = shorten(Derived(forth, (), 9), start, end, rules)
+    assert [(s.rule, s.before, s.after) for s in found.forward] == [("straight", start, end)]
+    assert not found.backward
+    both = shorten(Derived(forth, (Link("backwards", other, end),), 9), start, other, rules)
+    assert [s.rule for s in both.forward] == ["straight"]
+    assert [s.rule for s in both.backward] == ["backwards"]
+    unknown = RuleIndex(parse_rules("none(x: f): Exp(x) => Erf(x)"))  # what was found stays
+    assert shorten(Derived(forth, (), 9), start, end, unknown) == Derived(forth, (), 9)
 
 
-def test_what_is_false_is_not(library: Index) -> None:
+def test_what_is_false_is_not(library: RuleIndex) -> None:
     a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
-    assert isinstance(derive(a, b, library, Bounds(graphs=2000)), Underived)
+    assert isinstance(derive(a, b, library, DeriveLimits(max_graphs=2000)), Underived)
 
 
 def test_all_that_can_be_reached_is_looked_at() -> None:
     a, b = graph(turned(make("Relu", make("Add", X, Y)))), graph(make("Add", X, Y))
     few = [r for r in load_library() if r.origin == "hand"]
-    found = derive(a, b, Index(few), Bounds(seconds=20))
+    found = derive(a, b, RuleIndex(few), DeriveLimits(max_seconds=20))
     assert isinstance(found, Underived)
     assert found.reason == "nothing more can be reached"
 
 
 def test_rules_about_own_operators_leave_graphs_for_the_others() -> None:
     """Sums can be grouped in more ways than may be visited; the way out is by a product."""
-    rules = Index(
+    rules = RuleIndex(
         parse_rules(
             "group(x: f, y: f, z: f): Add(Add(x, y), z) <=> Add(x, Add(y, z))\n"
             "again(x: f, y: f): Add(x, y) <=> Add(Add(x, y), Add(x, Add(y, x)))\n"  # has no end
@@ -138,15 +138,15 @@ def test_rules_about_own_operators_leave_graphs_for_the_others() -> None:
         )
     )
     left = make("Add", make("Add", make("Add", X, Y), Z), W)
-    number = g.constant(np.float32(1))
-    found = derive(graph(make("Div", left, number)), graph(left), rules, Bounds(graphs=200))
+    number = ir_graph.constant(np.float32(1))
+    found = derive(graph(make("Div", left, number)), graph(left), rules, DeriveLimits(max_graphs=200))
     assert isinstance(found, Derived)
-    assert [s.rule for s in found.forth] == ["product", "one"]
+    assert [s.rule for s in found.forward] == ["product", "one"]
 
 
-def test_a_search_that_is_stopped_says_so(library: Index) -> None:
+def test_a_search_that_is_stopped_says_so(library: RuleIndex) -> None:
     a, b = map(graph, PAIRS["a chain of products"])
-    found = derive(a, b, library, Bounds(), stop=lambda: True)
+    found = derive(a, b, library, DeriveLimits(), stop=lambda: True)
     assert isinstance(found, Underived)
     assert found.reason == "it was stopped"
 
@@ -154,13 +154,13 @@ def test_a_search_that_is_stopped_says_so(library: Index) -> None:
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
-        (Bounds(steps=1), "the limit of steps was reached"),
-        (Bounds(graphs=3), "the limit of graphs was reached"),
-        (Bounds(seconds=0), "the time was used up"),
+        (DeriveLimits(max_steps=1), "the limit of steps was reached"),
+        (DeriveLimits(max_graphs=3), "the limit of graphs was reached"),
+        (DeriveLimits(max_seconds=0), "the time was used up"),
     ],
 )
-def test_a_bound_is_named(bounds: Bounds, reason: str) -> None:
-    rules = Index(
+def test_a_bound_is_named(bounds: DeriveLimits, reason: str) -> None:
+    rules = RuleIndex(
         parse_rules("add-assoc(x: f, y: f, z: f): Add(Add(x, y), z) <=> Add(x, Add(y, z))")
     )
     left = make("Add", make("Add", make("Add", X, Y), Z), W)
@@ -173,13 +173,13 @@ def test_a_bound_is_named(bounds: Bounds, reason: str) -> None:
 def test_joins_within_joins_are_one() -> None:
     """However they nest, and with a rule for two of their operands."""
     x, y, z = X, Y, Z
-    rules = Index(parse_rules("same(x: f): Max(x, x) => x ; float=E0"))
+    rules = RuleIndex(parse_rules("same(x: f): Max(x, x) => x ; float=E0"))
     nested = make("Max", x, make("Max", y, make("Max", z, x)))
-    found = derive(graph(nested), graph(make("Max", make("Max", x, y), z)), rules, Bounds())
+    found = derive(graph(nested), graph(make("Max", make("Max", x, y), z)), rules, DeriveLimits())
     assert isinstance(found, Derived)
-    assert [link.rule for link in (*found.forth, *found.back)] == ["same"]
+    assert [link.rule for link in (*found.forward, *found.backward)] == ["same"]
     joined = [make("Concat", make("Concat", x, y, axis=0), z, axis=0)]
     joined.append(make("Concat", x, make("Concat", y, z, axis=0), axis=0))
-    assert isinstance(derive(*map(graph, joined), Index([]), Bounds()), Derived)
+    assert isinstance(derive(*map(graph, joined), RuleIndex([]), DeriveLimits()), Derived)
     turned_round = make("Concat", make("Concat", y, x, axis=0), z, axis=0)
-    assert not isinstance(derive(graph(joined[0]), graph(turned_round), rules, Bounds()), Derived)
+    assert not isinstance(derive(graph(joined[0]), graph(turned_round), rules, DeriveLimits()), Derived)

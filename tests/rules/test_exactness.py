@@ -2,11 +2,11 @@
 
 import pytest
 
-from superopt.rules.exactness import class_on, classed, float_class, growth
+from superopt.rules.exactness import class_on_instances, with_computed_class, float_class, error_growth
 from superopt.rules.instances import instances
 from superopt.rules.rule import FLOAT_CLASSES, parse_rules
-from superopt.rules.shipped import as_written, files, load_library
-from superopt.rules.stated import floats, proof_key
+from superopt.rules.shipped import parse_file, library_files, load_library
+from superopt.rules.stated import library_float_classes, proof_key
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the
 # definition in exactness.py, whatever a runtime makes of it.
@@ -122,7 +122,7 @@ CLASSES = {
 def test_the_class_of_a_rule_is_computed(wanted: str, text: str) -> None:
     (rule,) = parse_rules(f"r{text} ; float=E0")
     assert float_class(rule) == wanted
-    assert classed(rule).float_class == wanted
+    assert with_computed_class(rule).float_class == wanted
 
 
 @pytest.mark.parametrize(
@@ -147,18 +147,18 @@ def test_a_class_is_the_same_for_other_numbers() -> None:
 
 def test_a_rule_may_say_more_than_is_computed_and_not_less() -> None:
     (rule,) = parse_rules("r(x: f): Neg(Neg(x)) => x ; float=E3")
-    assert classed(rule).float_class == "E3"
+    assert with_computed_class(rule).float_class == "E3"
 
 
 def test_a_rule_without_instances_is_exceptional() -> None:
     (rule,) = parse_rules("r(x: f[n]): Neg(Neg(x)) => x where n > 10 ** 9 ; float=E0")
     assert float_class(rule) is None
-    assert classed(rule).float_class == "E3"
+    assert with_computed_class(rule).float_class == "E3"
 
 
 def test_the_library_says_what_was_computed() -> None:
-    known = floats()
-    for rule in (r for file in files() for r in as_written(file)):
+    known = library_float_classes()
+    for rule in (r for file in library_files() for r in parse_file(file)):
         computed, grown = known[proof_key(rule)]
         assert computed in FLOAT_CLASSES, rule.name
         assert computed <= rule.float_class, rule.name
@@ -170,7 +170,7 @@ def test_the_library_says_what_was_computed() -> None:
 def test_what_was_computed_is_computed_again(rule) -> None:  # type: ignore[no-untyped-def]
     found = float_class(rule)
     assert found is not None
-    assert found <= floats()[proof_key(rule)][0]  # which is of more instances
+    assert found <= library_float_classes()[proof_key(rule)][0]  # which is of more instances
 
 
 def test_errors_grow_where_a_product_is_multiplied_out() -> None:
@@ -178,7 +178,7 @@ def test_errors_grow_where_a_product_is_multiplied_out() -> None:
     (cancels,) = parse_rules(
         "r(x: f, y: f): Mul(Sub(x, y), Add(x, y)) => Sub(Mul(x, x), Mul(y, y))"
     )
-    one, other = growth(plain), growth(cancels)
+    one, other = error_growth(plain), error_growth(cancels)
     assert one is not None
     assert other is not None
     assert 0.9 < one < 1.1 < other
@@ -186,5 +186,5 @@ def test_errors_grow_where_a_product_is_multiplied_out() -> None:
 
 def test_no_instance_has_no_class() -> None:
     (rule,) = parse_rules("r(x: f): Neg(Neg(x)) => x")
-    assert class_on([], 0) is None
-    assert class_on([next(instances(rule, 0))], 0) == "E0"
+    assert class_on_instances([], 0) is None
+    assert class_on_instances([next(instances(rule, 0))], 0) == "E0"

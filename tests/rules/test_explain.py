@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from superopt.ir.graph import Constant, constant, producer
-from superopt.rules.context import context
-from superopt.rules.explain import explain, summary
+from superopt.rules.context import graph_context
+from superopt.rules.explain import explain, show_attempts
 from superopt.rules.match import matches
 from superopt.rules.shipped import load_library
 from tests.ir.random_graphs import dense
@@ -99,7 +99,7 @@ def test_around_a_value() -> None:
     assert away.reason == (
         "this is MatMul of type f32[2, 4], which the rule does not reach from any Mul"
     )
-    (there,) = explain(relu, context(g), inner.inputs[0] if inner is not None else None)
+    (there,) = explain(relu, graph_context(g), inner.inputs[0] if inner is not None else None)
     assert there.site is not inner  # an input: what reads it, and what is on top of that
     c = constant(np.zeros(3, np.float32))
     assert isinstance(c, Constant)
@@ -119,19 +119,19 @@ def test_a_match_that_covers_something_else() -> None:
 def test_every_rule_explains_itself_everywhere(seed: int) -> None:
     """Matches and attempts agree, and no reason is empty or fails."""
     g = dense(seed, 20)
-    ctx = context(g)
+    ctx = graph_context(g)
     for r in load_library():
         attempts = explain(r, ctx)
         assert sum(a.outcome != "failed" for a in attempts) == len(list(matches(r, ctx))), r.name
         assert all(a.reason and a.rule == r.name for a in attempts)
         for v in g.outputs[:2]:
             assert explain(r, ctx, v)
-        assert summary(attempts).count("\n") < max(len(attempts), 1)
+        assert show_attempts(attempts).count("\n") < max(len(attempts), 1)
 
 
 def test_a_summary_counts_equal_lines() -> None:
     g = graph("x: f32[2]", "%0 = Relu(x)", "%1 = Neg(%0)", "%2 = Relu(%1)", "%3 = Relu(%2)", "%3")
-    assert summary(explain(rule("r(x: f): Relu(x) => x where rank(x) > 1"), g)) == (
+    assert show_attempts(explain(rule("r(x: f): Relu(x) => x where rank(x) > 1"), g)) == (
         "r: failed (step 3 of 3): condition rank(x) > 1 does not hold (x is input x)\n"
         "r: failed (step 3 of 3): condition rank(x) > 1 does not hold"
         " (x is a value of type f32[2]) (2 times)"

@@ -8,10 +8,10 @@ import pytest
 
 from superopt.ir.graph import Graph
 from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.instances import instances
 from superopt.rules.match import matches
-from superopt.rules.rule import FLOAT_CLASSES, Rule, of_one_shape
+from superopt.rules.rule import FLOAT_CLASSES, Rule, has_one_shape
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import tier
 from superopt.rules.trial import Passed, try_rule
@@ -114,17 +114,17 @@ def _asked(n: int, rule: Rule) -> bool:
 def test_a_rule_passes_its_trial(rule: Rule) -> None:
     verdict = try_rule(rule, count=COUNT)
     assert isinstance(verdict, Passed), verdict
-    assert verdict.instances == (COUNT if not of_one_shape(rule) else 2)  # two types
-    assert verdict.field == (rule.name.removesuffix("~") not in UNSEEN)
+    assert verdict.instances == (COUNT if not has_one_shape(rule) else 2)  # two types
+    assert verdict.over_field == (rule.name.removesuffix("~") not in UNSEEN)
 
 
 @pytest.mark.parametrize("rule", some([*HAND, *GENERATED[::EVERY]], lambda n, r: n % 2 == 0))
 def test_the_matcher_finds_a_rule_s_instances_and_builds_the_same(rule: Rule) -> None:
     cases = list(islice(instances(rule, seed=1, constants=True), 3))
-    assert len(cases) == (3 if not of_one_shape(rule) else 2)
+    assert len(cases) == (3 if not has_one_shape(rule) else 2)
     for case in cases:
         graph = Graph(case.inputs, case.lhs)
-        ctx = context(graph)
+        ctx = graph_context(graph)
         changes = [rewrite(m, ctx) for m in matches(rule, ctx)]
         found = [c for c in changes if not isinstance(c, Refusal)]
         wanted = list(zip(case.lhs, case.rhs, strict=True))

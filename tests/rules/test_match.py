@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from superopt.ir.graph import Graph, Input, Value, constant, node, opaque
+from superopt.ir.graph import Graph, Input, Value, constant, node, opaque_node
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.rules.context import context
+from superopt.rules.context import graph_context
 from superopt.rules.facts import is_const
 from superopt.rules.match import matches
 from superopt.rules.shipped import load_library
@@ -136,7 +136,7 @@ def test_absent_operands() -> None:
 
 def test_opaque_nodes_are_leaves() -> None:
     x = Input("x", TensorType(F32, (4,)))
-    odd = opaque(Op("Relu", None), [x], Payload(None), [x.type])  # a Relu of somebody else
+    odd = opaque_node(Op("Relu", None), [x], Payload(None), [x.type])  # a Relu of somebody else
     g = Graph((x,), (node(OPS["Relu"], [odd]),))
     (m,) = found("r(x: f): Relu(x) => x", g)
     assert m.bindings["x"] is odd
@@ -208,7 +208,7 @@ def test_matches_come_in_a_fixed_order() -> None:
         return [
             str(named(m)["y"])
             for r in load_library()
-            for m in matches(r, context(g))
+            for m in matches(r, graph_context(g))
             if "y" in m.bindings
         ]
 
@@ -222,7 +222,7 @@ def test_long_chains_need_no_recursion() -> None:
     for _ in range(20_000):
         v = node(OPS["Neg"], [v])
     g = Graph((x,), (v,))
-    ctx = context(g)
+    ctx = graph_context(g)
     assert not is_const(v)
     every = list(matches(rule("r(x: num): Neg(Neg(x)) => x"), ctx))
     assert len(every) == 19_999
@@ -242,7 +242,7 @@ def test_many_candidates_are_not_tried_with_each_other() -> None:
                 w = constant(np.full((2, 2), n + k, np.float32))
                 out.append(node(OPS["MatMul"], [x, w]))
         g = Graph((), tuple(out))
-        ctx = context(g)
+        ctx = graph_context(g)
         assert len(list(matches(r, ctx))) == groups
         count = 0
 
@@ -282,4 +282,4 @@ def test_a_table_is_found_among_constants() -> None:
         x = Input("x", TensorType(F32, (3, 2)))
         w = constant(np.array(numbers, np.float32))
         g = Graph((x,), (node(OPS["Mul"], (x, w)),))
-        assert len(list(matches(rule(text), context(g)))) == count
+        assert len(list(matches(rule(text), graph_context(g)))) == count

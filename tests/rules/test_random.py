@@ -11,13 +11,13 @@ from hypothesis import given
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph, Input, Node, Value, constant, constants, nodes, users
-from superopt.ir.text import label, parse_graph, show_graph
+from superopt.ir.text import constant_label, parse_graph, show_graph
 from superopt.ops import OPS
 from superopt.rules.build import Refusal, apply, rewrite
-from superopt.rules.context import context
-from superopt.rules.index import Index
+from superopt.rules.context import graph_context
+from superopt.rules.index import RuleIndex
 from superopt.rules.match import Match, matches
-from superopt.rules.plan import plan
+from superopt.rules.plan import compile_pattern
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 from superopt.rules.term import App, Name, Var
@@ -69,7 +69,7 @@ def _ways(t: App | Var, v: Value | None, env: dict[str, object]) -> Iterator[dic
 def test_the_matcher_finds_what_a_naive_one_finds(seed: int) -> None:
     """Compared by results, because of two ways that give the same one is enough."""
     g = dense(seed, 80)
-    ctx = context(g)
+    ctx = graph_context(g)
     found = 0
     for r in SOME:
         fast = {_key(m, rewrite(m, ctx)) for m in matches(r, ctx)}
@@ -87,7 +87,7 @@ def test_the_matcher_finds_what_a_naive_one_finds(seed: int) -> None:
 
 def _with(r: Rule, n: Node, way: dict[str, object]) -> Match:
     """A match with the given bindings."""
-    p = plan(r)
+    p = compile_pattern(r)
     cells: list[object] = [None] * p.size
     for name, value in way.items():
         cells[p.slots[name]] = value
@@ -112,7 +112,7 @@ def _form(v: Value | None, depth: int) -> object:
 
 @given(graphs())
 def test_a_context_has_the_order_of_nodes_and_the_users(g: Graph) -> None:
-    ctx = context(g)
+    ctx = graph_context(g)
     assert list(ctx.position) == nodes(g)
     assert list(ctx.position.values()) == list(range(len(ctx.position)))
     assert ctx.users == users(g)
@@ -123,7 +123,7 @@ def test_a_context_has_the_order_of_nodes_and_the_users(g: Graph) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_near_some_nodes_are_the_matches_that_cover_one(seed: int) -> None:
     g = dense(seed, 25)
-    ctx = context(g)
+    ctx = graph_context(g)
     near = frozenset(Random(seed).sample(list(ctx.position), 2))
     for r in load_library():
         every = {_place(m) for m in matches(r, ctx) if not near.isdisjoint(m.nodes)}
@@ -135,8 +135,8 @@ def test_near_some_nodes_are_the_matches_that_cover_one(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_an_index_finds_what_its_rules_find(seed: int) -> None:
     g = dense(seed, 25)
-    ctx, library = context(g), load_library()
-    index = Index(library)
+    ctx, library = graph_context(g), load_library()
+    index = RuleIndex(library)
     each = [(m.rule.name, _place(m)) for r in library for m in matches(r, ctx)]
     assert [(m.rule.name, _place(m)) for m in index.matches(ctx)] == each
     assert len(each) > 20
@@ -149,7 +149,7 @@ def test_an_index_finds_what_its_rules_find(seed: int) -> None:
 
 
 def _place(m: Match) -> object:
-    return m.roots, m.part, tuple(m.cells[s] for s in m.plan.slots.values())
+    return m.roots, m.part, tuple(m.cells[s] for s in m.pattern.slots.values())
 
 
 FEW = [r for r in load_library() if r.float_class in ("E0", "E1")]
@@ -163,7 +163,7 @@ def test_rewrites_keep_the_graph_s_values(seed: int) -> None:
     feeds = {i.name: np.random.default_rng(seed).uniform(0.5, 1, (4, 4)) for i in g.inputs}
     first = evaluate(g, feeds)
     for _ in range(20):
-        ctx = context(g)
+        ctx = graph_context(g)
         every = [m for r in FEW for m in matches(r, ctx)]
         done = apply(rng.choice(every), ctx)
         if isinstance(done, Refusal) or len(nodes(done.graph)) > 60:
@@ -180,5 +180,5 @@ def _in_float64(g: Graph) -> Graph:
     wide = {c: constant(c.load().astype(np.float64)) for c in constants(g)}
     text = show_graph(g).replace("f32[", "f64[")
     for c, new in wide.items():
-        text = text.replace(label(c), label(new))
-    return parse_graph(text, OPS, inputs=inputs, constants={label(c): c for c in wide.values()})
+        text = text.replace(constant_label(c), constant_label(new))
+    return parse_graph(text, OPS, inputs=inputs, constants={constant_label(c): c for c in wide.values()})

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from superopt.rules.readable import readable, together
-from superopt.rules.stated import Proof, proofs
+from superopt.rules.readable import readable_condition, merge_conditions
+from superopt.rules.stated import Proof, library_proofs
 
 
 @pytest.mark.parametrize(
@@ -33,21 +33,21 @@ from superopt.rules.stated import Proof, proofs
     ],
 )
 def test_what_is_said(given: str, said: str) -> None:
-    assert readable(given) == said
+    assert readable_condition(given) == said
 
 
 def test_several_that_must_hold() -> None:
     boxes = "1 < h - 1, 1 < w - 1, w - 1 < w, 0 <= w - 1, h - 1 < h, 0 <= h - 1"
-    assert together(boxes.split(", "), 1) == ("h >= 3", "w >= 3")
+    assert merge_conditions(boxes.split(", "), 1) == ("h >= 3", "w >= 3")
     even = "w % 2 == 0, 0 < w // 2, w // 2 + 1 < w, 0 <= w // 2 + 1"
-    assert together(even.split(", "), 1) == ("w % 2 == 0", "w >= 3")
-    assert together(("0 < 2 * h - 30", "2 * h - 30 < h", "3 < v + w"), 1) == (
+    assert merge_conditions(even.split(", "), 1) == ("w % 2 == 0", "w >= 3")
+    assert merge_conditions(("0 < 2 * h - 30", "2 * h - 30 < h", "3 < v + w"), 1) == (
         "16 <= h <= 29",
         "3 < v + w",
     )
-    assert together(("h >= 1",), 1) == ()
-    assert together(("a < a + b", "w + 1 < w + v", "a + b > c"), 1) == ("v >= 2", "a + b > c")
-    assert together(("a < a + b",)) == ("b >= 1",)
+    assert merge_conditions(("h >= 1",), 1) == ()
+    assert merge_conditions(("a < a + b", "w + 1 < w + v", "a + b > c"), 1) == ("v >= 2", "a + b > c")
+    assert merge_conditions(("a < a + b",)) == ("b >= 1",)
 
 
 def holds(condition: str, **at: int) -> bool:
@@ -81,18 +81,18 @@ def test_random_conditions_hold_where_they_did() -> None:
         given = f"{a} {rng.choice(('<', '<=', '==', '!=', '>', '>='))} {b}"
         if rng.random() < 0.3:
             given = f"{given} {rng.choice(('or', 'and'))} {some(rng, 1, names)} == 2"
-        said = readable(given)
+        said = readable_condition(given)
         for at in itertools.product((-40, -3, 0, 1, 2, 5, 33), repeat=3):
             sizes = dict(zip("hwn", at, strict=True))
             assert holds(given, **sizes) == holds(said, **sizes), (given, said)
 
 
 def test_no_proof_of_the_library_adds_numbers_below_0() -> None:
-    every = {c for p in proofs().values() for c in p.readable}
+    every = {c for p in library_proofs().values() for c in p.readable_conditions}
     assert every
     assert not any("+ -" in c or "* -1" in c for c in every)
 
 
 def test_what_always_holds_is_not_needed() -> None:
     needs = ("((h + -1) // 2) + 1 == (h + 1) // 2", "(h + -1) // 2 >= 2")
-    assert Proof("ranks 0 to 4", (), needs, 0, 0, 0.0).said == "ranks 0 to 4; refused unless h >= 5"
+    assert Proof("ranks 0 to 4", (), needs, 0, 0, 0.0).summary == "ranks 0 to 4; refused unless h >= 5"

@@ -12,26 +12,26 @@ from superopt.errors import ExitCode, UsageError
 from superopt.ops import OPS
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.syntax import AttrParam, Param, formula
+from superopt.rules.syntax import AttrParam, Param, parse_formula
 from superopt.rules.term import (
     App,
-    At,
+    Subscript,
     Binary,
     Call,
     Compare,
-    Cut,
-    Each,
+    Slice,
+    Comprehension,
     Formula,
     If,
     Lit,
     Logic,
     Name,
-    Of,
+    TermValue,
     Seq,
     Spread,
     Unary,
     Var,
-    names,
+    free_names,
     rename,
     show,
 )
@@ -246,7 +246,7 @@ def test_nothing_but_the_language_is_let_through(text: str) -> None:
 leaves = (
     st.sampled_from(["x", "n", "s", "k"]).map(Name)
     | (st.integers() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=4)).map(Lit)
-    | st.sampled_from([Lit(None), Lit(F32), Of(App(OPS["Relu"], (Var("x"),)))])
+    | st.sampled_from([Lit(None), Lit(F32), TermValue(App(OPS["Relu"], (Var("x"),)))])
 )
 
 
@@ -267,12 +267,12 @@ def larger(f: st.SearchStrategy[Formula]) -> st.SearchStrategy[Formula]:
         st.builds(Logic, st.sampled_from(["and", "or"]), few),
         f.map(lambda g: Unary("not", g)),
         f.filter(lambda g: not _is_number(g)).map(lambda g: Unary("-", g)),
-        st.builds(At, f, f),
-        st.builds(Cut, f, st.none() | f, st.none() | f, st.none() | f),
+        st.builds(Subscript, f, f),
+        st.builds(Slice, f, st.none() | f, st.none() | f, st.none() | f),
         st.builds(If, f, f, f),
         f.map(lambda g: Call("rank", (g,))),
         st.builds(lambda a, b: Call("max", (a, b)), f, f),
-        st.builds(Each, f, st.sampled_from([("i",), ("i", "j")]), f, st.none() | f),
+        st.builds(Comprehension, f, st.sampled_from([("i",), ("i", "j")]), f, st.none() | f),
     )
 
 
@@ -284,12 +284,12 @@ def _is_number(f: Formula) -> bool:
 @given(st.recursive(leaves, larger, max_leaves=12))
 def test_formulas_print_and_parse(f: Formula) -> None:
     text = show(f)
-    again = formula(ast.parse(text, mode="eval").body, OPS)
+    again = parse_formula(ast.parse(text, mode="eval").body, OPS)
     assert repr(again) == repr(f)  # 1, 1.0 and True are equal in Python
 
 
 def test_free_names_and_renaming() -> None:
     rule = one("a(xs: f, y: f): Sum(y, *xs) => Sum(*[Mul(x, y) for x in xs])")
-    assert names(rule.rhs[0]) == {"xs", "y"}
+    assert free_names(rule.rhs[0]) == {"xs", "y"}
     to = {"y": "z", "xs": "ys"}
     assert show(rename(rule.rhs[0], to)) == "Sum(*[Mul(x, z) for x in ys])"

@@ -7,13 +7,13 @@ import pytest
 from superopt.errors import UsageError
 from superopt.pipeline.admit import admitted
 from superopt.pipeline.request import Request
-from superopt.plan.simplify import ALWAYS
+from superopt.plan.simplify import ALWAYS_APPLIED_RULES
 from superopt.report.data import LeftOut
 from superopt.rules import rule as rule_module
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import (
-    as_computed,
-    as_written,
+    with_recorded_class,
+    parse_file,
     load_file,
     load_library,
     load_rules,
@@ -25,7 +25,7 @@ FILE = "partial/corrected.rules"
 
 def edited(name: str, float_class: str) -> Rule:
     """A rule of the library, its class changed in its text."""
-    (rule,) = (r for r in as_written(FILE) if r.name == name)
+    (rule,) = (r for r in parse_file(FILE) if r.name == name)
     text = rule.text.replace(f"float={rule.float_class}", f"float={float_class}")
     (other,) = parse_rules(text)
     assert other.float_class == float_class
@@ -33,7 +33,7 @@ def edited(name: str, float_class: str) -> Rule:
 
 
 def test_a_lower_class_than_was_computed_is_not_believed() -> None:
-    rule = as_computed(edited("side-by-side-recomputed", "E0"))
+    rule = with_recorded_class(edited("side-by-side-recomputed", "E0"))
     assert tier(rule) == "A"
     assert rule.float_class == "E1"
     assert rule.caveat == "its text says float=E0 and its operations are E1"
@@ -41,16 +41,16 @@ def test_a_lower_class_than_was_computed_is_not_believed() -> None:
 
 
 def test_what_a_user_is_told_already_is_told_as_well() -> None:
-    rule = as_computed(replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap"))
+    rule = with_recorded_class(replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap"))
     assert rule.caveat.startswith("mind the gap, its text says float=E0")
 
 
-@pytest.mark.parametrize("file", ALWAYS)
+@pytest.mark.parametrize("file", ALWAYS_APPLIED_RULES)
 def test_rules_by_name_are_those_of_the_file(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ALWAYS[file]
+    wanted = ALWAYS_APPLIED_RULES[file]
     parsed: list[str] = []
-    check = rule_module._check
-    monkeypatch.setattr(rule_module, "_check", lambda rule: (parsed.append(rule.name), check(rule)))
+    check = rule_module._check_rule
+    monkeypatch.setattr(rule_module, "_check_rule", lambda rule: (parsed.append(rule.name), check(rule)))
     found = load_rules.__wrapped__(file, wanted)
     assert found == tuple(r for r in load_file.__wrapped__(file) if r.name in wanted)
     assert {r.name for r in found} == {*wanted}
@@ -71,12 +71,12 @@ def test_a_rule_that_is_not_there() -> None:
 
 def test_a_higher_class_is_its_authors() -> None:
     rule = edited("side-by-side-recomputed", "E3")
-    assert as_computed(rule) is rule
+    assert with_recorded_class(rule) is rule
 
 
 def test_the_librarys_files_are_loaded_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = edited("side-by-side-recomputed", "E0")
-    monkeypatch.setattr("superopt.rules.shipped.as_written", lambda name: (rule,))
+    monkeypatch.setattr("superopt.rules.shipped.parse_file", lambda name: (rule,))
     load_file.cache_clear()
     try:
         assert [r.float_class for r in load_file(FILE)] == ["E1"]
@@ -85,7 +85,7 @@ def test_the_librarys_files_are_loaded_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_nothing_that_ships_is_changed() -> None:
-    assert all(as_computed(r) is r for r in load_library())
+    assert all(with_recorded_class(r) is r for r in load_library())
 
 
 def test_the_class_of_a_changed_text_is_computed() -> None:

@@ -8,7 +8,7 @@ import pytest
 from scripts.verify_rules import stored
 from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import Proof, proof_key, proofs, read_proof, tier, unproved
+from superopt.rules.stated import Proof, proof_key, library_proofs, read_proof, tier, unproved_reasons
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 
@@ -16,15 +16,15 @@ PROVED = [r for r in load_library() if tier(r) == "A"]
 
 
 def test_every_proof_is_of_a_rule_of_the_library() -> None:
-    assert {proof_key(r) for r in load_library() if tier(r) != "C"} == set(proofs())
+    assert {proof_key(r) for r in load_library() if tier(r) != "C"} == set(library_proofs())
 
 
 @pytest.mark.parametrize("rule", PROVED[::60], ids=lambda r: r.name)
 def test_what_ships_as_proved_is(rule: object) -> None:
-    verdict = prove(rule, Limits(seconds=60, work=60_000, beyond=200_000))  # type: ignore[arg-type]
+    verdict = prove(rule, Limits(seconds=60, work=60_000, work_beyond=200_000))  # type: ignore[arg-type]
     assert isinstance(verdict, Proved)
-    assert verdict.whole
-    kept = proofs()[proof_key(rule)]  # type: ignore[arg-type]
+    assert verdict.is_complete
+    kept = library_proofs()[proof_key(rule)]  # type: ignore[arg-type]
     # Which of several ways is tried first hangs on what was proved before, and so do questions.
     same = {"ms": kept.ms, "queries": kept.queries, "mutants": kept.mutants}
     assert replace(verdict.proof, **same) == kept  # type: ignore[arg-type]
@@ -32,8 +32,8 @@ def test_what_ships_as_proved_is(rule: object) -> None:
 
 def test_what_is_not_proved_has_a_reason() -> None:
     others = {proof_key(r) for r in load_library() if tier(r) == "C"}
-    assert others == set(unproved())
-    assert all(unproved().values())
+    assert others == set(unproved_reasons())
+    assert all(unproved_reasons().values())
 
 
 def test_a_proof_comes_back_as_it_was_written() -> None:
@@ -41,7 +41,7 @@ def test_a_proof_comes_back_as_it_was_written() -> None:
     for mutants in (None, (9, 10)):
         proof = replace(written, mutants=mutants)
         assert read_proof(json.loads(json.dumps(stored(proof))), mutants) == proof
-    assert written.said == "ranks 0 to 4; 6 ways to fit; sizes from 1; refused unless n == m"
+    assert written.summary == "ranks 0 to 4; 6 ways to fit; sizes from 1; refused unless n == m"
 
 
 def test_a_rule_that_reads_otherwise_has_no_proof() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Input, Node, nodes
-from superopt.rules.draws import DRAWS, EXCEPTIONAL, real_feeds, with_numbers_of
+from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, real_feeds, mix_in_rule_numbers
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
@@ -15,10 +15,10 @@ from superopt.rules.trial import (
     Passed,
     Refuted,
     Untestable,
-    evaluated,
-    of_floats,
+    evaluate_draws,
+    has_only_floats,
     try_rule,
-    wrong_places,
+    wrong_elements,
 )
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
@@ -77,9 +77,9 @@ def test_the_float_class_decides_what_may_change() -> None:
 
 def test_only_a_rational_law_is_refuted_by_the_field_alone() -> None:
     odd = rule("tanh-neg(x: f): Tanh(Neg(x)) => Neg(Tanh(x))")
-    assert try_rule(odd) == Passed(16, field=False)
+    assert try_rule(odd) == Passed(16, over_field=False)
     ring = rule("square(x: f, y: f): Mul(Add(x, y), Sub(x, y)) => Sub(Mul(x, x), Mul(y, y))")
-    assert try_rule(ring) == Passed(16, field=True)
+    assert try_rule(ring) == Passed(16, over_field=True)
     # Off by less than the tolerance of the floats, and still wrong.
     near = rule("near(x: f): Add(x, 0.0000000001) => Add(x, 0)")
     found = try_rule(near)
@@ -91,16 +91,16 @@ def test_tolerance_is_relative_and_nan_is_not_nothing() -> None:
     import numpy as np
 
     a = np.array([1.0, np.nan, np.inf, 0.0])
-    assert not wrong_places("E1", a, a * (1 + 1e-9)).any()
-    assert wrong_places("E1", a, a * (1 + 1e-4)).tolist() == [True, False, False, False]
-    assert wrong_places("E0", a, np.array([1.0, 0.0, -np.inf, -0.0])).tolist() == [
+    assert not wrong_elements("E1", a, a * (1 + 1e-9)).any()
+    assert wrong_elements("E1", a, a * (1 + 1e-4)).tolist() == [True, False, False, False]
+    assert wrong_elements("E0", a, np.array([1.0, 0.0, -np.inf, -0.0])).tolist() == [
         False, True, True, False,
     ]  # fmt: skip
-    assert wrong_places("E1", a, np.array([1.0, 0.0, 1.0, np.inf])).tolist() == [
+    assert wrong_elements("E1", a, np.array([1.0, 0.0, 1.0, np.inf])).tolist() == [
         False, True, True, True,
     ]  # fmt: skip
     # of E3 an exception may go, but none may come
-    assert wrong_places("E3", a, np.array([1.0, 0.0, 1.0, np.inf])).tolist() == [
+    assert wrong_elements("E3", a, np.array([1.0, 0.0, 1.0, np.inf])).tolist() == [
         False, False, False, True,
     ]  # fmt: skip
 
@@ -202,16 +202,16 @@ def test_what_exp_overflows_on_one_side_only_is_told(text: str, least: str | Non
 
 @pytest.mark.parametrize("one", OF_FLOATS[::25], ids=lambda r: r.name)
 def test_all_draws_at_once_are_each_by_itself(one: Rule) -> None:
-    draws = (*DRAWS, *EXCEPTIONAL)
+    draws = (*DRAWS, *EXCEPTIONAL_DRAWS)
     for case in islice(instances(one, seed=1), 4):
-        if not of_floats(case):
+        if not has_only_floats(case):
             continue
-        for draw, sides in evaluated(one, case, draws, 5):
+        for draw, sides in evaluate_draws(one, case, draws, 5):
             assert not isinstance(sides, IndexError)
             for roots, values in zip((case.lhs, case.rhs), sides, strict=True):
                 feeds = real_feeds(case, draw, 5)
                 if draw == "whole":
-                    with_numbers_of(one, feeds, 5)
+                    mix_in_rule_numbers(one, feeds, 5)
                 alone = evaluate(Graph(case.inputs, roots), feeds, Reals(F64))
                 for a, b in zip(values, alone, strict=True):
                     np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
@@ -230,11 +230,11 @@ DENSE = (
 
 @pytest.mark.parametrize(("h", "w", "count"), [(48, 64, 16), (64, 128, 16), (224, 224, 3)])
 def test_a_rule_for_one_large_picture_is_tried_on_few_channels(h: int, w: int, count: int) -> None:
-    assert try_rule(rule(DENSE.format(h=h, w=w))) == Passed(count, field=True)
+    assert try_rule(rule(DENSE.format(h=h, w=w))) == Passed(count, over_field=True)
     wrong = DENSE.format(h=h, w=w).replace("Neg(k)", "k")
     assert isinstance(try_rule(rule(wrong)), Refuted)
 
 
 def test_a_rule_of_one_shape_is_tried_at_it() -> None:
     one = rule("r(x: f[64, 48, 64]): Add(x, x) => Mul(x, 2)")
-    assert try_rule(one) == Passed(1, field=True)
+    assert try_rule(one) == Passed(1, over_field=True)

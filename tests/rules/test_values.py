@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from superopt.ir.graph import Graph, Input, constant, item, node, opaque
+from superopt.ir.graph import Graph, Input, constant, result, node, opaque_node
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.rules.facts import is_const, uniform
+from superopt.rules.facts import is_const, uniform_value
 from superopt.te.dtype import F32
 from superopt.te.expr import TensorType
 from superopt.te.node import Size
@@ -155,7 +155,7 @@ def test_large_constants_are_not_read() -> None:
     c = constant(type=big, key="on disk", load=never, nbytes=4 << 20)
     x = Input("x", big)
     g = Graph((x,), (node(OPS["Mul"], [x, c]),))
-    assert uniform(c) is None
+    assert uniform_value(c) is None
     assert not found("r(x: f): Mul(x, 2) => x", g)
     assert not found("r(x: f, c: f): Mul(x, c) => x where value(c) == 2", g)
     assert len(found("r(x: f, c: f): Mul(x, c) => x where const(c)", g)) == 1
@@ -167,10 +167,10 @@ def test_constness() -> None:
     folded = node(OPS["Neg"], [node(OPS["Add"], [c, c])])
     assert is_const(c)
     assert is_const(folded)
-    assert is_const(item(node(OPS["Split"], [c], axis=0, split=(1, 3)), 1))
+    assert is_const(result(node(OPS["Split"], [c], axis=0, split=(1, 3)), 1))
     assert not is_const(x)
     assert not is_const(node(OPS["Add"], [folded, x]))
-    odd = opaque(Op("RandomNormal", None), [], Payload(None), [x.type])
+    odd = opaque_node(Op("RandomNormal", None), [], Payload(None), [x.type])
     assert not is_const(node(OPS["Add"], [folded, odd]))
     filled = OPS["ConstantOfShape"]
     assert is_const(node(filled, [], input=(4,)))

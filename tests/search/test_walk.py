@@ -8,9 +8,9 @@ from onnx import TensorProto, helper, numpy_helper
 from scripts.walk_rules import usable, walk
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read
+from superopt.onnx_io.source import read_model
 from superopt.rules.rule import parse_rules
-from superopt.search.book import book
+from superopt.search.book import rule_set
 
 
 def attention() -> Model:
@@ -49,18 +49,18 @@ def attention() -> Model:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
-    return import_model(read(model))
+    return import_model(read_model(model))
 
 
 @pytest.mark.parametrize(("seed", "steps"), [(0, 600), (1, 150), (2, 150)])
 def test_random_rewrites_change_nothing(seed: int, steps: int) -> None:
-    found = walk(attention(), book(usable()), steps=steps, each=20, seed=seed)
+    found = walk(attention(), rule_set(usable()), steps=steps, each=20, seed=seed)
     assert not found.wrong
     assert len(found.used) > 50
 
 
 def test_a_wrong_rule_is_named() -> None:
     wrong = "subtracted(x: f, y: f): Add(x, y) => Sub(x, y)"
-    found = walk(attention(), book(parse_rules(wrong)), steps=5, each=1, seed=0)
+    found = walk(attention(), rule_set(parse_rules(wrong)), steps=5, each=1, seed=0)
     assert found.wrong
     assert found.wrong[0].startswith("subtracted (")

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.te import index as ix
+from superopt.te import index as te_index
 from superopt.te.dtype import F64, I8, I64, INDEX, DType
 from superopt.te.expr import (
     Tensor,
     TensorType,
     apply,
-    both,
+    conjunction,
     cast,
     compare,
     compute,
     const,
     gather,
-    inside,
+    in_range,
     placeholder,
     reduction,
     select,
@@ -73,18 +73,18 @@ def place(draw: st.DrawFn, axes: list[Axis]) -> Expr:
     """Index arithmetic over axes, not far from zero."""
     out: Expr = const(draw(st.integers(-2, 3)), INDEX)
     for a in draw(st.lists(st.sampled_from(axes), max_size=3, unique=True)) if axes else []:
-        out = ix.as_index(out + a * draw(st.sampled_from((-2, -1, 1, 1, 1, 2, 3, 4))))
+        out = te_index.as_index(out + a * draw(st.sampled_from((-2, -1, 1, 1, 1, 2, 3, 4))))
     by = const(draw(st.sampled_from((2, 3, 4, 6))), INDEX)
     match draw(st.sampled_from(range(8))):
         case 0:
-            return ix.floordiv(out, by)
+            return te_index.floordiv(out, by)
         case 1:
-            return ix.mod(out, by)
+            return te_index.mod(out, by)
         case 2:
-            return ix.mod(ix.floordiv(out, by), const(draw(st.sampled_from((2, 3))), INDEX))
+            return te_index.mod(te_index.floordiv(out, by), const(draw(st.sampled_from((2, 3))), INDEX))
         case 3:
             other = const(draw(st.integers(-1, 2)), INDEX)
-            return ix.apply(draw(st.sampled_from(("min", "max"))), (out, other), INDEX)
+            return te_index.apply(draw(st.sampled_from(("min", "max"))), (out, other), INDEX)
         case _:
             return out
 
@@ -125,7 +125,7 @@ def guard(draw: st.DrawFn, axes: list[Axis]) -> Expr | bool:
     for _ in range(draw(st.integers(1, 2))):
         fn = draw(st.sampled_from(("lt", "le", "eq", "ne")))
         terms.append(compare(fn, draw(place(axes)), draw(place(axes))))
-    return both(*terms)
+    return conjunction(*terms)
 
 
 @st.composite
@@ -137,25 +137,25 @@ def load(
     index: list[Expr] = []
     guards: list[Expr | bool] = []
     for n in source.shape:
-        where, size = draw(place(axes)), ix.as_index(n)
+        where, size = draw(place(axes)), te_index.as_index(n)
         way = draw(st.sampled_from(range(10)))
         if way == 0:
-            index.append(gather(AT[ix.mod(where, const(INDICES, INDEX))] % n, n))
+            index.append(gather(AT[te_index.mod(where, const(INDICES, INDEX))] % n, n))
         elif guarded:
-            guards.append(inside(where, n))
+            guards.append(in_range(where, n))
             index.append(where)
         elif way <= 5 and axes:  # most of all, an axis by itself where it fits
             fits = [a for a in axes if isinstance(a.extent, int) and a.extent <= n]
-            index.append(draw(st.sampled_from(fits)) if fits else ix.mod(where, size))
+            index.append(draw(st.sampled_from(fits)) if fits else te_index.mod(where, size))
         elif way <= 7:
-            index.append(ix.mod(where, size))
+            index.append(te_index.mod(where, size))
         else:
-            last = ix.as_index(size - 1)
-            low = ix.apply("max", (where, const(0, INDEX)), INDEX)
-            index.append(ix.apply("min", (low, last), INDEX))
+            last = te_index.as_index(size - 1)
+            low = te_index.apply("max", (where, const(0, INDEX)), INDEX)
+            index.append(te_index.apply("min", (low, last), INDEX))
     value = source[tuple(index)]
     if not guards:
         return value
     fill = draw(st.sampled_from((const(0, dtype), const(2, dtype))))
     other = fill if draw(st.booleans()) else apply("add", value, fill)
-    return select(both(*guards), value if other is fill else other, fill)
+    return select(conjunction(*guards), value if other is fill else other, fill)

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import F64, INDEX
 from superopt.te.expr import (
     Tensor,
     TensorType,
-    both,
+    conjunction,
     compare,
     compute,
     const,
-    inside,
+    in_range,
     placeholder,
     ravel,
     reduce_max,
@@ -87,20 +87,20 @@ def convolutions(draw: st.DrawFn) -> Drawn:
 
     def window(n: Expr, c: Expr, o: Sequence[Expr], k: Sequence[Expr]) -> Expr:
         at = [
-            ix.as_index(p * s + q * d - b)
+            index.as_index(p * s + q * d - b)
             for p, s, q, d, b in zip(o, stride, k, dilation, begin, strict=True)
         ]
-        guard = both(*(inside(a, e) for a, e in zip(at, size, strict=True)))
+        guard = conjunction(*(in_range(a, e) for a, e in zip(at, size, strict=True)))
         return select(guard, x[(n, c, *at)], fill)
 
     fill = const(draw(st.sampled_from((0, -9))), F64)
     if draw(st.booleans()):
 
         def convolved(n: Expr, m: Expr, *o: Expr) -> Expr:
-            first = ix.as_index(m // outer * inner)
+            first = index.as_index(m // outer * inner)
             return reduce_sum(
                 [inner, *kernel],
-                lambda c, *k: window(n, ix.as_index(first + c), o, k) * w[(m, c, *k)],
+                lambda c, *k: window(n, index.as_index(first + c), o, k) * w[(m, c, *k)],
             )
 
         return _fed(draw, compute((batch, groups * outer, *count), convolved), x, w)
@@ -123,10 +123,10 @@ def transposed_convolutions(draw: st.DrawFn) -> Drawn:
 
     def body(o: Expr) -> Expr:
         def term(c: Expr, k: Expr) -> Expr:
-            spot = ix.as_index(o + begin - k * dilation)
-            where = ix.floordiv(spot, const(stride, INDEX))
-            meets = compare("eq", ix.mod(spot, const(stride, INDEX)), const(0, INDEX))
-            return select(both(meets, inside(where, size)), x[c, where], 0) * w[c, k]
+            spot = index.as_index(o + begin - k * dilation)
+            where = index.floordiv(spot, const(stride, INDEX))
+            meets = compare("eq", index.mod(spot, const(stride, INDEX)), const(0, INDEX))
+            return select(conjunction(meets, in_range(where, size)), x[c, where], 0) * w[c, k]
 
         return reduce_sum([channels, kernel], term)
 
@@ -167,9 +167,9 @@ def reshapes(draw: st.DrawFn) -> Drawn:
                 case "transpose":
                     at = [at[a.index(p)] for p in range(len(a))]
                 case "slice":
-                    at[a[0]] = ix.as_index(at[a[0]] + a[1])
+                    at[a[0]] = index.as_index(at[a[0]] + a[1])
                 case _:
-                    at[a[0]] = ix.as_index(a[1] - 1 - at[a[0]])
+                    at[a[0]] = index.as_index(a[1] - 1 - at[a[0]])
         return x[tuple(at)]
 
     return _fed(draw, compute(tuple(shape), body), x)

@@ -10,7 +10,7 @@ import numpy as np
 from superopt.te.domain import Domain
 from superopt.te.dtype import BOOL, DType
 from superopt.te.expr import Tensor
-from superopt.te.naive import Scalar, elements
+from superopt.te.naive import Scalar, reference_elements
 from superopt.te.node import Apply, Expr, Index, Load, Number, Reduce
 
 
@@ -25,7 +25,7 @@ class Single:
 
     def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
         arrays = [
-            np.asarray(a, None if k.is_float else self.domain.store(k))
+            np.asarray(a, None if k.is_float else self.domain.storage_dtype(k))
             for a, k in zip(args, kinds, strict=True)
         ]
         return one(self.domain.apply(fn, arrays, kinds, dtype), dtype)
@@ -90,10 +90,10 @@ def one_by_one(
         else:
             readers[name] = _parts(domain.load(inputs[name], source.type), source.dtype)
     with np.errstate(all="ignore"):
-        found = elements(t, readers, None if domain is None else Single(domain))
+        found = reference_elements(t, readers, None if domain is None else Single(domain))
     if domain is None:
         return found
-    out = np.empty((*domain.lead(t.dtype), *found.shape), domain.store(t.dtype))
+    out = np.empty((*domain.component_shape(t.dtype), *found.shape), domain.storage_dtype(t.dtype))
     for where in np.ndindex(found.shape):
         out[(..., *where)] = found[where]
     return out

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.te import index as ix
-from superopt.te.address import Direct, direct, padded
-from superopt.te.affine import Affine, affine, divided, interval, substitute, without_mod
+from superopt.te import index
+from superopt.te.address import DirectAccess, direct_access, padded_access
+from superopt.te.affine import Affine, affine, divmod_normal_form, interval, substitute, expand_mod
 from superopt.te.dtype import F64, INDEX
-from superopt.te.expr import TensorType, both, compare, const, inside, placeholder, ravel, unravel
+from superopt.te.expr import TensorType, conjunction, compare, const, in_range, placeholder, ravel, unravel
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 AXES = (Axis("a", 6), Axis("b", 4), Axis("c", 3))
@@ -82,7 +82,7 @@ def test_simplifying_keeps_the_value_and_bounds_hold(e: Expr) -> None:
 @given(places(), st.integers(1, 12))
 def test_quotient_and_remainder(e: Expr, m: int) -> None:
     simple = substitute(e, {})
-    quotient, remainder = divided(simple, m)
+    quotient, remainder = divmod_normal_form(simple, m)
     for at in points():
         assert (value(quotient, at), value(remainder, at)) == divmod(value(e, at), m)
 
@@ -90,7 +90,7 @@ def test_quotient_and_remainder(e: Expr, m: int) -> None:
 @given(places())
 def test_remainders_written_as_quotients(e: Expr) -> None:
     simple = substitute(e, {})
-    plain = without_mod(simple)
+    plain = expand_mod(simple)
     assert "%" not in str(plain)
     for at in points():
         assert value(plain, at) == value(e, at)
@@ -112,7 +112,7 @@ def test_a_reshape_is_affine_in_the_address(old: tuple[int, ...], new: tuple[int
     x = placeholder("x", TensorType(F64, old))
     axes = [Axis(f"n{k}", e) for k, e in enumerate(new)]
     load = x[tuple(substitute(i, {}) for i in unravel(ravel(axes, new), old))]
-    found = direct(load)
+    found = direct_access(load)
     assert found is not None
     strides = {a: ravel([int(b == a) for b in axes], new) for a in axes}
     if found.flat:
@@ -125,9 +125,9 @@ def test_a_reshape_is_affine_in_the_address(old: tuple[int, ...], new: tuple[int
 def test_a_load_out_of_range_is_not_direct() -> None:
     x = placeholder("x", TensorType(F64, (4,)))
     i = Axis("i", 4)
-    assert direct(x[i]) == Direct((Affine(0, ((i, 1),)),), flat=False)
-    assert direct(x[i + 1]) is None
-    assert direct(x[i - 1]) is None
+    assert direct_access(x[i]) == DirectAccess((Affine(0, ((i, 1),)),), flat=False)
+    assert direct_access(x[i + 1]) is None
+    assert direct_access(x[i - 1]) is None
 
 
 def test_padding_is_recognised_by_its_guard() -> None:
@@ -135,18 +135,18 @@ def test_padding_is_recognised_by_its_guard() -> None:
     i, j = Axis("i", 6), Axis("j", 5)
     shifted: Load = x[i - 1, j]
     zero = const(0, F64)
-    found = padded(_guard(inside(ix.as_index(i - 1), 4)), shifted, zero)
+    found = padded_access(_guard(in_range(index.as_index(i - 1), 4)), shifted, zero)
     assert found is not None
     pad, rest = found
     assert (pad.low, pad.high, rest) == ((0, 0), (3, 4), [])
     # a guard that lets an element through which is not there is no guard
-    assert padded(_guard(inside(ix.as_index(i - 1), 5)), shifted, zero) is None
-    assert padded(_guard(compare("le", const(1, INDEX), i)), shifted, zero) is None
+    assert padded_access(_guard(in_range(index.as_index(i - 1), 5)), shifted, zero) is None
+    assert padded_access(_guard(compare("le", const(1, INDEX), i)), shifted, zero) is None
     # nor is padding an element that depends on an axis
-    assert padded(_guard(inside(ix.as_index(i - 1), 4)), shifted, x[0, j]) is None
+    assert padded_access(_guard(in_range(index.as_index(i - 1), 4)), shifted, x[0, j]) is None
     # what the guard says beside stays
-    more = both(inside(ix.as_index(i - 1), 4), compare("lt", i, j))
-    found = padded(_guard(more), shifted, zero)
+    more = conjunction(in_range(index.as_index(i - 1), 4), compare("lt", i, j))
+    found = padded_access(_guard(more), shifted, zero)
     assert found is not None
     assert found[1] == [compare("lt", i, j)]
 
@@ -158,14 +158,14 @@ def _guard(g: Expr | bool) -> Expr:
 
 def test_affine_forms() -> None:
     a, b, _ = AXES
-    found = affine(ix.as_index(a * 3 - b + 2))
+    found = affine(index.as_index(a * 3 - b + 2))
     assert found is not None
     assert (found.base, found.coefficient(a), found.coefficient(b)) == (2, 3, -1)
-    assert affine(ix.as_index(a % 4)) is None
+    assert affine(index.as_index(a % 4)) is None
 
 
 def test_the_interval_of_one_of_two() -> None:
     a, b, _ = AXES
-    chosen = Apply("select", (a < 3, ix.as_index(b * -2), ix.as_index(7)), INDEX)
+    chosen = Apply("select", (a < 3, index.as_index(b * -2), index.as_index(7)), INDEX)
     assert interval(chosen) == (-6, 7)
-    assert interval(ix.as_index(a + chosen)) == (-6, 12)
+    assert interval(index.as_index(a + chosen)) == (-6, 12)

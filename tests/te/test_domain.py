@@ -26,7 +26,7 @@ from superopt.te.dtype import (
     to_numpy,
 )
 from superopt.te.expr import TensorType, compute, placeholder, reduce_sum
-from superopt.te.fn import FUNCTIONS, function, unit
+from superopt.te.fn import FUNCTIONS, scalar_function, identity_element
 from superopt.te.interpret import evaluate
 from superopt.te.special import erf
 
@@ -98,11 +98,11 @@ def test_functions_without_meaning_are_errors() -> None:
     with pytest.raises(TypeError, match="exp has no meaning on i32"):
         scalar("exp", I32, 1)
     with pytest.raises(KeyError, match="no scalar function 'gelu'; there are add, "):
-        function("gelu")
+        scalar_function("gelu")
 
 
 def test_every_function_says_what_it_is_over_the_field() -> None:
-    meanings = {f.field for f in FUNCTIONS.values()}
+    meanings = {f.field_semantics for f in FUNCTIONS.values()}
     assert meanings == {
         "ring", "quotient", "power", "order", "equal", "hom", "keyed", "whole", "never", "logic",
         "special",
@@ -144,7 +144,7 @@ def test_integer_matrix_products_wrap(kind: DType) -> None:
 def test_reductions_of_nothing(kind: DType) -> None:
     for fn in ("any", "all") if kind is BOOL else ("sum", "prod", "max", "min"):
         out = REALS.reduce(fn, np.empty((2, 0), to_numpy(kind)), (-1,), kind)
-        np.testing.assert_array_equal(out, np.full((2, 1), unit(fn, kind)))
+        np.testing.assert_array_equal(out, np.full((2, 1), identity_element(fn, kind)))
 
 
 def test_erf() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64, I64
 from superopt.te.expr import (
@@ -14,7 +14,7 @@ from superopt.te.expr import (
     compare,
     compute,
     gather,
-    inside,
+    in_range,
     placeholder,
     reduce_sum,
     select,
@@ -35,7 +35,7 @@ VALUES = np.arange(20.0).reshape(4, 5)
         pytest.param(compute((4,), lambda i: X[i - 1, 0]), id="before the start"),
         pytest.param(compute((4, 4), lambda i, j: X[i, i + j]), id="a sum of axes"),
         pytest.param(compute((4,), lambda i: reduce_sum(6, lambda k: X[i, k])), id="reduced"),
-        pytest.param(compute((5,), lambda i: select(inside(i, 5), X[i, 0], 0)), id="a wide guard"),
+        pytest.param(compute((5,), lambda i: select(in_range(i, 5), X[i, 0], 0)), id="a wide guard"),
         pytest.param(
             compute((5, 5), lambda i, j: select(compare("le", j, i), X[i, j], 0)),
             id="a guard about something else",
@@ -53,7 +53,7 @@ def test_a_load_that_a_guard_keeps_from_is_none() -> None:
     """Which elements a guard lets through need not be a box."""
 
     def element(i: Expr, j: Expr) -> Expr:
-        return select(compare("lt", ix.as_index(i + j), ix.as_index(4)), X[i + j, 2 * j], -1)
+        return select(compare("lt", index.as_index(i + j), index.as_index(4)), X[i + j, 2 * j], -1)
 
     t = compute((5, 5), element)
     with pytest.raises(IndexError):  # (i, j) = (0, 3) passes, and 2 j is 6

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from superopt.ir.evaluate import evaluate as evaluate_graph
 from superopt.ir.graph import Graph
-from superopt.te import residues as rs
+from superopt.te import residues
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F16, F32, F64, I32, I64, DType
 from superopt.te.expr import Tensor, TensorType, apply, cast, compute, placeholder, reduce_sum
-from superopt.te.field import PrimeField, zero_divisions
+from superopt.te.field import PrimeField, record_zero_divisions
 from superopt.te.interpret import evaluate
 from superopt.te.node import Expr
 from tests.ops.build import made
@@ -38,36 +38,36 @@ def number(value: float | Fraction) -> np.ndarray:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(FIELD.agree(*np.broadcast_arrays(a, b), F32).all())
+    return bool(FIELD.elements_equal(*np.broadcast_arrays(a, b), F32).all())
 
 
 A, B, C = element(1), element(2), element(3)
 
 
 def test_the_moduli() -> None:
-    assert rs.P == 2 * rs.Q + 1
-    assert rs.P < 1 << 31
-    for m in rs.MODULI:  # Fermat, to a few bases
+    assert residues.P == 2 * residues.Q + 1
+    assert residues.P < 1 << 31
+    for m in residues.MODULI:  # Fermat, to a few bases
         assert all(pow(b, m - 1, m) == 1 for b in (2, 3, 5, 7, 11, 13))
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9))
 def test_matrix_products_are_exact(seed: int, depth: int, rows: int, columns: int) -> None:
     a, b = element(seed, (rows, depth)), element(seed + 1, (depth, columns))
-    for product in (rs.matmul(a, b), np.stack(_both(rs._blas_product, a, b))):
-        for n, m in enumerate(rs.MODULI):
+    for product in (residues.matmul(a, b), np.stack(_both(residues._blas_product, a, b))):
+        for n, m in enumerate(residues.MODULI):
             exact = a[n].astype(object) @ b[n].astype(object) % m
             np.testing.assert_array_equal(product[n], exact.astype(np.int64))
 
 
 def _both(multiply: object, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
     assert callable(multiply)
-    return [multiply(a[n], b[n], m) for n, m in enumerate(rs.MODULI)]
+    return [multiply(a[n], b[n], m) for n, m in enumerate(residues.MODULI)]
 
 
 def test_the_greatest_residues_do_not_overflow() -> None:
-    top = np.stack([np.full((3, 700), m - 1, np.int64) for m in rs.MODULI])
-    product = np.stack(_both(rs._blas_product, top, np.swapaxes(top, 1, 2)))
+    top = np.stack([np.full((3, 700), m - 1, np.int64) for m in residues.MODULI])
+    product = np.stack(_both(residues._blas_product, top, np.swapaxes(top, 1, 2)))
     np.testing.assert_array_equal(product, np.full((2, 3, 3), 700))
 
 
@@ -80,7 +80,7 @@ def test_ring_and_quotients() -> None:
 
 
 def test_division_by_zero_is_noted() -> None:
-    with zero_divisions() as notes:
+    with record_zero_divisions() as notes:
         f("div", A, B)
         assert notes == []
         first = f("div", number(1), number(0))
@@ -140,9 +140,9 @@ def test_exp_is_a_homomorphism() -> None:
 
 
 def test_exponents_of_two_digits() -> None:
-    exponents = [0, 1, 2, 32767, 32768, 32769, 5 << 15, rs.Q - 1, 123_456_789]
-    found = rs.exponential(12_345, np.array(exponents))
-    assert found.tolist() == [pow(12_345, e, rs.P) for e in exponents]
+    exponents = [0, 1, 2, 32767, 32768, 32769, 5 << 15, residues.Q - 1, 123_456_789]
+    found = residues.exponential(12_345, np.array(exponents))
+    assert found.tolist() == [pow(12_345, e, residues.P) for e in exponents]
 
 
 def test_powers() -> None:
@@ -167,7 +167,7 @@ def test_keyed_functions() -> None:
 def test_conversions() -> None:
     ints = np.array([-7, 0, 3, 1234567890123], np.int64)
     there = FIELD.apply("cast", (ints,), (I64,), F32)
-    np.testing.assert_array_equal(there[0], ints % rs.P)
+    np.testing.assert_array_equal(there[0], ints % residues.P)
     back = FIELD.apply("cast", (there,), (F32,), I64)
     np.testing.assert_array_equal(back[:3], ints[:3])
     assert 0 <= back[3] < 7  # no small number: a hash

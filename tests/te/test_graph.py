@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from superopt.ir.evaluate import evaluate, evaluate_node, node_results
-from superopt.ir.graph import Graph, Input, Node, Value, constant, node, opaque
+from superopt.ir.graph import Graph, Input, Node, Value, constant, node, opaque_node
 from superopt.ir.op import InferError, Op, Payload
 from superopt.ops import OPS
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, F32, F64
 from superopt.te.expr import TensorType
@@ -56,7 +56,7 @@ def test_feeds_must_fit(feeds: dict[str, np.ndarray], message: str) -> None:
 
 
 def test_composite_sizes_are_checked() -> None:
-    double = Input("d", TensorType(F32, (ix.dim(N * 2),)))
+    double = Input("d", TensorType(F32, (index.dim(N * 2),)))
     g = Graph((A, double), (node(OPS["Relu"], [A]), node(OPS["Relu"], [double])))
     evaluate(g, {"a": ONES, "d": np.ones(8, "f4")})
     with pytest.raises(ValueError, match=r"axis 0 of input d is 7, not .* = 8"):
@@ -64,7 +64,7 @@ def test_composite_sizes_are_checked() -> None:
 
 
 def test_sizes_in_attributes() -> None:
-    flat = node(OPS["Reshape"], [A], shape=(ix.dim(N * 3),))
+    flat = node(OPS["Reshape"], [A], shape=(index.dim(N * 3),))
     (out,) = evaluate(Graph((A,), (flat,)), {"a": ONES})
     assert out.shape == (12,)
     unknown = node(OPS["Expand"], [constant(np.ones((1,), "f4"))], shape=(Size("k"),))
@@ -75,7 +75,7 @@ def test_sizes_in_attributes() -> None:
 def test_opaque_nodes_are_computed_by_the_caller() -> None:
     strange = Op("Strange", None, domain="custom")
     result = TensorType(F32, (Size("found"), 3))
-    made = opaque(strange, [A], Payload("x"), [result])
+    made = opaque_node(strange, [A], Payload("x"), [result])
     g = Graph((A,), (node(OPS["Relu"], [made]),))
     with pytest.raises(InferError, match="Strange is opaque"):
         evaluate(g, {"a": ONES})
@@ -90,7 +90,7 @@ def test_opaque_nodes_are_computed_by_the_caller() -> None:
     for domain in (Reals(), Reals(F64)):
         (out,) = evaluate(g, {"a": ONES}, domain, compute)
         np.testing.assert_array_equal(out, ONES[:2])
-        assert out.dtype == domain.store(F32)
+        assert out.dtype == domain.storage_dtype(F32)
     assert seen == [np.float32, np.float64]
 
 
@@ -110,7 +110,7 @@ def test_every_result_is_shown_and_what_is_used_up_is_dropped() -> None:
 
     gc.freeze()  # what other tests left is not looked through twelve times
     try:
-        evaluate(Graph((A,), (value,)), {"a": ONES}, keep=keep)
+        evaluate(Graph((A,), (value,)), {"a": ONES}, on_result=keep)
     finally:
         gc.unfreeze()
     assert len(held) == 12

@@ -16,7 +16,7 @@ from superopt.te.dtype import F32, F64
 from superopt.te.expr import TensorType, compute, placeholder, ravel, unravel
 from superopt.te.field import PrimeField
 from superopt.te.interpret import evaluate
-from superopt.te.plan import program
+from superopt.te.plan import array_program
 
 MIB = 1 << 20
 
@@ -105,7 +105,7 @@ def test_a_view_copies_nothing() -> None:
 def test_every_reshape_is_one_view(old: tuple[int, ...], new: tuple[int, ...]) -> None:
     x = placeholder("x", TensorType(F32, old))
     t = compute(new, lambda *i: x[unravel(ravel(i, new), old)])
-    assert len(program(t).parts) == 1
+    assert len(array_program(t).boxes) == 1
     given = normal(*old)
     out = evaluate(t, {"x": given})
     np.testing.assert_array_equal(out, given.reshape(new))

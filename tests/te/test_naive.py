@@ -9,7 +9,7 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.te import index as ix
+from superopt.te import index
 from superopt.te.dtype import BOOL, F32, I64, INDEX
 from superopt.te.expr import (
     Tensor,
@@ -24,7 +24,7 @@ from superopt.te.expr import (
     reduction,
     select,
 )
-from superopt.te.naive import Scalar, Undecided, elements
+from superopt.te.naive import Scalar, Undecided, reference_elements
 from superopt.te.node import Expr, Size
 
 N, M = Size("n"), Size("m")
@@ -36,7 +36,7 @@ def read(*values: Scalar) -> dict[str, Callable[[tuple[int, ...]], Scalar]]:
 
 
 def listed(t: Tensor, *values: Scalar) -> list[Scalar]:
-    found: list[Scalar] = elements(t, read(*values)).reshape(-1).tolist()
+    found: list[Scalar] = reference_elements(t, read(*values)).reshape(-1).tolist()
     return found
 
 
@@ -48,38 +48,38 @@ def test_the_chain_from_a_shape_to_a_reshape() -> None:
     """Concat(Gather(Shape(t), [0]), [12, -1]): what exporters write for a batch."""
     t = placeholder("a0", TensorType(F32, (N, 3, 4)))
     (shape,) = expression(OPS["Shape"], (t.type,), canonical_attrs(OPS["Shape"], (t.type,), {}))
-    sizes = elements(shape, {})
+    sizes = reference_elements(shape, {})
     assert sizes.tolist() == [N, 3, 4]
     types = (TensorType(I64, (3,)), TensorType(I64, (1,)))
     attrs = canonical_attrs(OPS["Gather"], types, {})
     (picked,) = expression(OPS["Gather"], types, attrs)
-    got = elements(picked, {"a0": lambda i: sizes[i], "a1": lambda i: 0})
+    got = reference_elements(picked, {"a0": lambda i: sizes[i], "a1": lambda i: 0})
     assert got.tolist() == [N]
     types = (TensorType(I64, (1,)), TensorType(I64, (2,)))
     (joined,) = expression(OPS["Concat"], types, canonical_attrs(OPS["Concat"], types, {"axis": 0}))
-    out = elements(joined, {"a0": lambda i: got[i], "a1": lambda i: (12, -1)[i[0]]})
+    out = reference_elements(joined, {"a0": lambda i: got[i], "a1": lambda i: (12, -1)[i[0]]})
     assert out.tolist() == [N, 12, -1]
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (lambda e: e + 1, [ix.as_index(N + 1), 13, ix.as_index(N * M + 1)]),
-        (lambda e: e * 2, [ix.as_index(N * 2), 24, ix.as_index(N * M * 2)]),
-        (lambda e: e * 4 / 2, [ix.as_index(N * 2), 24, ix.as_index(N * M * 2)]),
-        (lambda e: e / 5, [ix.as_index(N // 5), 2, ix.as_index((N * M) // 5)]),
+        (lambda e: e + 1, [index.as_index(N + 1), 13, index.as_index(N * M + 1)]),
+        (lambda e: e * 2, [index.as_index(N * 2), 24, index.as_index(N * M * 2)]),
+        (lambda e: e * 4 / 2, [index.as_index(N * 2), 24, index.as_index(N * M * 2)]),
+        (lambda e: e / 5, [index.as_index(N // 5), 2, index.as_index((N * M) // 5)]),
         (lambda e: e % 1, [0, 0, 0]),
-        (lambda e: apply("max", e, 1), [N, 12, ix.as_index(N * M)]),
-        (lambda e: select(compare("lt", 0, e), e, 7), [N, 12, ix.as_index(N * M)]),
-        (lambda e: apply("abs", e), [N, 12, ix.as_index(N * M)]),
+        (lambda e: apply("max", e, 1), [N, 12, index.as_index(N * M)]),
+        (lambda e: select(compare("lt", 0, e), e, 7), [N, 12, index.as_index(N * M)]),
+        (lambda e: apply("abs", e), [N, 12, index.as_index(N * M)]),
         (
             lambda e: cast(apply("floor", cast(e, F32) * 2), I64),
-            [ix.as_index(N * 2), 24, ix.as_index(N * M * 2)],
+            [index.as_index(N * 2), 24, index.as_index(N * M * 2)],
         ),
     ],
 )
 def test_arithmetic_on_sizes(body: Callable[[Expr], Expr], expected: list[Scalar]) -> None:
-    assert listed(each(body), N, 12, ix.as_index(N * M)) == expected
+    assert listed(each(body), N, 12, index.as_index(N * M)) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_undecided(body: Callable[[Expr], Expr]) -> None:
 def test_a_symbolic_shape_has_no_elements() -> None:
     t = compute((N,), lambda i: cast(i, I64))
     with pytest.raises(Undecided, match="symbolic size"):
-        elements(t, {})
+        reference_elements(t, {})
 
 
 def test_branches_not_taken_are_not_read() -> None:
@@ -112,7 +112,7 @@ def test_branches_not_taken_are_not_read() -> None:
 def test_reductions_fold_from_the_first_and_of_nothing_give_the_unit() -> None:
     assert listed(compute((), lambda: reduction("max", 3, lambda k: X[k])), -3, -1, -2) == [-1]
     assert listed(compute((), lambda: reduction("sum", 3, lambda k: X[k])), N, 1, N) == [
-        ix.as_index(N * 2 + 1)
+        index.as_index(N * 2 + 1)
     ]
     empty = compute((), lambda: reduction("max", 0, lambda k: X[k]))
     assert listed(empty, 1, 1, 1) == [-(1 << 63)]
@@ -124,4 +124,4 @@ def test_reductions_fold_from_the_first_and_of_nothing_give_the_unit() -> None:
 def test_integers_wrap_and_divide_toward_zero() -> None:
     assert listed(each(lambda e: e * 2), (1 << 63) - 1, -1, 0) == [-2, -2, 0]
     assert listed(each(lambda e: e / 2), -3, 3, -4) == [-1, 1, -2]
-    assert np.isnan(elements(compute((), lambda: cast(X[0], F32) / 0), read(0, 0, 0)).item())
+    assert np.isnan(reference_elements(compute((), lambda: cast(X[0], F32) / 0), read(0, 0, 0)).item())

@@ -10,10 +10,10 @@ from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     App,
-    At,
+    Subscript,
     Binary,
     Call,
-    Filled,
+    Fill,
     Formula,
     Lit,
     Name,
@@ -114,17 +114,17 @@ def _changed(part: Part, rule: Rule) -> Iterator[tuple[str, Part]]:
         case Var(name):
             yield "operator", App(OPS["Neg"], (part,), (), None)
             for p in rule.params:
-                if isinstance(p, Param) and p.name != name and not p.run:
+                if isinstance(p, Param) and p.name != name and not p.is_run:
                     yield "operand", Var(p.name)
         case Number(v):
             yield "operand", Number(v + 1)
         case Scalar(f):
             yield "operand", Scalar(Binary("+", f, Lit(1)))
-        case Filled(fill, args):
+        case Fill(fill, args):
             for other in FILLS:
                 if fill in FILLS and other != fill:
-                    yield "operand", Filled(other, args)
-            yield "size", Filled(fill, (_more(args[0]), *args[1:]))
+                    yield "operand", Fill(other, args)
+            yield "size", Fill(fill, (_more(args[0]), *args[1:]))
 
 
 def _values(key: str, f: Formula, rule: Rule) -> Iterator[Formula]:
@@ -153,7 +153,7 @@ def _values(key: str, f: Formula, rule: Rule) -> Iterator[Formula]:
             yield from sorted(_names(rule) - {f}, key=str)
             for numbers in LITERALS.get(key, ()):
                 yield Seq(tuple(map(Lit, numbers)))
-            yield Seq((_more(At(f, Lit(0))), Spread(f)))
+            yield Seq((_more(Subscript(f, Lit(0))), Spread(f)))
         case _:
             yield _more(f)
             for k in (0, 1, -1):

@@ -132,7 +132,7 @@ one-of-the-list(x: i64): Cast(Cast(x, to=t), to=i64) => x where t in (i64, i32)
 def test_it_is_proved(rule: Rule) -> None:
     verdict = prove(rule)
     assert isinstance(verdict, Proved), str(verdict)
-    assert verdict.whole
+    assert verdict.is_complete
 
 
 @pytest.mark.parametrize("rule", parse_rules(FALSE), ids=lambda r: r.name)

@@ -12,7 +12,7 @@ from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import TensorType
-from superopt.verifier.axes import NAMED, only_named
+from superopt.verifier.axes import AXIS_ATTRIBUTES, with_named_axes_only
 from superopt.verifier.instance import Ranks
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
@@ -42,7 +42,7 @@ def rule(sides: str, kinds: str = "", where: str = "") -> Rule:
 
 @pytest.mark.parametrize(("sides", "shorter", "most"), SHORTER)
 def test_named_axes_become_the_last_ones(sides: str, shorter: str, most: int) -> None:
-    assert only_named(rule(sides)) == (rule(shorter), most)
+    assert with_named_axes_only(rule(sides)) == (rule(shorter), most)
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ def test_named_axes_become_the_last_ones(sides: str, shorter: str, most: int) ->
     ],
 )
 def test_what_may_speak_of_any_axis_is_left(sides: str, kinds: str, where: str) -> None:
-    assert only_named(rule(sides, kinds, where)) is None
+    assert with_named_axes_only(rule(sides, kinds, where)) is None
 
 
 def pointwise() -> Iterator[tuple[str, str]]:
     """Elementwise operators, and those of which `axes` says that they name their axes, on operands
     of which each has the rank of the result."""
     for name, op in OPS.items():
-        if "elementwise" in op.laws and op.name not in NAMED:
+        if "elementwise" in op.laws and op.name not in AXIS_ATTRIBUTES:
             yield from ((name, e) for e in op.example)
     yield "Concat", "f32[2,3] f32[2,5] axis=-1"
     yield "Split", "f32[2,5] axis=-1 split=(2,3)"
     yield "Slice", "f32[2,6] axes=(-1,) starts=(4,) ends=(1,) steps=(-2,)"
-    for name in NAMED:
+    for name in AXIS_ATTRIBUTES:
         if name.startswith("Reduce"):
             yield name, "f32[2,5] axes=(-1,) keepdims=1"
         elif name.endswith("max"):
@@ -92,7 +92,7 @@ CASES = list(pointwise())
 
 
 def test_every_named_operator_is_tried() -> None:
-    assert {name for name, _ in CASES} >= set(NAMED)
+    assert {name for name, _ in CASES} >= set(AXIS_ATTRIBUTES)
 
 
 def drawn(t: TensorType, seed: int) -> np.ndarray:
@@ -150,7 +150,7 @@ def test_what_is_false_stays_false(sides: str) -> None:
     assert isinstance(prove(rule(sides), Limits(seconds=20)), Refuted)
 
 
-LIBRARY = [r for r in load_library() if only_named(r) is not None]
+LIBRARY = [r for r in load_library() if with_named_axes_only(r) is not None]
 
 
 @pytest.mark.slow

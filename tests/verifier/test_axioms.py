@@ -14,15 +14,15 @@ from superopt.ops import OPS
 from superopt.rules.axiom import load_axioms, parse_axioms
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import proof
+from superopt.rules.stated import find_proof
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
-from superopt.verifier.axiom.encode import clause
-from superopt.verifier.axiom.formulas import Unsaid
+from superopt.verifier.axiom.encode import encode_rule
+from superopt.verifier.axiom.formulas import NotExpressible
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, KEEPS_SHAPE
-from superopt.verifier.axiom.prove import Axioms, axiom
+from superopt.verifier.axiom.prove import Axioms, as_axiom
 from superopt.verifier.axiom.theory import Theory
-from superopt.verifier.balance import unbalanced
+from superopt.verifier.balance import imbalance_reason
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.ops.build import example, made, operands
@@ -34,7 +34,7 @@ def axioms() -> Axioms:
     """Those written by hand."""
     out = Axioms()
     for rule in load_axioms():
-        one = axiom(replace(rule, name=f"axiom {rule.name}"))
+        one = as_axiom(replace(rule, name=f"axiom {rule.name}"))
         assert one is not None, rule
         out.add(one)
     return out
@@ -51,14 +51,14 @@ SAMPLE = load_axioms()[::40]  # all of them: scripts/prove_axioms.py
 def test_axioms_are_proved_and_balanced(one: Rule) -> None:
     verdict = prove(one, Limits(seconds=60))
     assert isinstance(verdict, Proved), verdict
-    assert verdict.whole
-    assert unbalanced(one) == ""
+    assert verdict.is_complete
+    assert imbalance_reason(one) == ""
 
 
 def test_what_is_not_looked_through_is_not_balanced() -> None:
     one = rule("r(x: f, y: f, z: f): Add(Add(x, y), z) => Add(x, Add(y, z))")
-    assert unbalanced(one) == ""
-    assert "time is over" in unbalanced(one, seconds=0)
+    assert imbalance_reason(one) == ""
+    assert "time is over" in imbalance_reason(one, seconds=0)
 
 
 UNBALANCED = (
@@ -71,7 +71,7 @@ UNBALANCED = (
 
 @pytest.mark.parametrize("text", UNBALANCED)
 def test_what_may_have_another_type_is_not_balanced(text: str) -> None:
-    assert unbalanced(rule(text)) != ""
+    assert imbalance_reason(rule(text)) != ""
 
 
 def test_axioms_for_many_operators_are_written_out() -> None:
@@ -103,12 +103,12 @@ PROVED = {
 
 @pytest.mark.parametrize("text", [t for t, names in PROVED.items() if names is not None])
 def test_names_the_axioms_and_tells_a_chain(text: str) -> None:
-    found = axioms().proved(rule(text))
+    found = axioms().prove(rule(text))
     assert found is not None
     names = PROVED[text]
     assert names is not None
     assert {n.removeprefix("axiom ") for n in found.names} <= names
-    shown = found.shown()
+    shown = found.chain_text()
     assert shown[0][1] == ""
     assert all(name for _, name in shown[1:])
     used = {name.removeprefix("axiom ").removesuffix("~") for _, name in shown[1:]}
@@ -116,9 +116,9 @@ def test_names_the_axioms_and_tells_a_chain(text: str) -> None:
 
 
 def test_a_chain_reads_as_rules_do() -> None:
-    found = axioms().proved(rule("r(x: num, y: num): Sub(x, Sub(0, y)) => Add(x, y)"))
+    found = axioms().prove(rule("r(x: num, y: num): Sub(x, Sub(0, y)) => Add(x, y)"))
     assert found is not None
-    assert "\n".join(f"{term}  [{name}]" for term, name in found.shown()) == GOLDEN
+    assert "\n".join(f"{term}  [{name}]" for term, name in found.chain_text()) == GOLDEN
 
 
 GOLDEN = """\
@@ -150,7 +150,7 @@ FALSE = (
 
 @pytest.mark.parametrize("text", FALSE)
 def test_what_is_false_is_not_proved(text: str) -> None:
-    assert axioms().follows(rule(text)) is None
+    assert axioms().find_core(rule(text)) is None
 
 
 @pytest.mark.parametrize("every", [69, pytest.param(23, marks=pytest.mark.slow)])
@@ -162,7 +162,7 @@ def test_mutants_are_not_proved(every: int) -> None:
         Random(one.name).shuffle(some)
         for mutant in some[:2]:
             tried += 1
-            if axioms().follows(mutant) is not None:
+            if axioms().find_core(mutant) is not None:
                 assert not isinstance(try_rule(mutant, seed=1, count=6), Differs), mutant
     assert tried > 2300 / every
 
@@ -170,15 +170,15 @@ def test_mutants_are_not_proved(every: int) -> None:
 @pytest.mark.parametrize("one", load_library()[::30], ids=lambda r: r.name)
 def test_what_is_given_of_a_rule_is_consistent(one: Rule) -> None:
     """Else everything would follow: the types' laws against rules that have instances."""
-    if proof(one) is None:
+    if find_proof(one) is None:
         return
     try:
-        goal = clause(one)
-    except Unsaid:
+        goal = encode_rule(one)
+    except NotExpressible:
         return
     theory = Theory()
-    theory.types()
-    assert theory.consistent(goal, 300_000)
+    theory.add_type_laws()
+    assert theory.is_consistent(goal, 300_000)
 
 
 @pytest.mark.parametrize("name", sorted(KEEPS_RANK))

@@ -7,9 +7,9 @@ import pytest
 
 from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import fixed, tier
+from superopt.rules.stated import is_proved_for_one_shape, tier
 from superopt.te.dtype import BOOL, F32
-from superopt.te.polynomial import MOST, NoPolynomial, Polynomials, number
+from superopt.te.polynomial import MAX_MONOMIALS, NotPolynomial, PolynomialDomain, constant_polynomial
 from superopt.verifier.bounded import best_proof, prove_bounded
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Refuted, Unknown
@@ -78,9 +78,9 @@ def test_a_rule_of_one_shape_is_proved_for_all_there_is() -> None:
     assert isinstance(verdict, Proved)
     assert verdict.bound == 0
     assert tier(RULES["winograd-four"]) == "B"
-    assert fixed(RULES["winograd-four"])
+    assert is_proved_for_one_shape(RULES["winograd-four"])
     assert tier(RULES["winograd-two"]) == "A"
-    assert not fixed(RULES["winograd-two"])
+    assert not is_proved_for_one_shape(RULES["winograd-two"])
 
 
 def test_a_wrong_number_in_a_tile_is_found() -> None:
@@ -116,23 +116,23 @@ def test_the_best_proof_is_for_all_sizes() -> None:
             assert isinstance(found, Proved)
             assert found.bound == bound
     (rule,) = parse_rules(f"r{TRUE[0]}")
-    found = best_proof(rule, Limits(seconds=20, work=1, beyond=1))  # too little for all sizes
+    found = best_proof(rule, Limits(seconds=20, work=1, work_beyond=1))  # too little for all sizes
     assert isinstance(found, Proved)
     assert found.bound == 4
 
 
 def test_polynomials_are_exact() -> None:
-    domain = Polynomials()
-    x, y = domain.input("x", (2,))
-    third = number(Fraction(1, 3))
+    domain = PolynomialDomain()
+    x, y = domain.symbolic_input("x", (2,))
+    third = constant_polynomial(Fraction(1, 3))
     assert third * (x + y) == third * y + third * x
     assert (x - y) * (x + y) != x * x
-    assert x - x == number(0)
+    assert x - x == constant_polynomial(0)
     one = domain.apply("div", (np.array([x, y]), np.array([x, x])), (F32, F32), F32)
-    assert one[0] == number(1)
-    assert one[1] != number(1)
-    with pytest.raises(NoPolynomial):
+    assert one[0] == constant_polynomial(1)
+    assert one[1] != constant_polynomial(1)
+    with pytest.raises(NotPolynomial):
         domain.apply("lt", (np.array([x]), np.array([y])), (F32, F32), BOOL)
-    large = domain.input("z", (MOST + 1,))
-    with pytest.raises(NoPolynomial, match="terms"):
+    large = domain.symbolic_input("z", (MAX_MONOMIALS + 1,))
+    with pytest.raises(NotPolynomial, match="terms"):
         domain.reduce("sum", large, (-1,), F32)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from superopt.rules.cases import Cases
-from superopt.rules.instances import given
+from superopt.rules.instances import instance_of_names
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import proofs
+from superopt.rules.stated import library_proofs
 from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_on, try_rule
+from superopt.rules.trial import try_on_instances, try_rule
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 from tests.verifier.mutants import mutants
@@ -238,12 +238,12 @@ def test_a_refutation_is_an_instance_of_the_rule(rule: Rule) -> None:
     """What its names stand for there makes the graphs of both sides, which differ."""
     verdict = prove(rule)
     assert isinstance(verdict, Refuted), str(verdict)
-    drawn = (given(rule, verdict.names, n) for n in range(20))  # the shapes of numbers are
+    drawn = (instance_of_names(rule, verdict.names, n) for n in range(20))  # the shapes of numbers are
     one = next(one for one in drawn if one is not None)
     for i in one.inputs:
         assert verdict.names[i.name].type == i.type  # type: ignore[union-attr]
     wide = replace(rule, float_class="E3")
-    tried = (try_on(wide, Cases(1, [one], ()), seed) for seed in range(100))
+    tried = (try_on_instances(wide, Cases(1, [one], ()), seed) for seed in range(100))
     assert any(isinstance(t, Differs) for t in tried), str(verdict)
 
 
@@ -252,7 +252,7 @@ def test_what_is_known_of_low_ranks_is_not_proved_again() -> None:
         "a(x: f, y: f): ReduceMax(Concat(x, y, axis=k), axes=(k,)) => ReduceMax(Concat(y, x,"
         " axis=k), axes=(k,))"
     )
-    whole, rest = prove(rule), prove(rule, known=2)
+    whole, rest = prove(rule), prove(rule, known_rank=2)
     assert isinstance(whole, Proved)
     assert isinstance(rest, Proved)
     assert whole.scope.instances == rest.scope.instances
@@ -357,4 +357,4 @@ def test_conditions_are_said_in_the_rules_own_sizes() -> None:
 
 
 def test_what_the_library_needs_is_said_so() -> None:
-    assert not [c for p in proofs().values() for c in p.conditions if "'" in c]
+    assert not [c for p in library_proofs().values() for c in p.conditions if "'" in c]

@@ -8,11 +8,11 @@ from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
 from superopt.verifier.prove import Limits
-from superopt.verifier.regions import Compared, compared
+from superopt.verifier.regions import GraphComparison, compare_graphs
 from superopt.verifier.verdict import Proved, Unknown
 
 
-def both(inputs: str, left: str, right: str) -> Compared:
+def both(inputs: str, left: str, right: str) -> GraphComparison:
     a, b = (
         parse_graph(
             "graph {\n" + "\n".join([*inputs.split("; "), *side.split("; ")]) + "\n}\n", OPS
@@ -20,7 +20,7 @@ def both(inputs: str, left: str, right: str) -> Compared:
         for side in (left, right)
     )
     b = Graph(a.inputs, replace_all(b, dict(zip(b.inputs, a.inputs, strict=True))).outputs)
-    return compared(a, b, Limits(seconds=10), 20)
+    return compare_graphs(a, b, Limits(seconds=10), 20)
 
 
 SAME = {
@@ -118,7 +118,7 @@ WRONG_PATTERNS = {
 }
 
 
-def of_pattern(value: np.ndarray, left: str, right: str) -> Compared:
+def of_pattern(value: np.ndarray, left: str, right: str) -> GraphComparison:
     rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in value.tolist())
     constant = f"c = const f32[6, 6] [{rows}]"
     return both("x: f32[5, 6]", f"{constant}; {left}", right)

@@ -6,15 +6,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.ir import graph as g
+from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
 from superopt.rules.facts import is_const
 from superopt.te.domain import Reals
 from superopt.te.dtype import F32, F64
 from superopt.te.expr import TensorType
-from superopt.verifier.folds import offered
-from superopt.verifier.related import ULPS, Relation, related
+from superopt.verifier.folds import foldable_constants
+from superopt.verifier.related import MAX_ULPS, Relation, relate_constants
 
 RNG = np.random.default_rng(5)
 W, V = (RNG.standard_normal((6, 8)).astype(np.float32) for _ in range(2))
@@ -22,21 +22,21 @@ U = RNG.standard_normal((8, 6)).astype(np.float32)
 K = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
 S, T, MEAN = (RNG.standard_normal(8).astype(np.float32) for _ in range(3))
 SPREAD = RNG.uniform(0.5, 2, 8).astype(np.float32)
-X = g.Input("x", TensorType(F32, (5, 6)))
+X = ir_graph.Input("x", TensorType(F32, (5, 6)))
 
 
-def op(name: str, *inputs: g.Value, **attrs: object) -> g.Value:
-    return g.node(OPS[name], inputs, **attrs)  # type: ignore[arg-type]
+def op(name: str, *inputs: ir_graph.Value, **attrs: object) -> ir_graph.Value:
+    return ir_graph.node(OPS[name], inputs, **attrs)  # type: ignore[arg-type]
 
 
-def const(a: object) -> g.Constant:
-    return g.constant(np.asarray(a, np.float32))
+def const(a: object) -> ir_graph.Constant:
+    return ir_graph.constant(np.asarray(a, np.float32))
 
 
-def relation(first: g.Value, second: np.ndarray) -> Relation | None:
+def relation(first: ir_graph.Value, second: np.ndarray) -> Relation | None:
     """What is found of a constant that another graph has, which is no more than it."""
-    c = g.constant(second)
-    changed, found = related(g.Graph((X,), (first,)), g.Graph((X,), (c,)))
+    c = ir_graph.constant(second)
+    changed, found = relate_constants(ir_graph.Graph((X,), (first,)), ir_graph.Graph((X,), (c,)))
     assert changed.outputs == ((found[0].value,) if found else (c,))
     return found[0] if found else None
 
@@ -62,35 +62,35 @@ def test_elements_that_moved_have_the_same_bits(name: str) -> None:
     found = relation(op("Add", op("MatMul", X, const(W)), op("MatMul", X, const(V))), array)
     assert found is not None
     assert found.ulps is None
-    assert set(g.constants([found.value])) & {const(W), const(V)}
-    (made,) = evaluate(g.Graph((), (found.value,)), {}, Reals())
+    assert set(ir_graph.constants([found.value])) & {const(W), const(V)}
+    (made,) = evaluate(ir_graph.Graph((), (found.value,)), {}, Reals())
     assert made.tobytes() == array.tobytes()
 
 
-def normalized() -> g.Value:
-    image = g.Input("image", TensorType(F32, (2, 6, 4, 4)))
+def normalized() -> ir_graph.Value:
+    image = ir_graph.Input("image", TensorType(F32, (2, 6, 4, 4)))
     kernel = const(RNG.standard_normal((8, 6, 1, 1)))
     found = op("Conv", image, kernel)
-    norm = g.node(OPS["BatchNormalization"], [found, *map(const, (S, T, MEAN, SPREAD))])
-    return g.results(norm)[0]
+    norm = ir_graph.node(OPS["BatchNormalization"], [found, *map(const, (S, T, MEAN, SPREAD))])
+    return ir_graph.results(norm)[0]
 
 
-def kernel_of(v: g.Value) -> np.ndarray:
-    (kernel,) = (c for c in g.constants([v]) if len(c.type.shape or ()) == 4)
+def kernel_of(v: ir_graph.Value) -> np.ndarray:
+    (kernel,) = (c for c in ir_graph.constants([v]) if len(c.type.shape or ()) == 4)
     return kernel.load()
 
 
-def by_norm() -> tuple[g.Value, np.ndarray]:
+def by_norm() -> tuple[ir_graph.Value, np.ndarray]:
     v = normalized()
     scale = S / np.sqrt(SPREAD + np.float32(1e-5))
     return v, kernel_of(v) * scale[:, None, None, None]
 
 
-def shift_of_norm() -> tuple[g.Value, np.ndarray]:
+def shift_of_norm() -> tuple[ir_graph.Value, np.ndarray]:
     return normalized(), T - MEAN * (S / np.sqrt(SPREAD + np.float32(1e-5)))
 
 
-COMPUTED: dict[str, Callable[[], tuple[g.Value, np.ndarray]]] = {
+COMPUTED: dict[str, Callable[[], tuple[ir_graph.Value, np.ndarray]]] = {
     "scaled": lambda: (op("Mul", op("MatMul", X, const(W)), const(S)), W * S),
     "scaled by a number": lambda: (op("Mul", op("MatMul", X, const(W)), const(0.3)),
                                    W * np.float32(0.3)),
@@ -114,7 +114,7 @@ def test_what_is_computed_is_near_and_that_is_said(name: str) -> None:
     found = relation(first, array)
     assert found is not None
     assert found.ulps is not None
-    assert 0 <= found.ulps <= ULPS
+    assert 0 <= found.ulps <= MAX_ULPS
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -148,7 +148,7 @@ def test_a_zero_is_not_its_negative() -> None:
     negative[0] = -0.0
     found = relation(op("MatMul", X, const(zeros)), negative)
     assert found is not None
-    (made,) = evaluate(g.Graph((), (found.value,)), {}, Reals())
+    (made,) = evaluate(ir_graph.Graph((), (found.value,)), {}, Reals())
     assert np.signbit(made[0]).all()
 
 
@@ -161,16 +161,16 @@ def test_what_is_exact_is_not_rounded() -> None:
 
 
 def test_doubles_are_not_read_with_the_room_of_floats() -> None:
-    x = g.Input("x", TensorType(F64, (5, 6)))
+    x = ir_graph.Input("x", TensorType(F64, (5, 6)))
     w, s = W.astype(np.float64), S.astype(np.float64)
-    first = op("Mul", op("MatMul", x, g.constant(w)), g.constant(s))
-    found = related(g.Graph((x,), (first,)), g.Graph((x,), (g.constant(w * s * (1 + 1e-9)),)))[1]
+    first = op("Mul", op("MatMul", x, ir_graph.constant(w)), ir_graph.constant(s))
+    found = relate_constants(ir_graph.Graph((x,), (first,)), ir_graph.Graph((x,), (ir_graph.constant(w * s * (1 + 1e-9)),)))[1]
     assert not found
 
 
-P = g.Input("p", TensorType(F32, (1, 3, 5, 5)))
+P = ir_graph.Input("p", TensorType(F32, (1, 3, 5, 5)))
 # The shape of a bias that is an input, and what it is added to.
-BIASED: dict[str, tuple[int, Callable[[g.Value], g.Value]]] = {
+BIASED: dict[str, tuple[int, Callable[[ir_graph.Value], ir_graph.Value]]] = {
     "Gemm and one number": (1, lambda b: op("Gemm", X, const(W), b, alpha=2.0, beta=0.5)),
     "Gemm and a row": (8, lambda b: op("Gemm", X, const(W), b)),
     "Conv": (4, lambda b: op("Conv", P, const(K), b)),
@@ -181,11 +181,11 @@ BIASED: dict[str, tuple[int, Callable[[g.Value], g.Value]]] = {
 @pytest.mark.parametrize("name", BIASED)
 def test_a_bias_that_is_computed_at_run_time_is_not_offered(name: str) -> None:
     size, build = BIASED[name]
-    bias = g.Input("b", TensorType(F32, (size,)))
-    graph = g.Graph((X, P, bias), (build(bias),))
-    assert all(is_const(v) for v in offered(graph, 1 << 20))
-    other = g.Graph((X, P, bias), (op("Sub", graph.outputs[0], const(T[:1])),))
-    assert related(graph, other)[1] == ()
+    bias = ir_graph.Input("b", TensorType(F32, (size,)))
+    graph = ir_graph.Graph((X, P, bias), (build(bias),))
+    assert all(is_const(v) for v in foldable_constants(graph, 1 << 20))
+    other = ir_graph.Graph((X, P, bias), (op("Sub", graph.outputs[0], const(T[:1])),))
+    assert relate_constants(graph, other)[1] == ()
 
 
 UNREADABLE = {
@@ -204,9 +204,9 @@ READABLE = {
 @pytest.mark.parametrize("name", UNREADABLE | READABLE)
 def test_constants_of_every_type(name: str) -> None:
     """Those without numbers are never related; others are where their elements only moved."""
-    first, second = map(g.constant, (UNREADABLE | READABLE)[name])
-    _, found = related(g.Graph((), (first,)), g.Graph((), (second,)))
+    first, second = map(ir_graph.constant, (UNREADABLE | READABLE)[name])
+    _, found = relate_constants(ir_graph.Graph((), (first,)), ir_graph.Graph((), (second,)))
     assert not (name in UNREADABLE and found)
     for r in found:
         assert r.ulps is None
-        assert (evaluate(g.Graph((), (r.value,)), {})[0] == second.load()).all()
+        assert (evaluate(ir_graph.Graph((), (r.value,)), {})[0] == second.load()).all()

@@ -22,21 +22,21 @@ def steps() -> list[tuple[str, int, int]]:
     """Of some rules and one partial rule: polynomials that were made, questions to the solver."""
     rules = load_library()
     pair = next(p for p in load_pairs() if p.name == "side-by-side-with-a-gap")
-    some = [*rules[:: len(rules) // SOME], partial_rule(pair).corrected[0].rule]
+    some = [*rules[:: len(rules) // SOME], partial_rule(pair).corrections[0].rule]
     out = []
     for rule in some:
-        prove(rule, Limits(seconds=60, work=2_000, beyond=500))
-        out.append((rule.name, guard.TALLY.work(), guard.TALLY.queries))
+        prove(rule, Limits(seconds=60, work=2_000, work_beyond=500))
+        out.append((rule.name, guard.BUDGET.work_done(), guard.BUDGET.queries))
     return out
 
 
 def test_nothing_is_kept_of_a_proof() -> None:
     steps()
-    simplify.NOTHING.models()  # drawn as proofs draw them
+    simplify.NO_FACTS.models()  # drawn as proofs draw them
     simplify.forget()
     new = Facts()
     for f in fields(Facts):
-        assert getattr(simplify.NOTHING, f.name) == getattr(new, f.name), f.name
+        assert getattr(simplify.NO_FACTS, f.name) == getattr(new, f.name), f.name
 
 
 def test_proofs_do_not_hang_on_those_before() -> None:

@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from superopt.verifier.axiom.logic import TRUTH, VALUE, Clause, Fo, fo, inside, put, variable
+from superopt.verifier.axiom.logic import TRUTH_SORT, VALUE_SORT, Clause, FoTerm, fo, subterms, substitute, is_variable
 
-LARGER = 14  # more nodes than the larger side has
-Holds = Callable[[Fo], bool]
+MAX_GROWTH = 14  # more nodes than the larger side has
+Holds = Callable[[FoTerm], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A term, and the axiom that produced it from the previous one; "" for the first."""
 
-    term: Fo
+    term: FoTerm
     axiom: str
 
 
-def chain(
-    left: Fo,
-    right: Fo,
+def find_chain(
+    left: FoTerm,
+    right: FoTerm,
     axioms: Sequence[Clause],
     holds: Holds,
     seconds: float = 2.0,
-    most: int = 4000,
+    max_terms: int = 4000,
 ) -> tuple[Step, ...] | None:
     """Return steps from `left` to `right`; None if none are found in time.
 
@@ -40,32 +40,32 @@ def chain(
     all terms of the chain have types.
     """
     end = time.monotonic() + seconds
-    swapped = frozenset(a.sides[0][0].fn for a in axioms if swaps(a))
-    axioms = [a for a in axioms if not swaps(a)]
-    left, right = ordered(left, swapped), ordered(right, swapped)
-    room = max(parts(left), parts(right)) + LARGER
-    came: tuple[dict[Fo, tuple[Fo, str]], ...] = ({left: (left, "")}, {right: (right, "")})
-    queues: tuple[list[tuple[int, int, Fo]], ...] = ([(0, 0, left)], [(0, 0, right)])
+    swapped = frozenset(a.sides[0][0].fn for a in axioms if is_commutativity(a))
+    axioms = [a for a in axioms if not is_commutativity(a)]
+    left, right = order_operands(left, swapped), order_operands(right, swapped)
+    room = max(term_size(left), term_size(right)) + MAX_GROWTH
+    came: tuple[dict[FoTerm, tuple[FoTerm, str]], ...] = ({left: (left, "")}, {right: (right, "")})
+    queues: tuple[list[tuple[int, int, FoTerm]], ...] = ([(0, 0, left)], [(0, 0, right)])
     count = 0
     depth = ({left: 0}, {right: 0})
     if left is right:
         return (Step(left, ""),)
-    while any(queues) and count < most and time.monotonic() < end:
+    while any(queues) and count < max_terms and time.monotonic() < end:
         side = 0 if queues[0] and (not queues[1] or len(came[0]) <= len(came[1])) else 1
         _, _, t = heappop(queues[side])
-        for new, axiom in rewritten(t, axioms, holds, swapped):
-            if new in came[side] or parts(new) > room:
+        for new, axiom in rewrites(t, axioms, holds, swapped):
+            if new in came[side] or term_size(new) > room:
                 continue
             came[side][new] = (t, axiom)
             depth[side][new] = depth[side][t] + 1
             count += 1
             if new in came[1 - side]:
-                return _joined(new, came)
-            heappush(queues[side], (3 * depth[side][new] + parts(new), count, new))
+                return _join_chains(new, came)
+            heappush(queues[side], (3 * depth[side][new] + term_size(new), count, new))
     return None
 
 
-def _joined(middle: Fo, came: tuple[dict[Fo, tuple[Fo, str]], ...]) -> tuple[Step, ...]:
+def _join_chains(middle: FoTerm, came: tuple[dict[FoTerm, tuple[FoTerm, str]], ...]) -> tuple[Step, ...]:
     first: list[Step] = []
     t = middle
     while True:
@@ -82,12 +82,12 @@ def _joined(middle: Fo, came: tuple[dict[Fo, tuple[Fo, str]], ...]) -> tuple[Ste
     return tuple(first)
 
 
-def parts(t: Fo) -> int:
+def term_size(t: FoTerm) -> int:
     """Return the number of operators and operands of a term."""
-    return sum(p.sort not in (VALUE, TRUTH) for p in inside(t))
+    return sum(p.sort not in (VALUE_SORT, TRUTH_SORT) for p in subterms(t))
 
 
-def swaps(a: Clause) -> bool:
+def is_commutativity(a: Clause) -> bool:
     """True for a law of commutativity."""
     ((left, right),) = a.sides[:1]
     return (
@@ -95,100 +95,100 @@ def swaps(a: Clause) -> bool:
         and not a.conditions
         and left.fn == right.fn
         and len(left.args) == 2
-        and all(map(variable, left.args))
+        and all(map(is_variable, left.args))
         and right.args == left.args[::-1]
     )
 
 
-def ordered(t: Fo, swapped: frozenset[str]) -> Fo:
+def order_operands(t: FoTerm, commutative: frozenset[str]) -> FoTerm:
     """Order the operands of these operators by their text."""
-    if not t.args or t.sort in (VALUE, TRUTH):
+    if not t.args or t.sort in (VALUE_SORT, TRUTH_SORT):
         return t
-    args = tuple(ordered(a, swapped) for a in t.args)
-    if t.fn in swapped and len(args) == 2:
+    args = tuple(order_operands(a, commutative) for a in t.args)
+    if t.fn in commutative and len(args) == 2:
         args = tuple(sorted(args, key=repr))
     return fo(t.fn, args, t.sort)
 
 
-def rewritten(
-    t: Fo, axioms: Sequence[Clause], holds: Holds, swapped: frozenset[str]
-) -> Iterator[tuple[Fo, str]]:
+def rewrites(
+    t: FoTerm, axioms: Sequence[Clause], holds: Holds, commutative: frozenset[str]
+) -> Iterator[tuple[FoTerm, str]]:
     """Yield the results of one step anywhere in `t`."""
     for a in axioms:
         for left, right in a.sides:
             if left.args:
-                for new in _inside(t, a, left, right, holds, swapped):
-                    yield ordered(new, swapped), a.name
+                for new in _rewrites_inside(t, a, left, right, holds, commutative):
+                    yield order_operands(new, commutative), a.name
 
 
-def _inside(
-    t: Fo, a: Clause, left: Fo, right: Fo, holds: Holds, swapped: frozenset[str]
-) -> Iterator[Fo]:
-    if t.sort in (VALUE, TRUTH):
+def _rewrites_inside(
+    t: FoTerm, a: Clause, left: FoTerm, right: FoTerm, holds: Holds, commutative: frozenset[str]
+) -> Iterator[FoTerm]:
+    if t.sort in (VALUE_SORT, TRUTH_SORT):
         return
-    for bound, asked in matches(left, t, swapped):
-        if all(p is v or holds(fo("==", (p, v), TRUTH)) for p, v in asked(bound)) and all(
-            holds(put(c, bound)) for c in a.conditions
+    for bound, asked in matches(left, t, commutative):
+        if all(p is v or holds(fo("==", (p, v), TRUTH_SORT)) for p, v in asked(bound)) and all(
+            holds(substitute(c, bound)) for c in a.conditions
         ):
-            yield put(right, bound)
+            yield substitute(right, bound)
     for i, part in enumerate(t.args):
-        for new in _inside(part, a, left, right, holds, swapped):
+        for new in _rewrites_inside(part, a, left, right, holds, commutative):
             yield fo(t.fn, (*t.args[:i], new, *t.args[i + 1 :]), t.sort)
 
 
-Asked = Callable[[dict[Fo, Fo]], list[tuple[Fo, Fo]]]
+PendingEqualities = Callable[[dict[FoTerm, FoTerm]], list[tuple[FoTerm, FoTerm]]]
 
 
-def matches(pattern: Fo, t: Fo, swapped: frozenset[str]) -> Iterator[tuple[dict[Fo, Fo], Asked]]:
+def matches(pattern: FoTerm, t: FoTerm, commutative: frozenset[str]) -> Iterator[tuple[dict[FoTerm, FoTerm], PendingEqualities]]:
     """Yield the matches of `pattern` with `t`: its bindings, and the computed attributes that must
     be equal."""
-    for found in _matched([(pattern, t)], (), (), swapped):
+    for found in _match([(pattern, t)], (), (), commutative):
         bound, pairs = dict(found[0]), found[1]
 
         def asked(
-            values: dict[Fo, Fo], pairs: tuple[tuple[Fo, Fo], ...] = pairs
-        ) -> list[tuple[Fo, Fo]]:
-            return [(put(p, values), v) for p, v in pairs]
+            values: dict[FoTerm, FoTerm], pairs: tuple[tuple[FoTerm, FoTerm], ...] = pairs
+        ) -> list[tuple[FoTerm, FoTerm]]:
+            return [(substitute(p, values), v) for p, v in pairs]
 
         yield bound, asked
 
 
-_Bound = tuple[tuple[Fo, Fo], ...]
+_Bound = tuple[tuple[FoTerm, FoTerm], ...]
 
 
-def _matched(
-    left: list[tuple[Fo, Fo]], bound: _Bound, asked: _Bound, swapped: frozenset[str]
+def _match(
+    pending: list[tuple[FoTerm, FoTerm]], bound: _Bound, equalities: _Bound, commutative: frozenset[str]
 ) -> Iterator[tuple[_Bound, _Bound]]:
-    if not left:
-        yield bound, asked
+    if not pending:
+        yield bound, equalities
         return
-    (pattern, t), rest = left[0], left[1:]
-    if variable(pattern):
+    (pattern, t), rest = pending[0], pending[1:]
+    if is_variable(pattern):
         if pattern.sort != t.sort:
             return
         found = next((v for k, v in bound if k is pattern), None)
         if found is None:
-            yield from _matched(rest, (*bound, (pattern, t)), asked, swapped)
+            yield from _match(rest, (*bound, (pattern, t)), equalities, commutative)
         elif found is t:
-            yield from _matched(rest, bound, asked, swapped)
-        elif t.sort == VALUE:
-            yield from _matched(rest, bound, (*asked, (pattern, t)), swapped)
+            yield from _match(rest, bound, equalities, commutative)
+        elif t.sort == VALUE_SORT:
+            yield from _match(rest, bound, (*equalities, (pattern, t)), commutative)
         return
     if pattern is t:
-        yield from _matched(rest, bound, asked, swapped)
+        yield from _match(rest, bound, equalities, commutative)
         return
-    if pattern.sort == VALUE:
+    if pattern.sort == VALUE_SORT:
         if pattern.fn == t.fn == "tuple" and len(pattern.args) == len(t.args):
             more = list(zip(pattern.args, t.args, strict=True))
-            yield from _matched(more + rest, bound, asked, swapped)
+            yield from _match(more + rest, bound, equalities, commutative)
         else:
-            yield from _matched(rest, bound, (*asked, (pattern, t)), swapped)
+            yield from _match(rest, bound, (*equalities, (pattern, t)), commutative)
         return
     if (pattern.fn, pattern.sort, len(pattern.args)) != (t.fn, t.sort, len(t.args)):
         return
     ways = [t.args]
-    if t.fn in swapped and len(t.args) == 2 and t.args[0] is not t.args[1]:
+    if t.fn in commutative and len(t.args) == 2 and t.args[0] is not t.args[1]:
         ways.append(t.args[::-1])
     for args in ways:
         more = list(zip(pattern.args, args, strict=True))
-        yield from _matched(more + rest, bound, asked, swapped)
+        yield from _match(more + rest, bound, equalities, commutative)

@@ -16,7 +16,7 @@ from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Absent,
     App,
-    Filled,
+    Fill,
     Formula,
     Lit,
     Name,
@@ -30,36 +30,36 @@ from superopt.rules.term import (
     Var,
     show,
 )
-from superopt.verifier.axiom.formulas import Formulas, Unsaid, compared, literal, turned
-from superopt.verifier.axiom.logic import Clause, Fo, arithmetic, back, fo, number, shape, tupled
-from superopt.verifier.axiom.operators import AXES, BOOLEAN_RESULTS, UNTYPED, WHOLE_RESULTS
+from superopt.verifier.axiom.formulas import Formulas, NotExpressible, comparison, literal, axes_from_end
+from superopt.verifier.axiom.logic import Clause, FoTerm, arithmetic, size_from_end, fo, number, shape, make_tuple
+from superopt.verifier.axiom.operators import AXIS_ATTRIBUTES, BOOLEAN_RESULTS, ATTRIBUTE_TYPED, INTEGER_RESULTS
 
-MAIN, OTHER, WHOLE, BOOLEAN = "tensor", "other", "whole", "boolean"
+MAIN_SORT, OTHER_SORT, INTEGER_SORT, BOOLEAN_SORT = "tensor", "other", "whole", "boolean"
 
 
 @dataclass(slots=True)
 class Encoder(Formulas):
     """The clause of one rule, encoded from left to right."""
 
-    def clause(self) -> Clause:
+    def encode(self) -> Clause:
         for p in self.rule.params:
             match p:
                 case Param(_, _, _, True):
-                    raise Unsaid(f"a run of operands, *{p.name}")
+                    raise NotExpressible(f"a run of operands, *{p.name}")
                 case Param():
-                    self.known[p.name] = fo(f"?{p.name}", (), self.sort(p.kind))
+                    self.named[p.name] = fo(f"?{p.name}", (), self.sort(p.kind))
         for p in self.rule.params:
             if isinstance(p, Param) and p.shape is not None:
-                self.shaped(p)
+                self.encode_shape(p)
         lhs = self.results(self.rule.lhs, len(self.rule.rhs))
         for c in self.rule.where:
             self.conditions += self.condition(c)
         rhs = self.results(self.rule.rhs, len(lhs))
         if len(lhs) != len(rhs):
-            raise Unsaid(f"{len(lhs)} results against {len(rhs)}")
+            raise NotExpressible(f"{len(lhs)} results against {len(rhs)}")
         for a, b in zip(lhs, rhs, strict=True):
             if a.sort != b.sort:
-                raise Unsaid(f"{a.sort} against {b.sort}")
+                raise NotExpressible(f"{a.sort} against {b.sort}")
         return Clause(
             self.rule.name,
             tuple(c for c in self.conditions if c.fn != "true"),
@@ -67,31 +67,31 @@ class Encoder(Formulas):
             tuple(self.axes.items()),
         )
 
-    def tensor(self, t: Term) -> Fo:
-        return self.term(t, MAIN)
+    def tensor(self, t: Term) -> FoTerm:
+        return self.term(t, MAIN_SORT)
 
     def sort(self, kind: str) -> str:
-        if kind == self.main:
-            return MAIN
+        if kind == self.main_kind:
+            return MAIN_SORT
         if kind == "bool":
-            return BOOLEAN
+            return BOOLEAN_SORT
         if kind.startswith("i"):
-            return WHOLE
-        return OTHER + kind
+            return INTEGER_SORT
+        return OTHER_SORT + kind
 
-    def shaped(self, p: Param) -> None:
+    def encode_shape(self, p: Param) -> None:
         """Add the conditions and names that a parameter's declared shape implies."""
         assert p.shape is not None
-        x, dims = self.known[p.name], p.shape
+        x, dims = self.named[p.name], p.shape
         s, n = shape(x), len(p.shape)
         if dims == (Seq(()),):
             dims, n = (), 0
         runs = [i for i, d in enumerate(dims) if isinstance(d, Spread)]
         if not runs:
             self.ranks[x] = n
-            self.conditions.append(compared("==", fo("len", (s,)), number(n)))
+            self.conditions.append(comparison("==", fo("len", (s,)), number(n)))
         elif n > 1:
-            self.conditions.append(compared("<=", number(n - 1), fo("len", (s,))))
+            self.conditions.append(comparison("<=", number(n - 1), fo("len", (s,))))
         for i, d in enumerate(dims):
             if isinstance(d, Spread):
                 assert isinstance(d.value, Name)
@@ -100,31 +100,31 @@ class Encoder(Formulas):
             else:
                 front = runs and i < runs[0]
                 end = arithmetic("-", fo("len", (s,)), number(i)) if front else number(n - i)
-                has, name = back(s, end), d
-            if isinstance(name, Name) and name.id not in self.known:
-                self.known[name.id] = has
+                has, name = size_from_end(s, end), d
+            if isinstance(name, Name) and name.id not in self.named:
+                self.named[name.id] = has
             else:
-                self.conditions.append(compared("==", has, self.formula(name)))
+                self.conditions.append(comparison("==", has, self.formula(name)))
 
-    def results(self, side: tuple[Term, ...], count: int) -> tuple[Fo, ...]:
+    def results(self, side: tuple[Term, ...], count: int) -> tuple[FoTerm, ...]:
         if len(side) == 1 and count > 1:
-            whole = self.term(side[0], MAIN)
+            whole = self.term(side[0], MAIN_SORT)
             return tuple(fo(f"[{i}]", (whole,), whole.sort) for i in range(count))
-        return tuple(self.term(t, MAIN) for t in side)
+        return tuple(self.term(t, MAIN_SORT) for t in side)
 
-    def term(self, t: Term, sort: str) -> Fo:
+    def term(self, t: Term, sort: str) -> FoTerm:
         """Encode `t`; `sort` is the sort of its siblings, for numbers."""
         match t:
             case Var(n):
-                return self.known[n]
+                return self.named[n]
             case Number(v):
                 return fo(f"#{v:g}" if v == int(v) else f"#{v!r}", (), sort)
             case Scalar(v):
                 return fo("lit", (self.formula(v),), sort)
-            case Filled("zeros" | "ones" as kind, (sizes, *_)):
+            case Fill("zeros" | "ones" as kind, (sizes, *_)):
                 one = fo("#0" if kind == "zeros" else "#1", (), sort)
                 return fo("Expand", (one, self.formula(sizes)), sort)
-            case Filled(kind, args):
+            case Fill(kind, args):
                 return fo(kind, tuple(self.formula(a) for a in args), sort)
             case Absent():
                 return fo("None", (), sort)
@@ -134,7 +134,7 @@ class Encoder(Formulas):
             case App(op, operands, attrs, rest):
                 return self.app(op, operands, dict(attrs), rest, sort)
             case _:
-                raise Unsaid(f"a run of operands, {show(t)}")
+                raise NotExpressible(f"a run of operands, {show(t)}")
 
     def app(
         self,
@@ -143,10 +143,10 @@ class Encoder(Formulas):
         attrs: dict[str, Formula],
         rest: str | None,
         sort: str,
-    ) -> Fo:
-        fixed = (Number, Scalar, Filled, Absent)
+    ) -> FoTerm:
+        fixed = (Number, Scalar, Fill, Absent)
         plain = [self.term(t, sort) for t in operands if not isinstance(t, fixed)]
-        common = next((p.sort for p in plain if p.sort != BOOLEAN), sort)
+        common = next((p.sort for p in plain if p.sort != BOOLEAN_SORT), sort)
         given = tuple(self.term(t, common) for t in operands)
         values = []
         for name, default in op.attrs.items():
@@ -155,16 +155,16 @@ class Encoder(Formulas):
             elif rest is not None:
                 values.append(fo(f"?{rest}.{name}"))
             elif default is REQUIRED:
-                raise Unsaid(f"{op.name} without {name}")
-            elif AXES.get(op.name) == name and given and isinstance(default, int):
-                values.append(self.end(Lit(default), self.rank(given[0])))
+                raise NotExpressible(f"{op.name} without {name}")
+            elif AXIS_ATTRIBUTES.get(op.name) == name and given and isinstance(default, int):
+                values.append(self.axis_from_end(Lit(default), self.rank(given[0])))
             else:
                 values.append(literal(default))
-        return fo(op.name, (*given, *values), self.result(op, given))
+        return fo(op.name, (*given, *values), self.result_sort(op, given))
 
-    def attribute(self, op: Op, name: str, f: Formula, given: tuple[Fo, ...]) -> Fo:
+    def attribute(self, op: Op, name: str, f: Formula, given: tuple[FoTerm, ...]) -> FoTerm:
         """Encode an attribute; axes count from the end."""
-        if AXES.get(op.name) != name or not given:
+        if AXIS_ATTRIBUTES.get(op.name) != name or not given:
             return self.formula(f)
         rank = self.rank(given[0])
         match f:
@@ -173,50 +173,50 @@ class Encoder(Formulas):
             case Seq(items):
                 if op.name == "Unsqueeze":
                     rank = arithmetic("+", rank, number(len(items)))
-                return tupled(self.end(i, rank) for i in items)
+                return make_tuple(self.axis_from_end(i, rank) for i in items)
             case Name(n) if name == "axes":
                 if op.name == "Unsqueeze":
                     rank = fo("unsqueezed", (rank, fo("?" + n)))
-                found = self.known.get(n)
+                found = self.named.get(n)
                 if found is None:
-                    found = self.known[n] = fo("front", (rank, fo("?" + n)))
-                return turned(rank, found)
+                    found = self.named[n] = fo("front", (rank, fo("?" + n)))
+                return axes_from_end(rank, found)
             case _ if name == "axes":
-                return turned(rank, self.formula(f))
+                return axes_from_end(rank, self.formula(f))
             case _:
-                return self.end(f, rank)
+                return self.axis_from_end(f, rank)
 
-    def end(self, f: Formula, rank: Fo) -> Fo:
+    def axis_from_end(self, f: Formula, rank: FoTerm) -> FoTerm:
         """Encode an axis, counted from the end."""
         match f:
             case Lit(int(v)) if v < 0:
                 return number(-v)
             case Unary():
-                raise Unsaid(f"the axis {show(f)}")
-            case Name(n) if n not in self.known:
+                raise NotExpressible(f"the axis {show(f)}")
+            case Name(n) if n not in self.named:
                 e = fo("?" + n)
-                self.known[n] = arithmetic("-", rank, e)
+                self.named[n] = arithmetic("-", rank, e)
                 self.axes[e] = rank
                 return e
             case _:
                 return arithmetic("-", rank, self.formula(f))
 
-    def result(self, op: Op, given: tuple[Fo, ...]) -> str:
+    def result_sort(self, op: Op, given: tuple[FoTerm, ...]) -> str:
         if op.name in BOOLEAN_RESULTS:
-            return BOOLEAN
-        if op.name in WHOLE_RESULTS:
-            return WHOLE
-        if op.name in UNTYPED:
-            raise Unsaid(f"the type of {op.name}")
+            return BOOLEAN_SORT
+        if op.name in INTEGER_RESULTS:
+            return INTEGER_SORT
+        if op.name in ATTRIBUTE_TYPED:
+            raise NotExpressible(f"the type of {op.name}")
         if op.name == "Where":
             return given[1].sort
-        return given[0].sort if given else MAIN
+        return given[0].sort if given else MAIN_SORT
 
 
-def clause(rule: Rule) -> Clause:
+def encode_rule(rule: Rule) -> Clause:
     """Return `rule` as a clause. Raises NotExpressible."""
     kinds = [p.kind for p in rule.params if isinstance(p, Param)]
     main = next((k for k in kinds if not k.startswith(("i", "bool"))), "")
     if not main:
         main = next((k for k in kinds if k != "bool"), "f")
-    return Encoder(rule, main).clause()
+    return Encoder(rule, main).encode()

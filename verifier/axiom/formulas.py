@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from superopt.rules.rule import Rule
 from superopt.rules.term import (
     App,
-    At,
+    Subscript,
     Binary,
     Call,
     Compare,
-    Cut,
+    Slice,
     Formula,
     If,
     Lit,
     Logic,
     Name,
-    Of,
+    TermValue,
     Pick,
     Seq,
     Spread,
@@ -27,24 +27,24 @@ from superopt.rules.term import (
     show,
 )
 from superopt.verifier.axiom.logic import (
-    TRUTH,
-    Fo,
+    TRUTH_SORT,
+    FoTerm,
     arithmetic,
-    back,
+    size_from_end,
     fo,
     is_number,
-    joined,
+    join_tuples,
     number,
     shape,
-    tupled,
+    make_tuple,
 )
-from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, REDUCTIONS, SEQUENCES
+from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, REDUCTIONS, TUPLE_ATTRIBUTES
 
 # Conditions about when a rule is worth applying, which do not affect equality.
-IDLE = frozenset(("const", "single_use"))
+IGNORED_CONDITIONS = frozenset(("const", "single_use"))
 
 
-class Unsaid(Exception):
+class NotExpressible(Exception):
     """The rule is not expressible as a first-order clause."""
 
 
@@ -53,17 +53,17 @@ class Formulas:
     """The terms that a rule's names stand for. main_kind: the parameter kind of the main sort."""
 
     rule: Rule
-    main: str
-    known: dict[str, Fo] = field(default_factory=dict)
-    ranks: dict[Fo, int] = field(default_factory=dict)
-    conditions: list[Fo] = field(default_factory=list)
-    axes: dict[Fo, Fo] = field(default_factory=dict)
+    main_kind: str
+    named: dict[str, FoTerm] = field(default_factory=dict)
+    ranks: dict[FoTerm, int] = field(default_factory=dict)
+    conditions: list[FoTerm] = field(default_factory=list)
+    axes: dict[FoTerm, FoTerm] = field(default_factory=dict)
 
-    def tensor(self, t: Term) -> Fo:
+    def tensor(self, t: Term) -> FoTerm:
         """Encode a term inside a formula."""
         raise NotImplementedError
 
-    def rank(self, t: Fo) -> Fo:
+    def rank(self, t: FoTerm) -> FoTerm:
         """Return the rank of a term, simplified if its operator keeps the rank of its first
         operand."""
         while t.fn in KEEPS_RANK or t.fn.startswith("["):
@@ -92,29 +92,29 @@ class Formulas:
             return arithmetic("+", self.rank(t.args[0]), number(len(t.args[1].args)))
         return fo("len", (shape(t),))
 
-    def formula(self, f: Formula) -> Fo:
+    def formula(self, f: Formula) -> FoTerm:
         match f:
             case Lit(v):
                 return literal(v)
             case Name(n):
-                return self.known.setdefault(n, fo(f"?{n}"))
-            case Of(t):
+                return self.named.setdefault(n, fo(f"?{n}"))
+            case TermValue(t):
                 return self.tensor(t)
             case Seq(items):
                 return self.sequence(items)
             case Spread(v):
                 return self.formula(v)
             case Call("size", (t, Lit(int(i)))) if i < 0:
-                return back(shape(self.formula(t)), number(-i))
+                return size_from_end(shape(self.formula(t)), number(-i))
             case Call("size", (t, i)):
                 x = self.formula(t)
-                return back(shape(x), arithmetic("-", self.rank(x), self.formula(i)))
+                return size_from_end(shape(x), arithmetic("-", self.rank(x), self.formula(i)))
             case Call("shape", (t,)):
                 x = self.formula(t)
                 r = self.ranks.get(x)
                 if r is None:
                     return shape(x)
-                return tupled(back(shape(x), number(r - i)) for i in range(r))
+                return make_tuple(size_from_end(shape(x), number(r - i)) for i in range(r))
             case Call("rank", (t,)):
                 return self.rank(self.formula(t))
             case Call("len", (t,)):
@@ -127,15 +127,15 @@ class Formulas:
                 return fo(fn, tuple(self.formula(a) for a in args))
             case Unary("-", v):
                 return arithmetic("-", number(0), self.formula(v))
-            case Binary("+", a, b) if self.tuples(a) or self.tuples(b):
-                return joined((self.formula(a), self.formula(b)))
-            case Binary("*", a, b) if self.tuples(a) or self.tuples(b):
+            case Binary("+", a, b) if self.is_tuple(a) or self.is_tuple(b):
+                return join_tuples((self.formula(a), self.formula(b)))
+            case Binary("*", a, b) if self.is_tuple(a) or self.is_tuple(b):
                 return fo("repeat", (self.formula(a), self.formula(b)))
             case Binary(op, a, b):
                 return arithmetic(op, self.formula(a), self.formula(b))
-            case At(v, i):
+            case Subscript(v, i):
                 return item(self.formula(v), self.formula(i))
-            case Cut(v, start, stop, step):
+            case Slice(v, start, stop, step):
                 ends = [
                     literal(None) if e is None else self.formula(e) for e in (start, stop, step)
                 ]
@@ -146,37 +146,37 @@ class Formulas:
             case Compare() | Logic() | Unary():
                 return conjunction(self.condition(f))
             case _:
-                raise Unsaid(f"the formula {show(f)}")
+                raise NotExpressible(f"the formula {show(f)}")
 
-    def sequence(self, items: tuple[Formula, ...]) -> Fo:
-        parts: list[Fo] = []
-        one: list[Fo] = []
+    def sequence(self, items: tuple[Formula, ...]) -> FoTerm:
+        parts: list[FoTerm] = []
+        one: list[FoTerm] = []
         for i in items:
             if isinstance(i, Spread):
-                parts += [tupled(one), self.formula(i.value)]
+                parts += [make_tuple(one), self.formula(i.value)]
                 one = []
             else:
                 one.append(self.formula(i))
-        return joined((*parts, tupled(one)))
+        return join_tuples((*parts, make_tuple(one)))
 
-    def tuples(self, f: Formula) -> bool:
+    def is_tuple(self, f: Formula) -> bool:
         """True if `f` is recognizably a tuple."""
         match f:
-            case Seq() | Cut():
+            case Seq() | Slice():
                 return True
             case Name(n):
-                t = self.known.get(n)
+                t = self.named.get(n)
                 return (
                     t is not None and t.fn in ("run", "shape", "front")
-                ) or n in self.sequences()
+                ) or n in self.tuple_names()
             case Binary("+" | "*", a, b):
-                return self.tuples(a) or self.tuples(b)
+                return self.is_tuple(a) or self.is_tuple(b)
             case Call("shape" | "permute" | "inverse" | "range" | "drop" | "replace" | "insert", _):
                 return True
             case _:
                 return False
 
-    def sequences(self) -> frozenset[str]:
+    def tuple_names(self) -> frozenset[str]:
         """Return the names that stand for tuples: tuple attributes."""
         found = set()
         left: list[Term] = [*self.rule.lhs, *self.rule.rhs]
@@ -184,85 +184,85 @@ class Formulas:
             match left.pop():
                 case App(_, operands, attrs):
                     left += operands
-                    found |= {v.id for k, v in attrs if isinstance(v, Name) and k in SEQUENCES}
+                    found |= {v.id for k, v in attrs if isinstance(v, Name) and k in TUPLE_ATTRIBUTES}
                 case Pick(app, _):
                     left.append(app)
                 case _:
                     pass
         return frozenset(found)
 
-    def condition(self, f: Formula) -> list[Fo]:
+    def condition(self, f: Formula) -> list[FoTerm]:
         match f:
-            case Call(fn, _) if fn in IDLE:
+            case Call(fn, _) if fn in IGNORED_CONDITIONS:
                 return []
             case Logic("and", parts):
                 return [c for p in parts for c in self.condition(p)]
             case Logic("or", parts):
                 some = [self.condition(p) for p in parts]
-                return [fo("or", tuple(conjunction(s) for s in some), TRUTH)]
+                return [fo("or", tuple(conjunction(s) for s in some), TRUTH_SORT)]
             case Unary("not", v):
-                return [fo("not", (conjunction(self.condition(v)),), TRUTH)]
+                return [fo("not", (conjunction(self.condition(v)),), TRUTH_SORT)]
             case Compare(first, rest):
                 out = []
                 a = self.formula(first)
                 for op, other in rest:
                     b = self.formula(other)
-                    out.append(compared(op, a, b))
+                    out.append(comparison(op, a, b))
                     a = b
                 return out
             case Call(fn, args):
-                return [fo(fn + "?", tuple(self.formula(a) for a in args), TRUTH)]
+                return [fo(fn + "?", tuple(self.formula(a) for a in args), TRUTH_SORT)]
             case _:
-                raise Unsaid(f"the condition {show(f)}")
+                raise NotExpressible(f"the condition {show(f)}")
 
 
-def item(some: Fo, place: Fo) -> Fo:
+def item(items: FoTerm, index: FoTerm) -> FoTerm:
     """Return `some[index]`."""
-    if some.fn == "tuple" and is_number(place) and 0 <= int(place.fn) < len(some.args):
-        return some.args[int(place.fn)]
-    if some.fn == "front":
-        return arithmetic("-", some.args[0], fo("at", (some.args[1], place)))
-    return fo("at", (some, place))
+    if items.fn == "tuple" and is_number(index) and 0 <= int(index.fn) < len(items.args):
+        return items.args[int(index.fn)]
+    if items.fn == "front":
+        return arithmetic("-", items.args[0], fo("at", (items.args[1], index)))
+    return fo("at", (items, index))
 
 
-def turned(rank: Fo, axes: Fo) -> Fo:
+def axes_from_end(rank: FoTerm, axes: FoTerm) -> FoTerm:
     """Return axes counted from the end, given axes of a tensor of this rank counted from the
     front."""
     if axes.fn == "front" and axes.args[0] is rank:
         return axes.args[1]
     if axes.fn == "tuple":
-        return tupled(arithmetic("-", rank, a) for a in axes.args)
+        return make_tuple(arithmetic("-", rank, a) for a in axes.args)
     return fo("end", (rank, axes))
 
 
-def conjunction(some: Iterable[Fo]) -> Fo:
-    some = tuple(some)
-    return some[0] if len(some) == 1 else fo("and", some, TRUTH)
+def conjunction(terms: Iterable[FoTerm]) -> FoTerm:
+    terms = tuple(terms)
+    return terms[0] if len(terms) == 1 else fo("and", terms, TRUTH_SORT)
 
 
-def compared(op: str, a: Fo, b: Fo) -> Fo:
+def comparison(op: str, a: FoTerm, b: FoTerm) -> FoTerm:
     """Return a comparison in canonical form."""
     match op:
         case ">":
-            return compared("<", b, a)
+            return comparison("<", b, a)
         case ">=":
-            return compared("<=", b, a)
+            return comparison("<=", b, a)
         case "!=":
-            return fo("not", (compared("==", a, b),), TRUTH)
+            return fo("not", (comparison("==", a, b),), TRUTH_SORT)
         case "not in":
-            return fo("not", (compared("in", a, b),), TRUTH)
+            return fo("not", (comparison("in", a, b),), TRUTH_SORT)
         case "in" if b.fn == "tuple":
-            return fo("or", tuple(compared("==", a, x) for x in b.args), TRUTH)
+            return fo("or", tuple(comparison("==", a, x) for x in b.args), TRUTH_SORT)
         case "in" if b.fn == "front":  # both from the end, of one tensor
-            return fo("in", (arithmetic("-", b.args[0], a), b.args[1]), TRUTH)
+            return fo("in", (arithmetic("-", b.args[0], a), b.args[1]), TRUTH_SORT)
         case _:
-            return fo(op, (a, b), TRUTH)
+            return fo(op, (a, b), TRUTH_SORT)
 
 
-def literal(v: object) -> Fo:
+def literal(v: object) -> FoTerm:
     """Return a literal value."""
     if isinstance(v, int):
         return number(int(v))
     if isinstance(v, (tuple, list)):
-        return tupled(literal(i) for i in v)
+        return make_tuple(literal(i) for i in v)
     return fo(f"'{v}'")

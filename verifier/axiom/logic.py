@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-VALUE = "value"  # the sort of sizes, attributes and tuples of these
-TRUTH = "truth"
+VALUE_SORT = "value"  # the sort of sizes, attributes and tuples of these
+TRUTH_SORT = "truth"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fo:
+class FoTerm:
     """`fn(*args)`, interned: equal terms are identical."""
 
     fn: str
-    args: tuple[Fo, ...]
+    args: tuple[FoTerm, ...]
     sort: str
 
     def __repr__(self) -> str:
@@ -27,24 +27,24 @@ class Fo:
 
 
 @cache
-def fo(fn: str, args: tuple[Fo, ...] = (), sort: str = VALUE) -> Fo:
+def fo(fn: str, args: tuple[FoTerm, ...] = (), sort: str = VALUE_SORT) -> FoTerm:
     """Return the unique term `fn(*args)` of this sort."""
-    return Fo(fn, args, sort)
+    return FoTerm(fn, args, sort)
 
 
-def number(n: int) -> Fo:
+def number(n: int) -> FoTerm:
     return fo(str(n))
 
 
-def is_number(t: Fo) -> bool:
-    return not t.args and t.sort == VALUE and t.fn.lstrip("-").isdigit()
+def is_number(t: FoTerm) -> bool:
+    return not t.args and t.sort == VALUE_SORT and t.fn.lstrip("-").isdigit()
 
 
-def variable(t: Fo) -> bool:
+def is_variable(t: FoTerm) -> bool:
     return t.fn.startswith("?")
 
 
-def inside(t: Fo) -> Iterator[Fo]:
+def subterms(t: FoTerm) -> Iterator[FoTerm]:
     """Yield `t` and its subterms, outermost first."""
     left = [t]
     while left:
@@ -53,15 +53,15 @@ def inside(t: Fo) -> Iterator[Fo]:
         left += one.args
 
 
-def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
+def substitute(t: FoTerm, values: Mapping[FoTerm, FoTerm]) -> FoTerm:
     """Return `t` with variables (or any subterms) replaced."""
     found = values.get(t)
     if found is not None:
         return found
     if not t.args:
         return t
-    args = tuple(put(a, values) for a in t.args)
-    if t.fn in ("+", "-", "*") and t.sort == VALUE:
+    args = tuple(substitute(a, values) for a in t.args)
+    if t.fn in ("+", "-", "*") and t.sort == VALUE_SORT:
         return arithmetic(t.fn, *args)
     return fo(t.fn, args, t.sort)
 
@@ -69,30 +69,30 @@ def put(t: Fo, values: Mapping[Fo, Fo]) -> Fo:
 # --- sums of sizes --------------------------------------------------------------------------------
 
 
-def _linear(t: Fo) -> dict[Fo, int]:
+def _linear_sum(t: FoTerm) -> dict[FoTerm, int]:
     """Return `t` as a linear sum: the coefficient of each term; number(1) has the constant."""
     if is_number(t):
         return {number(1): int(t.fn)}
     if t.fn in ("+", "-") and len(t.args) == 2:
-        out = dict(_linear(t.args[0]))
+        out = dict(_linear_sum(t.args[0]))
         sign = 1 if t.fn == "+" else -1
-        for k, c in _linear(t.args[1]).items():
+        for k, c in _linear_sum(t.args[1]).items():
             out[k] = out.get(k, 0) + sign * c
         return out
     if t.fn == "*" and any(map(is_number, t.args)):
         a, b = t.args if is_number(t.args[0]) else t.args[::-1]
-        return {k: c * int(a.fn) for k, c in _linear(b).items()}
+        return {k: c * int(a.fn) for k, c in _linear_sum(b).items()}
     return {t: 1}
 
 
-def arithmetic(op: str, a: Fo, b: Fo) -> Fo:
+def arithmetic(op: str, a: FoTerm, b: FoTerm) -> FoTerm:
     """Return `a op b`; sums are canonical: terms ordered by their text, then a number."""
     if op not in ("+", "-") and not (op == "*" and (is_number(a) or is_number(b))):
         return fo(op, (a, b))
-    total = _linear(fo(op, (a, b)))
+    total = _linear_sum(fo(op, (a, b)))
     one = number(1)
     constant = total.pop(one, 0)
-    out: Fo | None = None
+    out: FoTerm | None = None
     for t in sorted((t for t, c in total.items() if c), key=repr):
         c = total[t]
         part = t if abs(c) == 1 else fo("*", (number(abs(c)), t))
@@ -110,32 +110,32 @@ def arithmetic(op: str, a: Fo, b: Fo) -> Fo:
 # --- types ----------------------------------------------------------------------------------------
 
 
-def shape(x: Fo) -> Fo:
+def shape(x: FoTerm) -> FoTerm:
     return fo("shape", (x,))
 
 
-def back(s: Fo, end: Fo) -> Fo:
+def size_from_end(s: FoTerm, end: FoTerm) -> FoTerm:
     """Return the size of the axis `end` of shape `s`, counted from the end: 1 is the last one."""
     if s.fn == "tuple" and is_number(end) and 1 <= int(end.fn) <= len(s.args):
         return s.args[-int(end.fn)]
     return fo("back", (s, end))
 
 
-def tupled(items: Iterable[Fo]) -> Fo:
+def make_tuple(items: Iterable[FoTerm]) -> FoTerm:
     return fo("tuple", tuple(items))
 
 
-def joined(parts: Iterable[Fo]) -> Fo:
+def join_tuples(parts: Iterable[FoTerm]) -> FoTerm:
     """Concatenate tuples."""
-    out: list[Fo] = []
+    out: list[FoTerm] = []
     for p in parts:
         for q in p.args if p.fn == "join" else (p,):
             if q.fn == "tuple" and out and out[-1].fn == "tuple":
-                out[-1] = tupled(out[-1].args + q.args)
+                out[-1] = make_tuple(out[-1].args + q.args)
             elif q.fn != "tuple" or q.args:
                 out.append(q)
     if not out:
-        return tupled(())
+        return make_tuple(())
     return out[0] if len(out) == 1 else fo("join", tuple(out))
 
 
@@ -147,15 +147,15 @@ class Clause:
     """
 
     name: str
-    conditions: tuple[Fo, ...]
-    sides: tuple[tuple[Fo, Fo], ...]
-    axes: tuple[tuple[Fo, Fo], ...] = ()
+    conditions: tuple[FoTerm, ...]
+    sides: tuple[tuple[FoTerm, FoTerm], ...]
+    axes: tuple[tuple[FoTerm, FoTerm], ...] = ()
 
     @property
-    def variables(self) -> tuple[Fo, ...]:
-        seen: dict[Fo, None] = {}
+    def variables(self) -> tuple[FoTerm, ...]:
+        seen: dict[FoTerm, None] = {}
         for t in (*self.conditions, *(s for pair in self.sides for s in pair)):
-            for part in inside(t):
-                if variable(part):
+            for part in subterms(t):
+                if is_variable(part):
                     seen[part] = None
         return tuple(seen)

@@ -6,13 +6,13 @@ from superopt.ops import OPS
 
 _ELEMENTWISE = [op for op in OPS.values() if "elementwise" in op.laws and not op.opaque]
 # Operators whose result types depend on attributes.
-UNTYPED = frozenset(
+ATTRIBUTE_TYPED = frozenset(
     ("Cast", "OneHot", "QuantizeLinear", "DequantizeLinear", "CastLike", "BitCast", "EyeLike")
 )
 BOOLEAN_RESULTS = frozenset(
     ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "Xor")
 ) | {"IsNaN", "IsInf"}
-WHOLE_RESULTS = frozenset(("ArgMax", "ArgMin", "Shape", "Size"))
+INTEGER_RESULTS = frozenset(("ArgMax", "ArgMin", "Shape", "Size"))
 # Operators whose result has the shape of the first operand.
 KEEPS_SHAPE = (
     frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 1 and not op.variadic)
@@ -27,16 +27,16 @@ KEEPS_RANK = (
     | frozenset(name for name in OPS if name.endswith("Pool"))
 )
 BROADCASTS = (
-    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 2) - UNTYPED - {"PRelu", "SwiGLU"}
+    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 2) - ATTRIBUTE_TYPED - {"PRelu", "SwiGLU"}
 ) | {"Max", "Min"}
 REDUCTIONS = frozenset(name for name in OPS if name.startswith("Reduce"))
 # Attributes that name axes of the first operand.
-AXES = {
+AXIS_ATTRIBUTES = {
     name: "axes" if name in REDUCTIONS or name in ("Slice", "Squeeze", "Unsqueeze") else "axis"
     for name, op in OPS.items()
     if "axis" in op.attrs or name in REDUCTIONS or name in ("Slice", "Squeeze", "Unsqueeze")
 }
 # Attributes that are tuples.
-SEQUENCES = frozenset(
+TUPLE_ATTRIBUTES = frozenset(
     ("axes", "perm", "shape", "pads", "strides", "kernel_shape", "dilations", "split", "starts")
 ) | {"ends", "steps", "repeats", "sizes", "output_shape", "output_padding", "scales"}

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from superopt.verifier.axiom import types
 from superopt.verifier.axiom.logic import (
-    TRUTH,
-    VALUE,
+    TRUTH_SORT,
+    VALUE_SORT,
     Clause,
-    Fo,
+    FoTerm,
     fo,
-    inside,
+    subterms,
     is_number,
     number,
     shape,
-    variable,
+    is_variable,
 )
 
 if TYPE_CHECKING:
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 else:
     from superopt.verifier.lazy import z3
 
-MILLISECONDS = 2_000  # if the resource limit fails
-EFFORT = 20_000  # for a condition of a step
+TIMEOUT_MS = 2_000  # if the resource limit fails
+CONDITION_RLIMIT = 20_000  # for a condition of a step
 
 
 @dataclass(slots=True)
-class Words:
+class Z3Terms:
     """Z3 sorts, functions and terms for first-order terms."""
 
     sorts: dict[str, z3.SortRef] = field(default_factory=dict)
     functions: dict[tuple[str, ...], z3.FuncDeclRef] = field(default_factory=dict)
-    terms: dict[Fo, z3.ExprRef] = field(default_factory=dict)
-    fresh: list[tuple[str, ...]] = field(default_factory=list)  # functions not seen before
-    written: list[Fo] = field(default_factory=list)  # operators not seen before
+    terms: dict[FoTerm, z3.ExprRef] = field(default_factory=dict)
+    new_functions: list[tuple[str, ...]] = field(default_factory=list)  # functions not seen before
+    new_operators: list[FoTerm] = field(default_factory=list)  # operators not seen before
 
     def sort(self, name: str) -> z3.SortRef:
-        if name == VALUE:
+        if name == VALUE_SORT:
             return z3.IntSort()
-        if name == TRUTH:
+        if name == TRUTH_SORT:
             return z3.BoolSort()
         found = self.sorts.get(name)
         if found is None:
             found = self.sorts[name] = z3.DeclareSort(name)
         return found
 
-    def term(self, t: Fo) -> z3.ExprRef:
+    def term(self, t: FoTerm) -> z3.ExprRef:
         found = self.terms.get(t)
         if found is None:
-            found = self.terms[t] = self.new(t)
+            found = self.terms[t] = self.make(t)
         return found
 
-    def new(self, t: Fo) -> z3.ExprRef:
+    def make(self, t: FoTerm) -> z3.ExprRef:
         if is_number(t):
             return z3.IntVal(int(t.fn))
         args = [self.term(a) for a in t.args]
@@ -93,23 +93,23 @@ class Words:
         if f is None:
             f = z3.Function(t.fn, *(self.sort(s) for s in key[1:]))
             self.functions[key] = f
-            self.fresh.append(key)
-        if t.sort not in (VALUE, TRUTH) and t.args:
-            self.written.append(t)
+            self.new_functions.append(key)
+        if t.sort not in (VALUE_SORT, TRUTH_SORT) and t.args:
+            self.new_operators.append(t)
         return f(*args)
 
 
-def flat(t: Fo, conditions: list[Fo], count: list[int]) -> Fo:
+def flatten_pattern(t: FoTerm, conditions: list[FoTerm], count: list[int]) -> FoTerm:
     """Return a pattern: computed attributes become variables with conditions."""
-    if t.sort == VALUE:
-        simple = t.fn == "tuple" and all(variable(a) or is_number(a) for a in t.args)
+    if t.sort == VALUE_SORT:
+        simple = t.fn == "tuple" and all(is_variable(a) or is_number(a) for a in t.args)
         if not t.args or simple:
             return t
         count[0] += 1
         v = fo(f"?_{count[0]}")
-        conditions.append(fo("==", (v, t), TRUTH))
+        conditions.append(fo("==", (v, t), TRUTH_SORT))
         return v
-    return fo(t.fn, tuple(flat(a, conditions, count) for a in t.args), t.sort) if t.args else t
+    return fo(t.fn, tuple(flatten_pattern(a, conditions, count) for a in t.args), t.sort) if t.args else t
 
 
 class Theory:
@@ -119,76 +119,76 @@ class Theory:
         s = z3.SimpleSolver()
         s.set("auto_config", False)
         s.set("mbqi", False)
-        s.set("timeout", MILLISECONDS)
+        s.set("timeout", TIMEOUT_MS)
         s.set("ctrl_c", False)
         self.solver = s
-        self.words = Words()
-        self.done: set[tuple[object, ...]] = set()
-        for conditions, what, where in types.general():
-            self.law("", conditions, what, where)
+        self.z3_terms = Z3Terms()
+        self.typed_operators: set[tuple[object, ...]] = set()
+        for conditions, what, where in types.broadcast_laws():
+            self.add_law("", conditions, what, where)
 
     def assume(self, c: Clause, guarded: bool = False) -> None:
         """Add `c` as an axiom. guarded: only where both sides are known to have one type."""
         for i, (a, b) in enumerate(c.sides):
             conditions = list(c.conditions)
-            pattern = flat(a, conditions, [0])
-            conditions.append(types.typed(pattern))
+            pattern = flatten_pattern(a, conditions, [0])
+            conditions.append(types.is_typed(pattern))
             if guarded:
-                conditions += [types.typed(b), types.equal(shape(a), shape(b))]
+                conditions += [types.is_typed(b), types.equality(shape(a), shape(b))]
             clause = Clause("", tuple(conditions), ((pattern, b),))
-            if not pattern.args or not set(clause.variables) <= set(inside(pattern)):
+            if not pattern.args or not set(clause.variables) <= set(subterms(pattern)):
                 continue
             name = c.name + (f"/{i}" if len(c.sides) > 1 else "")
-            self.law(
+            self.add_law(
                 name,
                 tuple(conditions),
-                fo("and", (fo("==", (pattern, b), TRUTH), types.typed(b)), TRUTH),
+                fo("and", (fo("==", (pattern, b), TRUTH_SORT), types.is_typed(b)), TRUTH_SORT),
                 pattern,
             )
-        self.types()
+        self.add_type_laws()
 
-    def law(self, name: str, conditions: tuple[Fo, ...], what: Fo, where: Fo) -> None:
-        w = self.words
-        body = w.term(what)
+    def add_law(self, name: str, conditions: tuple[FoTerm, ...], conclusion: FoTerm, pattern: FoTerm) -> None:
+        w = self.z3_terms
+        body = w.term(conclusion)
         if conditions:
             body = z3.Implies(z3.And([w.term(x) for x in conditions]), body)
-        vs = Clause("", (*conditions, what, where), ()).variables
+        vs = Clause("", (*conditions, conclusion, pattern), ()).variables
         if vs:
-            body = z3.ForAll([w.term(v) for v in vs], body, patterns=[w.term(where)])
+            body = z3.ForAll([w.term(v) for v in vs], body, patterns=[w.term(pattern)])
         if name:
             self.solver.assert_and_track(body, z3.Bool(name))
         else:
             self.solver.add(body)
 
-    def types(self) -> None:
+    def add_type_laws(self) -> None:
         """Add the type laws of functions that are new."""
-        w = self.words
-        done = self.done
-        while w.fresh or w.written:
-            if w.fresh:
-                some = types.laws(w.fresh.pop())
+        w = self.z3_terms
+        done = self.typed_operators
+        while w.new_functions or w.new_operators:
+            if w.new_functions:
+                some = types.function_laws(w.new_functions.pop())
             else:
-                t = w.written.pop()
+                t = w.new_operators.pop()
                 if (t.fn, *t.args[1:]) in done or any(
-                    variable(p) for a in t.args[1:] for p in inside(a)
+                    is_variable(p) for a in t.args[1:] for p in subterms(a)
                 ):
                     continue
                 done.add((t.fn, *t.args[1:]))
-                some = types.literals(t)
+                some = types.attribute_laws(t)
             for conditions, what, where in some:
-                self.law("", conditions, what, where)
+                self.add_law("", conditions, what, where)
 
-    def proves(self, c: Clause, effort: int) -> tuple[set[str] | None, float]:
+    def prove(self, c: Clause, rlimit: int) -> tuple[set[str] | None, float]:
         """Return the names of axioms from which `c` follows, None if that is not shown, and
         seconds."""
         begin = time.perf_counter()
-        s, w = self.solver, self.words
-        facts = [w.term(t) for t in given(c)]
+        s, w = self.solver, self.z3_terms
+        facts = [w.term(t) for t in premises(c)]
         wrong = z3.Or([w.term(a) != w.term(b) for a, b in c.sides])
-        self.types()
+        self.add_type_laws()
         s.push()
         try:
-            s.set("rlimit", effort)
+            s.set("rlimit", rlimit)
             s.add(*facts, wrong)
             shown = s.check() == z3.unsat
             core = {str(x).partition("/")[0] for x in s.unsat_core()} if shown else None
@@ -196,34 +196,34 @@ class Theory:
         finally:
             s.pop()
 
-    def consistent(self, c: Clause, effort: int) -> bool:
+    def is_consistent(self, c: Clause, rlimit: int) -> bool:
         """True if the premises of `c` alone are consistent; otherwise everything follows."""
-        facts = [self.words.term(t) for t in given(c)]
-        self.types()
+        facts = [self.z3_terms.term(t) for t in premises(c)]
+        self.add_type_laws()
         self.solver.push()
         try:
-            self.solver.set("rlimit", effort)
+            self.solver.set("rlimit", rlimit)
             self.solver.add(*facts)
             return bool(self.solver.check() != z3.unsat)
         finally:
             self.solver.pop()
 
     @contextmanager
-    def given(self, c: Clause) -> Iterator[Callable[[Fo], bool]]:
+    def assuming(self, c: Clause) -> Iterator[Callable[[FoTerm], bool]]:
         """Yield a function that is True for conditions that follow from the premises of `c`."""
-        s, w = self.solver, self.words
-        facts = [w.term(t) for t in given(c)]
-        self.types()
+        s, w = self.solver, self.z3_terms
+        facts = [w.term(t) for t in premises(c)]
+        self.add_type_laws()
         s.push()
-        answers: dict[Fo, bool] = {}
+        answers: dict[FoTerm, bool] = {}
 
-        def holds(t: Fo) -> bool:
+        def holds(t: FoTerm) -> bool:
             found = answers.get(t)
             if found is None:
                 question = w.term(t)
                 s.push()
-                s.set("rlimit", EFFORT)
-                self.types()
+                s.set("rlimit", CONDITION_RLIMIT)
+                self.add_type_laws()
                 s.add(z3.Not(question))
                 found = answers[t] = bool(s.check() == z3.unsat)
                 s.pop()
@@ -236,14 +236,14 @@ class Theory:
             s.pop()
 
 
-def given(c: Clause) -> list[Fo]:
+def premises(c: Clause) -> list[FoTerm]:
     """Return the conditions of `c`, and that both sides have the same type."""
     out = list(c.conditions)
     for e, rank in c.axes:
-        out += [fo("<=", (number(1), e), TRUTH), fo("<=", (e, rank), TRUTH)]
+        out += [fo("<=", (number(1), e), TRUTH_SORT), fo("<=", (e, rank), TRUTH_SORT)]
     for a, b in c.sides:
-        out.append(fo("==", (shape(a), shape(b)), TRUTH))
-        for t in {*inside(a), *inside(b)}:
-            if t.sort not in (VALUE, TRUTH):  # `own` makes Z3 see its shape and apply laws to it
-                out += [types.typed(t), types.equal(shape(t), fo("own", (shape(t),)))]
+        out.append(fo("==", (shape(a), shape(b)), TRUTH_SORT))
+        for t in {*subterms(a), *subterms(b)}:
+            if t.sort not in (VALUE_SORT, TRUTH_SORT):  # `own` makes Z3 see its shape and apply laws to it
+                out += [types.is_typed(t), types.equality(shape(t), fo("own", (shape(t),)))]
     return out

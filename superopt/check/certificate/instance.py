@@ -15,17 +15,17 @@ from types import MappingProxyType
 from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
 from superopt.ir.syntax import show_attr
-from superopt.rules import term as r
-from superopt.rules.condition import evaluated
-from superopt.rules.facts import stored, uniform
-from superopt.rules.fills import is_filled, is_number
-from superopt.rules.functions import NotKnown, Result, equal, number, sequence
-from superopt.rules.make import NARY, attribute, filled, make, scalar
+from superopt.rules import term
+from superopt.rules.condition import evaluate_formula
+from superopt.rules.facts import as_stored, uniform_value
+from superopt.rules.fills import is_fill, is_number_constant
+from superopt.rules.functions import NotKnown, Result, are_equal, as_number, as_tuple
+from superopt.rules.make import NARY_OPS, as_attribute, fill_constant, make_node, scalar_constant
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import LETTERS, Param, element_types
 from superopt.te.dtype import BOOL, I64, DType
 
-Literal = r.Number | r.Scalar | r.Filled
+Literal = term.Number | term.Scalar | term.Fill
 Local = Mapping[str, Result]  # the variables of comprehensions
 NONE: Local = MappingProxyType({})
 
@@ -44,26 +44,26 @@ class Instance:
     constants: Sequence[Value]
     there: Callable[[Node], int]
     unread: Callable[[Result, set[Node | None]], bool]
-    matched: dict[r.Term, Value] = field(default_factory=dict)
+    matched: dict[term.Term, Value] = field(default_factory=dict)
     _taken: int = 0
     _held: dict[str, list[str]] = field(default_factory=dict)  # what names are in the graph
 
-    def formula(self, f: r.Formula, local: Local = NONE) -> Result:
+    def formula(self, f: term.Formula, local: Local = NONE) -> Result:
         """The value of `f`. NotKnown where it has none."""
         own = {producer(v) for v in self.matched.values()}
-        return evaluated(f, {**self.given, **local}, self.matched, lambda v: self.unread(v, own))
+        return evaluate_formula(f, {**self.given, **local}, self.matched, lambda v: self.unread(v, own))
 
-    def read(self, condition: r.Formula) -> str:
+    def read(self, condition: term.Formula) -> str:
         """A condition as it reads with the sizes and attributes that the names stand for."""
         operands = {p.name for p in self.rule.params if isinstance(p, Param)}
 
-        def value(p: r.Part) -> r.Part | None:
-            if not isinstance(p, r.Name) or p.id in operands or p.id not in self.given:
+        def value(p: term.Part) -> term.Part | None:
+            if not isinstance(p, term.Name) or p.id in operands or p.id not in self.given:
                 return None
-            return r.Lit(self.given[p.id])  # type: ignore[arg-type]
+            return term.Lit(self.given[p.id])  # type: ignore[arg-type]
 
-        loops = any(isinstance(p, r.Each) for p in r.walk(condition))
-        return r.show(condition if loops else r.rebuild(condition, value))
+        loops = any(isinstance(p, term.Comprehension) for p in term.walk(condition))
+        return term.show(condition if loops else term.rebuild(condition, value))
 
     def typed(self, p: Param) -> bool:
         """Are the values of parameter `p` of its element type and shape?"""
@@ -74,7 +74,7 @@ class Instance:
         for v in self.run(p.name):
             if p.kind != "any" and v.type.dtype not in allowed:
                 return False
-            if p.shape is not None and not equal(v.type.shape, self.formula(r.Seq(p.shape))):
+            if p.shape is not None and not are_equal(v.type.shape, self.formula(term.Seq(p.shape))):
                 return False
         return True
 
@@ -89,10 +89,10 @@ class Instance:
         if self._taken != len(self.constants):
             raise NotKnown(f"its left side has {self._taken} constants, not {len(self.constants)}")
         params = [p for p in self.rule.params if isinstance(p, Param) and self.run(p.name)]
-        told = {n for p in params for d in p.shape or () for n in r.names(d)}  # see `typed`
+        told = {n for p in params for d in p.shape or () for n in term.free_names(d)}  # see `typed`
         told |= {p.name for p in self.rule.params if isinstance(p, Param)}
         told |= {c.first.id for c in self.rule.where
-                 if isinstance(c, r.Compare) and isinstance(c.first, r.Name)
+                 if isinstance(c, term.Compare) and isinstance(c.first, term.Name)
                  and c.rest[0][0] == "=="}  # fmt: skip
         for name in self.given.keys() - told:
             said, held = show_attr(self.given[name]), self._held.get(name, [])  # type: ignore
@@ -106,74 +106,74 @@ class Instance:
         return [v for t in self.rule.rhs for v in self._root(t, count, dtype, False)]  # type: ignore
 
     def _root(
-        self, t: r.Term, count: int, dtype: DType | None, left: bool
+        self, t: term.Term, count: int, dtype: DType | None, left: bool
     ) -> Sequence[Value | None]:
         """A lone operator is all of its results; one of several on the left side its first."""
-        if isinstance(t, r.App) and (left or count == 1):
-            t = r.All(t) if count == 1 else r.Pick(t, 0)
+        if isinstance(t, term.App) and (left or count == 1):
+            t = term.AllResults(t) if count == 1 else term.Pick(t, 0)
         return self.built(t, dtype, {}, left)
 
     def built(
-        self, t: r.Term, dtype: DType | None, local: Local, left: bool = False
+        self, t: term.Term, dtype: DType | None, local: Local, left: bool = False
     ) -> Sequence[Value | None]:
         """The values that the term adds to a list of operands or results."""
         match t:
-            case r.Var(name):
+            case term.Var(name):
                 return (local.get(name, self.given.get(name)),)  # type: ignore[return-value]
-            case r.Run(name):
+            case term.OperandRun(name):
                 return self.run(name)
-            case r.Absent():
+            case term.Absent():
                 return (None,)
-            case r.App():
+            case term.App():
                 (only,) = results(self.node(t, dtype, local, left))
                 return (only,)
-            case r.Pick(app, k):
+            case term.Pick(app, k):
                 found = results(self.node(app, dtype, local, left))[k]
                 if left:
                     self.matched[t] = found
                 return (found,)
-            case r.All(app):
+            case term.AllResults(app):
                 return results(self.node(app, dtype, local, left))
-            case r.Map(body, own, over):
+            case term.MapTerms(body, own, over):
                 each: Sequence[Result] = (
-                    self.built(r.All(over), dtype, local)
-                    if isinstance(over, r.App)
-                    else sequence(self.formula(over, local))
+                    self.built(term.AllResults(over), dtype, local)
+                    if isinstance(over, term.App)
+                    else as_tuple(self.formula(over, local))
                 )
-                many = [(one,) if len(own) == 1 else sequence(one) for one in each]
+                many = [(one,) if len(own) == 1 else as_tuple(one) for one in each]
                 inner = [{**local, **dict(zip(own, one, strict=True))} for one in many]
                 return [v for names in inner for v in self.built(body, dtype, names)]
             case _ if left:
                 return (self._constant(t),)
         assert dtype is not None
         match t:
-            case r.Number(v):
-                return (scalar(v, dtype),)
-            case r.Scalar(f):
-                return (scalar(number(self.formula(f, local)), dtype),)
-            case r.Filled(kind, args):
-                return (filled(kind, [self.formula(a, local) for a in args], dtype),)
+            case term.Number(v):
+                return (scalar_constant(v, dtype),)
+            case term.Scalar(f):
+                return (scalar_constant(as_number(self.formula(f, local)), dtype),)
+            case term.Fill(kind, args):
+                return (fill_constant(kind, [self.formula(a, local) for a in args], dtype),)
 
     def _constant(self, t: Literal) -> Value:
         """The next constant of the left side, which is what `t` says."""
         if self._taken >= len(self.constants):
-            raise NotKnown(f"no constant is given for {r.show(t)}")
+            raise NotKnown(f"no constant is given for {term.show(t)}")
         v = self.constants[self._taken]
         self._taken += 1
         match t:
-            case r.Filled(kind, args):
-                fits = is_filled(kind, v, [self.formula(a) for a in args])
-            case r.Number(wanted):
-                fits = is_number(v, wanted)
-            case r.Scalar(f):
-                fits = is_number(v, self.formula(f))
-                if isinstance(f, r.Name):
-                    self._held.setdefault(f.id, []).append(show_attr(uniform(v)))
+            case term.Fill(kind, args):
+                fits = is_fill(kind, v, [self.formula(a) for a in args])
+            case term.Number(wanted):
+                fits = is_number_constant(v, wanted)
+            case term.Scalar(f):
+                fits = is_number_constant(v, self.formula(f))
+                if isinstance(f, term.Name):
+                    self._held.setdefault(f.id, []).append(show_attr(uniform_value(v)))
         if not fits:
-            raise NotKnown(f"the constant given for {r.show(t)} is another")
+            raise NotKnown(f"the constant given for {term.show(t)} is another")
         return v
 
-    def node(self, t: r.App, default: DType | None, local: Local, left: bool) -> Node:
+    def node(self, t: term.App, default: DType | None, local: Local, left: bool) -> Node:
         """The operator of `t` applied; numbers take the type of elements of what is beside them."""
         if left and t in self.matched:
             return self.matched[t]  # type: ignore[return-value]
@@ -188,12 +188,12 @@ class Instance:
             index = t.op.name.startswith("Gather") and len(values) == 1
             values += self.built(o, I64 if index else beside, local) if one is None else one
         attrs: dict[str, Attr] = {} if t.rest is None else dict(self.given[t.rest])  # type: ignore
-        attrs |= {k: attribute(self.formula(f, local)) for k, f in t.attrs}
+        attrs |= {k: as_attribute(self.formula(f, local)) for k, f in t.attrs}
         if not left:
-            return make(t.op, values, attrs)
+            return make_node(t.op, values, attrs)
         self.matched[t] = found = self._written(t.op, values, attrs)
         for k, f in t.attrs:
-            if isinstance(f, r.Name):
+            if isinstance(f, term.Name):
                 self._held.setdefault(f.id, []).append(show_attr(found.attr(k)))
         if t.rest is not None:
             own = [k for k, _ in t.attrs]
@@ -206,8 +206,8 @@ class Instance:
         swaps = "commutative" in op.laws and len(values) == 2
         ways: list[Node] = []
         for given in (values, values[::-1]) if swaps else (values,):
-            for said in (attrs, {k: stored(v) for k, v in attrs.items()}):
+            for said in (attrs, {k: as_stored(v) for k, v in attrs.items()}):
                 ways.append(node(op, given, **said))
-                if op.name in NARY:
-                    ways.append(make(op, given, said))
+                if op.name in NARY_OPS:
+                    ways.append(make_node(op, given, said))
         return max(ways, key=self.there)  # the first of those that are alike

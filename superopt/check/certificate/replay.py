@@ -14,21 +14,21 @@ from fractions import Fraction
 
 from superopt.check.certificate.instance import Instance
 from superopt.check.identical import Refused, check_all_folded, compare
-from superopt.ir import graph as g
-from superopt.ir.numbered import Numbered, numbered
-from superopt.ir.substitute import Cycle
-from superopt.ir.syntax import Malformed, expression, parse_attr, show_attr, show_type
-from superopt.onnx_io.alike import different_surroundings
+from superopt.ir import graph
+from superopt.ir.numbered import ValueNumbering, number_values
+from superopt.ir.substitute import ReplacementCycle
+from superopt.ir.syntax import MalformedText, expression, parse_attr, show_attr, show_type
+from superopt.onnx_io.alike import interface_difference
 from superopt.onnx_io.model import Model
 from superopt.report.certificate import Application, Certificate
-from superopt.rules.condition import truth
+from superopt.rules.condition import as_bool
 from superopt.rules.functions import NotKnown, Result
-from superopt.rules.make import NARY, Unsafe, make
+from superopt.rules.make import NARY_OPS, Unsafe, make_node
 from superopt.rules.rule import Rule, bound_names
 from superopt.rules.stated import statement, tier
 from superopt.rules.syntax import Param
 
-_REFUSALS = (Refused, NotKnown, Unsafe, Malformed, ValueError, TypeError, LookupError,
+_REFUSALS = (Refused, NotKnown, Unsafe, MalformedText, ValueError, TypeError, LookupError,
              ArithmeticError, AssertionError, AttributeError, RecursionError)  # fmt: skip
 _FRACTION = re.compile(r"-?[1-9][0-9]*/[1-9][0-9]*")
 _VALUE = re.compile(r"v(N)(?:\[(N):(N)\])?".replace("N", "0|[1-9][0-9]{0,8}"))
@@ -58,7 +58,7 @@ def check(
     used = {a.rule for some in c.rounds for a in some}
     if sorted(used) != [r.name for r in c.rules]:
         raise Refused("the rules that it lists are not those that it applies")
-    state = numbered(original.graph)
+    state = number_values(original.graph)
     for k, some in enumerate(c.rounds):
         if not some:
             raise Refused(f"round {k} is empty")
@@ -66,7 +66,7 @@ def check(
             play(state, some, rules)
         except Refused as e:
             raise Refused(f"round {k}: {e}") from None
-    if different := different_surroundings(original, optimized):
+    if different := interface_difference(original, optimized):
         raise Refused(f"the optimized model is another: {different}")
     folded = {f.value: f for f in c.folded}
     found = compare(state.graph, optimized.graph, state.name)
@@ -76,9 +76,9 @@ def check(
     check_all_folded([(folded[state.name(v)], v, constant) for v, constant in found])
 
 
-def play(state: Numbered, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
+def play(state: ValueNumbering, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
     """Apply a round to the state. Refused where an application of it is none."""
-    change: dict[g.Value, g.Value] = {}
+    change: dict[graph.Value, graph.Value] = {}
     for a in some:
         try:
             more = rewrite(state, a, rules[a.rule])
@@ -88,12 +88,12 @@ def play(state: Numbered, some: Sequence[Application], rules: Mapping[str, Rule]
             raise Refused(f"{a.rule} at {', '.join(a.at)}: another one replaces that, too")
         change |= more
     try:
-        state.replace(change, inside=len(some) > 1)
-    except Cycle:
+        state.replace(change, recursive=len(some) > 1)
+    except ReplacementCycle:
         raise Refused("its applications need each other's results: a cycle") from None
 
 
-def rewrite(state: Numbered, a: Application, rule: Rule) -> dict[g.Value, g.Value]:
+def rewrite(state: ValueNumbering, a: Application, rule: Rule) -> dict[graph.Value, graph.Value]:
     """What an application replaces by what."""
     at = [find(state, t) for t in a.at]
     here = instance(state, a, rule, at)
@@ -103,12 +103,12 @@ def rewrite(state: Numbered, a: Application, rule: Rule) -> dict[g.Value, g.Valu
         if isinstance(p, Param) and not here.typed(p):
             raise Refused(f"{p} is {', '.join(show_type(v.type) for v in here.run(p.name))}")
     for condition in rule.where:
-        if not truth(here.formula(condition)):
+        if not as_bool(here.formula(condition)):
             raise Refused(f"its condition {here.read(condition)} does not hold")
     if a.where != (where := tuple(here.read(c) for c in rule.where)):
         raise Refused(f"its conditions read {', '.join(where)}, not {', '.join(a.where)}")
     operands = [v for p in rule.params if isinstance(p, Param) for v in here.run(p.name)]
-    if len(at) > 1 and g.depends(operands, at):
+    if len(at) > 1 and graph.depends_on(operands, at):
         raise Refused("an operand needs a result: the graph would have a cycle")
     new = here.right(at[0].type.dtype)
     if [v.type for v in at] != [v.type for v in new]:
@@ -118,11 +118,11 @@ def rewrite(state: Numbered, a: Application, rule: Rule) -> dict[g.Value, g.Valu
     if i is None:
         return dict(zip(at, new, strict=True))
     n = state.values[k]
-    assert isinstance(n, g.Node)
-    return {n: make(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
+    assert isinstance(n, graph.Node)
+    return {n: make_node(n.op, [*n.inputs[:i], new[0], *n.inputs[j:]], dict(n.attrs))}
 
 
-def find(state: Numbered, text: str) -> g.Value:
+def find(state: ValueNumbering, text: str) -> graph.Value:
     """The value that `v7` names, or `v7[1:3]`: operands 1 and 2 of an n-ary operator as one."""
     k, i, j = _parts(text)
     if k >= len(state.values) or state.numbers.get(v := state.values[k]) != k:
@@ -130,9 +130,9 @@ def find(state: Numbered, text: str) -> g.Value:
         raise Refused(f"{text} names no value: the last is {last}; or it is another one's by now")
     if i is None or j is None:
         return v
-    if not isinstance(v, g.Node) or v.op.name not in NARY or not i + 1 < j <= len(v.inputs):
+    if not isinstance(v, graph.Node) or v.op.name not in NARY_OPS or not i + 1 < j <= len(v.inputs):
         raise Refused(f"{text}: v{k} does not have these operands to be taken as one")
-    return g.node(v.op, v.inputs[i:j], **dict(v.attrs))
+    return graph.node(v.op, v.inputs[i:j], **dict(v.attrs))
 
 
 def _parts(text: str) -> tuple[int, int | None, int | None]:
@@ -141,7 +141,7 @@ def _parts(text: str) -> tuple[int, int | None, int | None]:
     return (int(m[1]), None, None) if m[2] is None else (int(m[1]), int(m[2]), int(m[3]))
 
 
-def _typed(state: Numbered, text: str) -> g.Value:
+def _typed(state: ValueNumbering, text: str) -> graph.Value:
     """The value that `v3: f32[2, 4]` names, which is of that type."""
     name, _, kind = text.partition(": ")
     v = find(state, name)
@@ -158,7 +158,7 @@ def _read(text: str) -> Result:
     return v  # type: ignore[return-value]
 
 
-def instance(state: Numbered, a: Application, rule: Rule, at: Sequence[g.Value]) -> Instance:
+def instance(state: ValueNumbering, a: Application, rule: Rule, at: Sequence[graph.Value]) -> Instance:
     """The rule with what the application says that its names stand for."""
     params = {p.name: p for p in rule.params if isinstance(p, Param)}
     stated = {b[0]: b[1:] for b in a.bound if b}
@@ -167,18 +167,18 @@ def instance(state: Numbered, a: Application, rule: Rule, at: Sequence[g.Value])
         raise Refused(f"it binds {', '.join(stated)}; the rule's names are {', '.join(wanted)}")
     given: dict[str, Result] = {}
     for name, texts in stated.items():
-        if name in params and params[name].run:
+        if name in params and params[name].is_run:
             given[name] = tuple(_typed(state, t) for t in texts)
         elif len(texts) != 1:
             raise Refused(f"{name} stands for {len(texts)} things, not one")
         else:
             given[name] = _typed(state, texts[0]) if name in params else _read(texts[0])
 
-    def there(n: g.Node) -> int:
-        return max(2 * (v in at) + (v in state.numbers) for v in g.results(n))
+    def there(n: graph.Node) -> int:
+        return max(2 * (v in at) + (v in state.numbers) for v in graph.results(n))
 
-    def unread(v: Result, readers: set[g.Node | None]) -> bool:
-        users: Mapping[Result, list[g.Node]] = g.users(state.graph)  # type: ignore[assignment]
+    def unread(v: Result, readers: set[graph.Node | None]) -> bool:
+        users: Mapping[Result, list[graph.Node]] = graph.users(state.graph)  # type: ignore[assignment]
         return v not in state.graph.outputs and set(users.get(v, ())) <= readers
 
     return Instance(rule, given, [_typed(state, t) for t in a.constants], there, unread)
