@@ -63,7 +63,9 @@ def address(buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Address |
                 if p.lane_axis in within or (within and any(True for a in atoms for _ in loads(a))):
                     return None
                 if within:  # for example min(.., ..): known once the tile is unrolled
-                    known: dict[Expr, Expr] = {a: te_index.as_index(p.axis_values[a]) for a in within}
+                    known: dict[Expr, Expr] = {
+                        a: te_index.as_index(p.axis_values[a]) for a in within
+                    }
                     told = [te_index.substitute(i, known) for i in index]
                     return None if told == list(index) else address(buffer, told, p)
                 moving.append((atoms, c))
@@ -91,7 +93,9 @@ def _merge_div_mod_terms(place: dict[tuple[Expr, ...], int]) -> bool:
         for rest, each in place.items():
             match rest:
                 case (Apply("mod", (x, Const(n) as by)),):
-                    atoms = (te_index.floordiv(x, by),)  # the quotient of (y // m) % n is y // (m n)
+                    atoms = (
+                        te_index.floordiv(x, by),
+                    )  # the quotient of (y // m) % n is y // (m n)
                     if each and place.get(atoms, 0) == each * int(n):
                         break
         else:
@@ -102,10 +106,14 @@ def _merge_div_mod_terms(place: dict[tuple[Expr, ...], int]) -> bool:
             place[more] = place.get(more, 0) + each * k
 
 
-MAX_SHUFFLED_VECTORS = 4  # vectors that a shuffle may read from, for instance in channels-last images
+MAX_SHUFFLED_VECTORS = (
+    4  # vectors that a shuffle may read from, for instance in channels-last images
+)
 
 
-def shuffle_pattern(flat: Expr, buffer: Tensor, p: TilePosition) -> tuple[Expr, tuple[int, ...], int] | None:
+def shuffle_pattern(
+    flat: Expr, buffer: Tensor, p: TilePosition
+) -> tuple[Expr, tuple[int, ...], int] | None:
     """Return a base offset, each lane's distance from it, and the number of elements to read from
     it on; None if these are unknown or exceed MAX_SHUFFLED_VECTORS vectors.
 
@@ -118,7 +126,9 @@ def shuffle_pattern(flat: Expr, buffer: Tensor, p: TilePosition) -> tuple[Expr, 
     env: dict[Expr, Expr] = {a: te_index.as_index(k) for a, k in p.axis_values.items()}
     some = []
     for k in range(p.lanes):
-        at = te_index.substitute(flat, {**env, p.lane_axis: te_index.as_index(p.axis_values[p.lane_axis] + k)})
+        at = te_index.substitute(
+            flat, {**env, p.lane_axis: te_index.as_index(p.axis_values[p.lane_axis] + k)}
+        )
         if index_axes(at) & env.keys():
             return None  # the index is computed from data
         some.append(dict(te_index.polynomial(at)))
@@ -145,7 +155,9 @@ def contiguous_runs(flat: Expr, p: TilePosition) -> list[tuple[int, Expr, int]]:
     last: tuple[int, dict[tuple[Expr, ...], int]] | None = None
     env: dict[Expr, Expr] = {a: te_index.as_index(k) for a, k in p.axis_values.items()}
     for k in range(p.lanes):
-        place = affine.substitute(flat, {**env, p.lane_axis: te_index.as_index(p.axis_values[p.lane_axis] + k)})
+        place = affine.substitute(
+            flat, {**env, p.lane_axis: te_index.as_index(p.axis_values[p.lane_axis] + k)}
+        )
         terms = dict(te_index.polynomial(place))
         now = terms.pop((), 0), terms
         if last is not None and now == (last[0] + 1, last[1]):

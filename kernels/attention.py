@@ -31,11 +31,14 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 MAX_BLOCK_BYTES = 400_000  # of a block's scores and probabilities, in a core's L2 cache
 BLOCK_ROWS = (16, 32, 24, 48, 8, 4)  # candidates, best first
-MAX_ROW_PARTS, MAX_PART_ROWS = 8, 100  # further candidates: rows / n for n up to the first; at most the second
+MAX_ROW_PARTS, MAX_PART_ROWS = (
+    8,
+    100,
+)  # further candidates: rows / n for n up to the first; at most the second
 EXP_VECTOR_COST = 25  # cost of an exponential of a vector, in vector FMAs
 NON_DEFAULT_BLOCK_COST = 1.03  # relative time by which another block must beat the first candidate
 MIN_HEADS_FOR_LARGE_PARTS = 12  # with fewer heads parts stay small, so that threads share them
@@ -77,7 +80,11 @@ def match_attention(
     row = c.a.tensor
     if frame is None or frame.m is None or c.a.index[-2] != frame.m:
         return None
-    found = [s for s in computed_tensors([row]) if s is not row and kernels_contraction.match_contraction(s, constants) is not None]
+    found = [
+        s
+        for s in computed_tensors([row])
+        if s is not row and kernels_contraction.match_contraction(s, constants) is not None
+    ]
     if not found:
         return Attention(t, c, frame, row, None, None)
     scores = found[0]
@@ -99,7 +106,11 @@ def block_options(a: Attention) -> Iterator[tuple[int, int, int, int, int]]:
     heads = prod(x.size for x in a.tensor.axes) // (height * a.tiling.n.size)
     most = MAX_PART_ROWS if heads >= MIN_HEADS_FOR_LARGE_PARTS else max(BLOCK_ROWS)
     parts = [n for k in range(1, MAX_ROW_PARTS + 1) if (n := -(-height // k)) <= most]
-    fitting = [n for n in dict.fromkeys((*BLOCK_ROWS, *parts)) if n <= height and n * each <= MAX_BLOCK_BYTES]
+    fitting = [
+        n
+        for n in dict.fromkeys((*BLOCK_ROWS, *parts))
+        if n <= height and n * each <= MAX_BLOCK_BYTES
+    ]
     fitting = sorted(fitting, key=lambda n: _estimated_time(a, n)) or [min(BLOCK_ROWS[-1], height)]
     if length > MIN_LONG_ROW_ELEMENTS:
         fitting.sort(key=lambda n: n != max(BLOCK_ROWS[:2]))
@@ -127,10 +138,14 @@ def _estimated_time(a: Attention, block: int) -> float:
 def _tiles(block: int, f: kernels_contraction.RegisterTiling) -> Iterator[tuple[float, int, int]]:
     """Yield the register tiles of a block with their estimated times."""
     terms = min(f.terms, MAX_COSTED_TERMS)
-    return kernels_contraction.register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms)
+    return kernels_contraction.register_tiles(
+        block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms
+    )
 
 
-def schedule_attention(a: Attention, option: tuple[int, ...], lanes: int) -> Mapping[Tensor, Schedule]:
+def schedule_attention(
+    a: Attention, option: tuple[int, ...], lanes: int
+) -> Mapping[Tensor, Schedule]:
     """Return the schedules of one option. lanes: elements of a row at a time."""
     block, high, wide, r, v = option
     t, m, n = a.tensor, a.m, a.tiling.n
@@ -149,7 +164,10 @@ def schedule_attention(a: Attention, option: tuple[int, ...], lanes: int) -> Map
     at = ComputeAt(t.name, f"{m.name}.o")
     out: dict[Tensor, Schedule] = {t: tuple(steps)}
     lead = a.probabilities.rank - 1
-    of_row, some = a.probabilities.axes[lead - 1].name, min(rows.rows_per_block(a.probabilities, lead), block)
+    of_row, some = (
+        a.probabilities.axes[lead - 1].name,
+        min(rows.rows_per_block(a.probabilities, lead), block),
+    )
     split = (Split(of_row, some),) if some > 1 else ()
     where = f"{of_row}.o" if split else of_row
     for s, how in rows.schedule_row_stages(a.probabilities, lead, lanes, where).items():
@@ -159,7 +177,9 @@ def schedule_attention(a: Attention, option: tuple[int, ...], lanes: int) -> Map
     return out
 
 
-def _schedule_product(s: Tensor, frame: kernels_contraction.RegisterTiling, high: int, wide: int) -> Iterator[Primitive]:
+def _schedule_product(
+    s: Tensor, frame: kernels_contraction.RegisterTiling, high: int, wide: int
+) -> Iterator[Primitive]:
     m, n = frame.m, frame.n
     found = reduction(s)
     assert found is not None

@@ -62,5 +62,7 @@ def _zero_run(buffer: Tensor, offset: Expr, count: int, name: str) -> list[Stmt]
         out.append(For(step, (Store(buffer, (place,), zero, (lane,)),)))
     if rest:
         lane = Axis(f"{name}.rest", rest)
-        out.append(Store(buffer, (index.as_index(offset + (full * TILE_ELEMENTS + lane)),), zero, (lane,)))
+        out.append(
+            Store(buffer, (index.as_index(offset + (full * TILE_ELEMENTS + lane)),), zero, (lane,))
+        )
     return out

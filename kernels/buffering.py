@@ -21,7 +21,9 @@ def pipeline_loop(loop: Loop, copies: tuple[Stmt, ...], body: tuple[Stmt, ...]) 
     """
     last, early = loop.extent - 1, loop.stages - 1
     first = [k for k in range(early) if k <= last]
-    soon = affine.rebuild("min", (te_index.as_index(loop.axis + early), te_index.as_index(last)), INDEX)
+    soon = affine.rebuild(
+        "min", (te_index.as_index(loop.axis + early), te_index.as_index(last)), INDEX
+    )
     return (
         *(s for k in first for s in substitute_axes(copies, {loop.axis: te_index.as_index(k)})),
         For(loop.axis, (*substitute_axes(copies, {loop.axis: soon}), *body)),

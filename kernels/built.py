@@ -15,7 +15,7 @@ from superopt.kernels.tile import Kernel
 from superopt.te.dtype import BOOL, U8
 from superopt.te.expr import Tensor
 from superopt.te.node import Load
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,19 @@ def build_kernels(p: Problem, choice: Choice) -> list[BuiltKernel]:
     layout = dict(p.layouts)
     if choice.layout is not None:
         layout[choice.root] = choice.layout
-    out = [_build_kernel(before, choice, layout, buffer, p.stores_half) for before, buffer in choice.producers]
+    out = [
+        _build_kernel(before, choice, layout, buffer, p.stores_half)
+        for before, buffer in choice.producers
+    ]
     return [*out, _build_kernel(choice.root, choice, layout, p.tensor, p.stores_half)]
 
 
 def _build_kernel(
-    root: Tensor, choice: Choice, layout: dict[Tensor, Layout | ScatteredLayout], target: Tensor, stores_half: bool
+    root: Tensor,
+    choice: Choice,
+    layout: dict[Tensor, Layout | ScatteredLayout],
+    target: Tensor,
+    stores_half: bool,
 ) -> BuiltKernel:
     read = input_buffers(root)
     if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
@@ -59,7 +66,11 @@ def _build_kernel(
 
 
 def _bool_copy_kernel(
-    root: Tensor, load: Load, choice: Choice, layout: dict[Tensor, Layout | ScatteredLayout], target: Tensor
+    root: Tensor,
+    load: Load,
+    choice: Choice,
+    layout: dict[Tensor, Layout | ScatteredLayout],
+    target: Tensor,
 ) -> BuiltKernel:
     """Return a copy kernel of booleans as bytes, so that no lane is compared with 0."""
     given = Tensor(load.tensor.name, U8, load.tensor.shape)

@@ -136,7 +136,9 @@ def _kernel_call(call: Call, chunk: str) -> str:
     return f"  call void @{call.function}({given}ptr %workspace, i64 {chunk})"
 
 
-def _addresses(arguments: Sequence[Ref], table: ConstantTable | None, *, in_loop: bool) -> Iterator[str]:
+def _addresses(
+    arguments: Sequence[Ref], table: ConstantTable | None, *, in_loop: bool
+) -> Iterator[str]:
     """Yield the definitions of %at0, %at1, ...; in_loop: in iteration %step of a loop."""
     for j, r in enumerate(arguments):
         if not in_loop:

@@ -30,7 +30,9 @@ class VisibleKeys:
     max_query_norm: float | None
 
 
-def visible_keys(x: Expr, i: Axis, j: Axis, product: Load | None, key_dtype: object) -> VisibleKeys | None:
+def visible_keys(
+    x: Expr, i: Axis, j: Axis, product: Load | None, key_dtype: object
+) -> VisibleKeys | None:
     """Return which keys the mask in the scores `x` leaves, with `product` the dot product and
     key_dtype the keys' type in memory; None if it masks none or is not recognised."""
     found = _match_mask(x, i, j)
@@ -54,7 +56,10 @@ def scale_and_mask_offset(
     found = _match_mask(x, i, j)
     offset, least, rest = (None, -inf, x) if found is None else found
     scale = _constant_scale(rest, product)
-    if scale is None or not (least == -inf or least < -2 * SUM_ROUNDING_FACTOR * max_product * abs(scale) - MAX_EXP_UNDERFLOW):
+    if scale is None or not (
+        least == -inf
+        or least < -2 * SUM_ROUNDING_FACTOR * max_product * abs(scale) - MAX_EXP_UNDERFLOW
+    ):
         return None
     return scale, offset
 

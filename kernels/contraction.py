@@ -29,19 +29,24 @@ from superopt.kernels.transform import reduction
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Load
-from superopt.te.walk import index_axes, loads, is_window_load
+from superopt.te.walk import index_axes, is_window_load, loads
 
 VECTOR_REGISTERS = 32
 OPERAND_REGISTERS = 4  # vector registers that hold no accumulators
 FMA_LATENCY = {32: 4, 16: 8}  # FMAs until an accumulator can be used again, by number of registers
 # Fitted to 115 kernels (scripts/bench_tuning.py), in vector FMAs:
-L1_BROADCAST_COST = {32: 0.5, 16: 1.0}  # a broadcast from L1; with 16 registers FMAs have no memory operand
+L1_BROADCAST_COST = {
+    32: 0.5,
+    16: 1.0,
+}  # a broadcast from L1; with 16 registers FMAs have no memory operand
 L2_VECTOR_COST = 1.5  # a vector from L2
 # FMA_LATENCY, L1_BROADCAST_COST and L2_VECTOR_COST on processors that execute a vector in two
 # halves: meanwhile twice as much is read. And the relative cost of each further vector of a tile
 # whose results go to another address. Fitted to 60 kernels of five models.
 SPLIT_VECTOR_COSTS, EXTRA_VECTOR_COST = (8, 0.0, 0.5), 0.005
-SMALL_REGISTER_FILE = 16  # registers of processors with smaller caches; an L2 vector's cost by panel bytes
+SMALL_REGISTER_FILE = (
+    16  # registers of processors with smaller caches; an L2 vector's cost by panel bytes
+)
 SMALL_CACHE_VECTOR_COSTS = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))
 NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
 MAX_STRIDED_ROWS = 8  # rows of a tile at a large stride: more conflict in the L1 cache
@@ -58,7 +63,9 @@ L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
 L1_PANEL_TERMS = range(64, 145)
 MIN_BLOCKED_TERMS = 384
 L1_VECTOR_COST = 0.5
-ROW_ADDRESS_LATENCY = 0.5  # added FMA latency if each row has its own address, fitted to 19 of these
+ROW_ADDRESS_LATENCY = (
+    0.5  # added FMA latency if each row has its own address, fitted to 19 of these
+)
 MAX_B_REGISTERS = 2  # registers of b at a time, at most
 
 
@@ -156,7 +163,10 @@ def register_tiles(
     """
     for vectors in range(1, 9):
         wide = vectors * registers_per_vector
-        near, far = L1_BROADCAST_COST[registers], _b_vector_cost(registers, terms * lanes * vectors * 4)
+        near, far = (
+            L1_BROADCAST_COST[registers],
+            _b_vector_cost(registers, terms * lanes * vectors * 4),
+        )
         least, more = float(FMA_LATENCY[registers]), 0.0
         if short_blocks:
             far, least = L1_VECTOR_COST, least + ROW_ADDRESS_LATENCY * separate_addresses
@@ -197,7 +207,9 @@ class RegisterTiling:
         """Yield register tiles; see `register_tiles`. short_blocks: blocks of L1_PANEL_TERMS."""
         height = 1 if self.m is None else self.m.size
         some = self.lanes, self.max_rows, self.registers_per_vector, self.registers, self.terms
-        return register_tiles(height, self.n.size, *some, short_blocks, self.separate_addresses, self.split_vectors)
+        return register_tiles(
+            height, self.n.size, *some, short_blocks, self.separate_addresses, self.split_vectors
+        )
 
 
 def register_tiling(
@@ -225,10 +237,16 @@ def register_tiling(
         m = max(across, key=lambda a: a.size)
     if width < lanes or (width % lanes and width < MIN_RAGGED_VECTORS * lanes):
         lanes = width  # the whole row, whose last vector is shorter
-    most = MAX_STRIDED_ROWS if m is not None and abs(_row_stride(c.a, m, layouts)) > MAX_NEAR_STRIDE else 14
+    most = (
+        MAX_STRIDED_ROWS
+        if m is not None and abs(_row_stride(c.a, m, layouts)) > MAX_NEAR_STRIDE
+        else 14
+    )
     found = reduction(t)
     terms = 1 if found is None else prod(a.size for a in found.axes)
-    return RegisterTiling(m, n, lanes, -(-lanes // given), most, registers, terms, split_vectors=split_vectors)
+    return RegisterTiling(
+        m, n, lanes, -(-lanes // given), most, registers, terms, split_vectors=split_vectors
+    )
 
 
 def _row_stride(a: Load, m: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> int:
@@ -275,7 +293,11 @@ def schedule_contraction(
     assert found is not None
     over = list(_reduction_loops(steps, c, found.axes, layouts))
     first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
-    if tiling.registers == SMALL_REGISTER_FILE and len(rest) > 1 and _prefers_row_order(c, rest, tiling, vectors, t):
+    if (
+        tiling.registers == SMALL_REGISTER_FILE
+        and len(rest) > 1
+        and _prefers_row_order(c, rest, tiling, vectors, t)
+    ):
         first = [*rest, *ways, *after]
     if row_block and m is not None:
         steps.append(Split(f"{m.name}.o", row_block))
@@ -295,13 +317,17 @@ def schedule_contraction(
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
     if pack_b:
-        steps.append(CacheRead(c.b.tensor.name, f"{k}.o" if block_terms and m is not None else outer))
+        steps.append(
+            CacheRead(c.b.tensor.name, f"{k}.o" if block_terms and m is not None else outer)
+        )
         first = [x for x in first if x not in after]
     steps += [Parallel(name) for name in first[:3]]
     return tuple(steps)
 
 
-def _prefers_row_order(c: Contraction, outer_names: Sequence[str], f: RegisterTiling, vectors: int, t: Tensor) -> bool:
+def _prefers_row_order(
+    c: Contraction, outer_names: Sequence[str], f: RegisterTiling, vectors: int, t: Tensor
+) -> bool:
     """True if less is read again with image rows outermost (b once per row) than with panels of b
     outermost (a once per panel)."""
     high = prod(x.size for x in t.axes if x.name in outer_names[1:])
@@ -314,7 +340,9 @@ def element_count(t: Tensor) -> int:
     return prod(n for n in t.shape if isinstance(n, int))
 
 
-def schedule_streamed_product(t: Tensor, c: Contraction, columns: int, terms: int, lanes: int) -> Schedule:
+def schedule_streamed_product(
+    t: Tensor, c: Contraction, columns: int, terms: int, lanes: int
+) -> Schedule:
     """Return the schedule of a vector-matrix product with a row-major matrix: a few matrix rows at
     a time, added to `columns` accumulators that stay in a cache."""
     n, found = c.b_axes[-1], reduction(t)
@@ -341,8 +369,13 @@ def sum_block_sizes(
     block = _layout_block(c.a, k, layouts.get(c.a.tensor))
     n, each = k.size, block * prod(a.size for a in window)
     if block > 1:
-        some = [d for d in reversed(L1_PANEL_TERMS) if d % each == 0 and n * (each // block) % d == 0]
-        long = n * (each // block) >= MIN_BLOCKED_TERMS and prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
+        some = [
+            d for d in reversed(L1_PANEL_TERMS) if d % each == 0 and n * (each // block) % d == 0
+        ]
+        long = (
+            n * (each // block) >= MIN_BLOCKED_TERMS
+            and prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
+        )
         fits = some and n % block == 0 and registers == SMALL_REGISTER_FILE
         return [*some[:1], 0] if fits and long else [0]
     if window:

@@ -23,7 +23,10 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 def has_points(m: int, r: int, stride: int = 1) -> bool:
     """True if there are points for m outputs of r taps at this stride."""
-    return all(1 in (m, k) or m + k - 2 in INTERPOLATION_POINTS for k in phase_taps(r, stride)) and r >= stride
+    return (
+        all(1 in (m, k) or m + k - 2 in INTERPOLATION_POINTS for k in phase_taps(r, stride))
+        and r >= stride
+    )
 
 
 def phase_taps(r: int, stride: int) -> list[int]:
@@ -63,7 +66,9 @@ def transform_operations(m: int, r: int, stride: int = 1) -> tuple[int, int]:
     return sum(n * n for n in some), m * sum(some)
 
 
-def _strided_row(stride: int, phase: int, row: Sequence[Fraction], size: int) -> tuple[Fraction, ...]:
+def _strided_row(
+    stride: int, phase: int, row: Sequence[Fraction], size: int
+) -> tuple[Fraction, ...]:
     """Return a row of this size with the elements of `row` at every stride-th place."""
     out = [Fraction(0)] * size
     out[phase::stride] = row

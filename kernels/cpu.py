@@ -13,8 +13,8 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from superopt.kernels import cache
-from superopt.kernels.cpu_text import chunk_count, workspace_bytes, kernel_text
-from superopt.kernels.engine import LLVMLITE_VERSION, initialize_llvm, create_target_machine
+from superopt.kernels.cpu_text import chunk_count, kernel_text, workspace_bytes
+from superopt.kernels.engine import LLVMLITE_VERSION, create_target_machine, initialize_llvm
 from superopt.kernels.engine import Machine as Machine
 from superopt.kernels.engine import host as host
 from superopt.kernels.engine import link_objects as link_objects
@@ -43,7 +43,11 @@ def checkable_target(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
     time, and the features to be tested."""
     there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
     needs = tuple(f for f in CHECKABLE_FEATURES if f in there)
-    kept = {*BASELINE_FEATURES, *needs, *(f for f, other in IMPLIED_FEATURES.items() if other in needs)} & there
+    kept = {
+        *BASELINE_FEATURES,
+        *needs,
+        *(f for f, other in IMPLIED_FEATURES.items() if other in needs),
+    } & there
     names = [f[1:] for f in machine.features.split(",")]
     # disabled features come last: LLVM then also disables what implies them
     features = [*(f"+{f}" for f in names if f in kept), *(f"-{f}" for f in names if f not in kept)]
@@ -63,14 +67,18 @@ def kernel_object_code(
 ) -> bytes:
     """Return the object file of a kernel, cached likewise; its text is generated only on a miss."""
     about = f"{kernel.name} {kernel_digest(kernel)} {machine.width} {sources_digest()}"
-    return _cached_object_code(about, lambda: kernel_text(kernel, machine.width), machine, folder, shared)
+    return _cached_object_code(
+        about, lambda: kernel_text(kernel, machine.width), machine, folder, shared
+    )
 
 
 def _cached_object_code(
     key_text: str, text: Callable[[], str], machine: Machine, folder: Path | None, shared: bool
 ) -> bytes:
     kind = ("shared",) if shared else ()
-    key_text = "\0".join((key_text, machine.cpu, machine.features, LLVMLITE_VERSION, *LLVM_PASSES, *kind))
+    key_text = "\0".join(
+        (key_text, machine.cpu, machine.features, LLVMLITE_VERSION, *LLVM_PASSES, *kind)
+    )
     key = blake2b(key_text.encode(), digest_size=20).hexdigest()
     found = cache.read(folder, key)
     if found is None:
@@ -144,11 +152,15 @@ def load_kernel(kernel: Kernel, machine: Machine | None = None) -> LoadedKernel:
     engine = link_objects([object_code(kernel_text(kernel, machine.width), machine)], machine)
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64]
     run = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(kernel.name))
-    return LoadedKernel(kernel, run, np.empty(workspace_bytes(kernel) + WORKSPACE_ALIGNMENT, np.uint8), engine)
+    return LoadedKernel(
+        kernel, run, np.empty(workspace_bytes(kernel) + WORKSPACE_ALIGNMENT, np.uint8), engine
+    )
 
 
 def _run_passes(module: Any, target_machine: Any, passes: Sequence[str]) -> None:
-    builder = llvm.create_pass_builder(target_machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder = llvm.create_pass_builder(
+        target_machine, llvm.create_pipeline_tuning_options(speed_level=3)
+    )
     manager = llvm.create_new_module_pass_manager()
     for name in passes:
         getattr(manager, f"add_{name}_pass")()

@@ -10,10 +10,10 @@ from superopt.kernels.address import TilePosition, flat_index, merge_div_mod
 from superopt.kernels.cpu_store import emit_store
 from superopt.kernels.cpu_values import emit_load, emit_value
 from superopt.kernels.cpu_writer import Writer
-from superopt.kernels.functions import reduce_lanes, emit_function, emit_cast, emit_fold, pad_lanes
+from superopt.kernels.functions import emit_cast, emit_fold, emit_function, pad_lanes, reduce_lanes
 from superopt.kernels.text import Value, number
 from superopt.kernels.tile import Update
-from superopt.te import index
+from superopt.te import index as te_index
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.fn import REDUCTION_COMBINERS, identity_element
@@ -25,7 +25,9 @@ INDEPENDENT_TOTALS = 4  # accumulators, which break the dependency chain
 UNROLLED_VECTORS = 16  # vectors that are unrolled; more become a loop
 
 
-def vector_positions(w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr) -> Iterator[TilePosition]:
+def vector_positions(
+    w: Writer, axes: Sequence[Axis], buffer: Tensor, *read: Expr
+) -> Iterator[TilePosition]:
     """Yield the position of each vector of a tile of `buffer`, computed from the expressions
     `read`."""
     if not axes:
@@ -56,8 +58,13 @@ def emit_reduction(w: Writer, s: Update, axis: Axis) -> None:
     totals: list[Value] = []
     done = 0
     if steps > 1 and not held:
-        totals, done = _emit_reduction_loop(w, s, axis, steps, most), steps * UNROLLED_VECTORS * most
-    rest = [_emit_term(w, s, s.value, axis, k, min(most, extent - k)) for k in range(done, extent, most)]
+        totals, done = (
+            _emit_reduction_loop(w, s, axis, steps, most),
+            steps * UNROLLED_VECTORS * most,
+        )
+    rest = [
+        _emit_term(w, s, s.value, axis, k, min(most, extent - k)) for k in range(done, extent, most)
+    ]
     if rest and extent > most:
         rest[-1] = pad_lanes(w.t, rest[-1], identity_element(s.fn, s.buffer.dtype), most)
     if not totals:
@@ -67,7 +74,9 @@ def emit_reduction(w: Writer, s: Update, axis: Axis) -> None:
     totals = [emit_fold(w.t, fn, rest[j :: len(totals)], x) for j, x in enumerate(totals)]
     total = reduce_lanes(w.t, fn, emit_fold(w.t, fn, totals[1:], totals[0]))
     old = emit_load(w, s.buffer, s.index, TilePosition())
-    emit_store(w, s.buffer, s.index, emit_function(w.t, fn, [old, total], s.buffer.dtype), TilePosition())
+    emit_store(
+        w, s.buffer, s.index, emit_function(w.t, fn, [old, total], s.buffer.dtype), TilePosition()
+    )
     if s.buffer not in w.registers:
         w.known_values.clear()
 
@@ -80,17 +89,19 @@ def _flatten_loads(e: Expr) -> Expr:
             flat = merge_div_mod(flat_index(buffer, index))
             if flat is None:
                 return e
-            return Load(buffer, (*[index.as_index(0)] * (len(index) - 1), flat), dtype)
+            return Load(buffer, (*[te_index.as_index(0)] * (len(index) - 1), flat), dtype)
         case Apply(fn, args, dtype) if dtype != INDEX:
             return Apply(fn, tuple(map(_flatten_loads, args)), dtype)
     return e
 
 
-def _emit_reduction_loop(w: Writer, s: Update, axis: Axis, steps: int, max_lanes: int) -> list[Value]:
+def _emit_reduction_loop(
+    w: Writer, s: Update, axis: Axis, steps: int, max_lanes: int
+) -> list[Value]:
     """Emit a loop over the first vectors and return its accumulators."""
     size, kind = UNROLLED_VECTORS * max_lanes, s.buffer.dtype
     outer, inner = Axis(w.t.fresh("step"), steps), Axis(w.t.fresh("lane"), size)
-    term = substitute_axes(s.value, {axis: index.as_index(outer * size + inner)})
+    term = substitute_axes(s.value, {axis: te_index.as_index(outer * size + inner)})
     start = number(identity_element(s.fn, kind), kind, max_lanes)
     slots = [f"%{w.t.fresh('total')}" for _ in range(INDEPENDENT_TOTALS)]
     for slot in slots:
@@ -99,9 +110,11 @@ def _emit_reduction_loop(w: Writer, s: Update, axis: Axis, steps: int, max_lanes
     with w.t.loop(steps) as w.loops[outer]:
         w.known_values.clear()
         some = [_emit_term(w, s, term, inner, k, max_lanes) for k in range(0, size, max_lanes)]
+        combine = REDUCTION_COMBINERS[s.fn]
         for j, slot in enumerate(slots):
             old = w.t.make(f"load {start.type}, ptr {slot}", kind, max_lanes)
-            w.t.line(f"store {emit_fold(w.t, REDUCTION_COMBINERS[s.fn], some[j::INDEPENDENT_TOTALS], old)}, ptr {slot}")
+            total = emit_fold(w.t, combine, some[j::INDEPENDENT_TOTALS], old)
+            w.t.line(f"store {total}, ptr {slot}")
         w.known_values.clear()
     return [w.t.make(f"load {start.type}, ptr {slot}", kind, max_lanes) for slot in slots]
 

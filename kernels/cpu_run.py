@@ -30,7 +30,17 @@ from superopt.kernels.calls import Ref as Ref
 
 # Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
 # is in one line, and the tickets come last.
-NUMBER_WORD, DONE_WORD, WAKE_WORD, SLEEPERS_WORD, STOP_WORD, BASE_WORD, ARGS_WORD, JOINED_WORD, TICKETS_WORD = range(0, 72, 8)
+(
+    NUMBER_WORD,
+    DONE_WORD,
+    WAKE_WORD,
+    SLEEPERS_WORD,
+    STOP_WORD,
+    BASE_WORD,
+    ARGS_WORD,
+    JOINED_WORD,
+    TICKETS_WORD,
+) = range(0, 72, 8)
 WORDS_PER_LINE = 8
 MAX_PARTS = 64  # of a kernel's chunks
 STATE_BYTES = 8 * (TICKETS_WORD + WORDS_PER_LINE * MAX_PARTS)
@@ -234,7 +244,9 @@ def _drain_function(n: int, parts: int) -> Iterator[str]:
     yield "end:\n  ret void\n}"
 
 
-def _share_and_run_functions(calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool) -> Iterator[str]:
+def _share_and_run_functions(
+    calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool
+) -> Iterator[str]:
     n = len(calls)
     yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
     yield _word_pointer("number", NUMBER_WORD)
@@ -307,8 +319,13 @@ def _futex(processor: str, arguments: str) -> Iterator[str]:
 
 def _worker_function(processor: str) -> Iterator[str]:
     yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
-    for name, at in (("number", NUMBER_WORD), ("wake", WAKE_WORD), ("sleepers", SLEEPERS_WORD), ("stop", STOP_WORD),
-                     ("joined", JOINED_WORD)):  # fmt: skip
+    for name, at in (
+        ("number", NUMBER_WORD),
+        ("wake", WAKE_WORD),
+        ("sleepers", SLEEPERS_WORD),
+        ("stop", STOP_WORD),
+        ("joined", JOINED_WORD),
+    ):
         yield _word_pointer(name, at)
     yield "  %before = atomicrmw add ptr %joined, i64 1 monotonic"
     yield "  %own = add i64 %before, 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.kernels.address import TilePosition, address, flat_index, contiguous_runs
+from superopt.kernels.address import TilePosition, address, contiguous_runs, flat_index
 from superopt.kernels.cpu_values import emit_index, emit_pointer
 from superopt.kernels.cpu_writer import Writer, register_slot
 from superopt.kernels.functions import shuffle_lanes
@@ -14,7 +14,9 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Expr
 
 
-def emit_store(w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Value, p: TilePosition) -> None:
+def emit_store(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Value, p: TilePosition
+) -> None:
     """Store a vector, or a scalar if the position has no lanes."""
     t = w.t
     if buffer in w.registers:
@@ -41,7 +43,9 @@ def emit_store(w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Valu
             part = shuffle_lanes(t, new_value, new_value, range(begin, begin + count))
             where = emit_index(w, place, p)
         at = f"%{t.fresh()}"
-        t.line(f"{at} = getelementptr {memory_type(buffer.dtype)}, ptr {w.pointers[buffer]}, {where}")
+        t.line(
+            f"{at} = getelementptr {memory_type(buffer.dtype)}, ptr {w.pointers[buffer]}, {where}"
+        )
         t.line(f"store {_memory_operand(t, part)}, ptr {at}, align {size}")
 
 

@@ -13,7 +13,7 @@ from superopt.kernels.cpu_store import emit_store
 from superopt.kernels.cpu_values import emit_load, emit_value
 from superopt.kernels.cpu_window import emit_window_extrema, match_window
 from superopt.kernels.cpu_writer import Writer, table_value
-from superopt.kernels.functions import emit_function, emit_cast, emit_fma, emit_fold
+from superopt.kernels.functions import emit_cast, emit_fma, emit_fold, emit_function
 from superopt.kernels.prefetch import plan_prefetches
 from superopt.kernels.text import TextBuilder, Value, number
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update

@@ -9,20 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.kernels import vector_math
-from superopt.kernels.address import Address, LoopTerms, TilePosition, address, flat_index, is_data_dependent, shuffle_pattern
-from superopt.kernels.cpu_writer import Writer, match_lanes, constant_slot, register_slot, memory_suffix, table_value, loaded_value
+from superopt.kernels.address import (
+    Address,
+    LoopTerms,
+    TilePosition,
+    address,
+    flat_index,
+    is_data_dependent,
+    shuffle_pattern,
+)
+from superopt.kernels.cpu_writer import (
+    Writer,
+    constant_slot,
+    loaded_value,
+    match_lanes,
+    memory_suffix,
+    register_slot,
+    table_value,
+)
 from superopt.kernels.functions import (
     CHEAP_EXPONENTS,
-    emit_function,
-    emit_cast,
-    first_lanes,
-    emit_power,
-    shuffle_lanes,
     concat_vectors,
+    emit_cast,
+    emit_function,
+    emit_power,
+    first_lanes,
+    shuffle_lanes,
     transpose_vectors,
 )
 from superopt.kernels.prefetch import prefetch_address
-from superopt.kernels.text import Value, number, memory_type
+from superopt.kernels.text import Value, memory_type, number
 from superopt.te import affine
 from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, F32, F64, INDEX, U32
@@ -50,7 +66,11 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             where = emit_value(w, guard, p)
             if (out := _emit_pointer_select(w, where, yes, no, p)) is not None:
                 return out
-            some = [where, _emit_guarded_value(w, yes, where, True, p), _emit_guarded_value(w, no, where, False, p)]
+            some = [
+                where,
+                _emit_guarded_value(w, yes, where, True, p),
+                _emit_guarded_value(w, no, where, False, p),
+            ]
             return emit_function(w.t, "select", match_lanes(w, some), dtype)
         case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
             within = isinstance(x, Apply) and x.fn == "exp_below" and x.dtype == F32
@@ -58,13 +78,17 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
                 return vector_math.log1p_unit_interval(w.t, emit_value(w, x, p))
             return vector_math.log1p(w.t, emit_value(w, x, p))
         case Apply("tanh", (Apply("add", (a, b)),)) if (both := _match_softplus(a, b)) is not None:
-            return vector_math.tanh_of_softplus(w.t, *match_lanes(w, [emit_value(w, e, p) for e in both]))
+            return vector_math.tanh_of_softplus(
+                w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
+            )
         case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
             return vector_math.exp_non_positive_gradual(w.t, emit_value(w, x, p))
         case Apply("pow", (x, Const(n))) if n in CHEAP_EXPONENTS:
             return emit_power(w.t, emit_value(w, x, p), n)
         case Apply(fn, args, dtype):
-            return emit_function(w.t, fn, match_lanes(w, [emit_value(w, a, p) for a in args]), dtype)
+            return emit_function(
+                w.t, fn, match_lanes(w, [emit_value(w, a, p) for a in args]), dtype
+            )
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
@@ -107,7 +131,9 @@ def _emit_guarded_value(w: Writer, e: Expr, guard: Value, holds: bool, p: TilePo
     return emit_value(w, e, TilePosition(p.axis_values, p.lane_axis, p.lanes, inner))
 
 
-def _emit_pointer_select(w: Writer, guard: Value, yes: Expr, no: Expr, p: TilePosition) -> Value | None:
+def _emit_pointer_select(
+    w: Writer, guard: Value, yes: Expr, no: Expr, p: TilePosition
+) -> Value | None:
     """Emit a vector load, or a vector of a constant if a scalar guard fails, by selecting the
     pointer; this needs no mask. None if that is impossible."""
     match yes, no:
@@ -123,7 +149,9 @@ def _emit_pointer_select(w: Writer, guard: Value, yes: Expr, no: Expr, p: TilePo
                 here = f"%{w.t.fresh()}"
                 w.t.line(f"{here} = select {guard}, ptr {at}, ptr {constant_slot(w, no, p.lanes)}")
                 shape, size = Value("", kind, p.lanes).type, kind.bits // 8
-                w.known_values[key] = w.t.make(f"load {shape}, ptr {here}, align {size}", kind, p.lanes)
+                w.known_values[key] = w.t.make(
+                    f"load {shape}, ptr {here}, align {size}", kind, p.lanes
+                )
             return w.known_values[key]
     return None
 
@@ -170,7 +198,9 @@ def _emit_index_atom(w: Writer, a: Expr, p: TilePosition) -> Value:
             whole = w.t.make(f"sub {u}, {rest.text}", INDEX, u.lanes)
             return emit_function(w.t, "div", [whole, v], INDEX)
         case Apply("min" | "max" as fn, args):
-            return emit_function(w.t, fn, match_lanes(w, [emit_index(w, x, p) for x in args]), INDEX)
+            return emit_function(
+                w.t, fn, match_lanes(w, [emit_index(w, x, p) for x in args]), INDEX
+            )
     raise NotImplementedError(f"index {a}")
 
 
@@ -204,7 +234,9 @@ def emit_load(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition)
     key: tuple[object, ...]
     if found is None or (found.lane_stride not in (0, 1) and p.lanes):
         key = _load_key(buffer, index, p)
-        if key not in w.known_values and not (found and _emit_transposed_loads(w, buffer, index, p)):
+        if key not in w.known_values and not (
+            found and _emit_transposed_loads(w, buffer, index, p)
+        ):
             w.known_values[key] = _emit_gather(w, buffer, index, p)
     else:
         key = (buffer, found, p.lanes if found.lane_stride else 0, p.guard)
@@ -217,7 +249,9 @@ def _load_key(buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> tuple[o
     return (buffer, tuple(index), tuple(p.axis_values.items()), p.lanes, p.guard)
 
 
-def _emit_transposed_loads(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> bool:
+def _emit_transposed_loads(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition
+) -> bool:
     """Load a tile along another axis, if its elements are contiguous along that, and transpose it
     in registers. True if done; the vectors are then in `w.known_values`."""
     if p.guard is not None or p.lane_axis is None or p.lanes < 2 or buffer.dtype == BOOL:
@@ -226,11 +260,20 @@ def _emit_transposed_loads(w: Writer, buffer: Tensor, index: Sequence[Expr], p: 
         fits = MIN_TRANSPOSE_ROWS <= size <= MAX_TRANSPOSE_ROWS and not size & (size - 1)
         if m == p.lane_axis or not fits or (size < p.lanes and p.lanes & (p.lanes - 1)):
             continue
-        along = [TilePosition({**p.axis_values, m: 0, p.lane_axis: p.axis_values[p.lane_axis] + j}, m, size) for j in range(p.lanes)]
+        along = [
+            TilePosition(
+                {**p.axis_values, m: 0, p.lane_axis: p.axis_values[p.lane_axis] + j}, m, size
+            )
+            for j in range(p.lanes)
+        ]
         found = [address(buffer, index, each) for each in along]
         if any(f is None or f.lane_stride != 1 for f in found):
             continue
-        rows = [_emit_vector_load(w, buffer, f, q) for f, q in zip(found, along, strict=True) if f is not None]
+        rows = [
+            _emit_vector_load(w, buffer, f, q)
+            for f, q in zip(found, along, strict=True)
+            if f is not None
+        ]
         rows += [Value("poison", buffer.dtype, size)] * (size - p.lanes)
         for k, v in enumerate(transpose_vectors(w.t, concat_vectors(w.t, rows, size))):
             here = TilePosition({**p.axis_values, m: k}, p.lane_axis, p.lanes)
@@ -265,7 +308,9 @@ def _emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
     """Emit a prefetch into L2: L1 is full of what is used now."""
     how = w.prefetches[buffer]
     soon = prefetch_address(how, target.loop_terms, target.constant, max(buffer.dtype.bits // 8, 1))
-    if soon is None or not all(first <= w.unrolled_values[a] < last for a, first, last in how.fresh_elements):
+    if soon is None or not all(
+        first <= w.unrolled_values[a] < last for a, first, last in how.fresh_elements
+    ):
         return
     at = emit_pointer(w, buffer, *soon, inbounds="")
     w.t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -332,7 +377,9 @@ def _emit_shuffled_load(
     return out
 
 
-def _emit_neighbours(w: Writer, buffer: Tensor, begin: Expr, offset: int, lanes: int, p: TilePosition) -> Value:
+def _emit_neighbours(
+    w: Writer, buffer: Tensor, begin: Expr, offset: int, lanes: int, p: TilePosition
+) -> Value:
     """Emit a load of neighbours `offset` elements behind a base, once for all shuffles of it."""
     key = (buffer, "vector", begin, offset, lanes)
     if key not in w.known_values:

@@ -116,7 +116,9 @@ def _term_groups(e: Expr, axes: Sequence[Axis], ps: Sequence[TilePosition]) -> l
         groups.setdefault(tuple(have), []).append((have[0], steps[key]))
     out = [_TermGroup(have, tuple(terms)) for have, terms in groups.items()]
     left = sum(len(g.terms) + len(g.positions) * (len(g.positions) > 1) for g in out)
-    pays = left <= MAX_STEP_RATIO * len(ps) * len(_window_steps(axes)) and len(out) <= MAX_HELD_VECTORS
+    pays = (
+        left <= MAX_STEP_RATIO * len(ps) * len(_window_steps(axes)) and len(out) <= MAX_HELD_VECTORS
+    )
     return out if pays else []
 
 
@@ -135,7 +137,9 @@ def _all_indices(e: Expr) -> list[Expr] | None:
     return None
 
 
-def _emit_shared_terms(w: Writer, window: Window, ps: Sequence[TilePosition], groups: Sequence[_TermGroup]) -> None:
+def _emit_shared_terms(
+    w: Writer, window: Window, ps: Sequence[TilePosition], groups: Sequence[_TermGroup]
+) -> None:
     """Emit each group's extremum, then each position's over its groups."""
     s, fn = window.update, REDUCTION_COMBINERS[window.update.fn]
     if window.loops:

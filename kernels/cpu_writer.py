@@ -31,7 +31,9 @@ class Writer:
     unrolled_values: dict[Axis, int] = field(default_factory=dict)
     prefetches: dict[Tensor, Prefetch] = field(default_factory=dict)
     widest_bits: int = 8  # of the largest element that shares a tile with a register
-    tile_extents: dict[Axis, int] = field(default_factory=dict)  # extents of the tile that is stored
+    tile_extents: dict[Axis, int] = field(
+        default_factory=dict
+    )  # extents of the tile that is stored
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
 
@@ -65,7 +67,9 @@ def constant_slot(w: Writer, constant: Const, lanes: int) -> str:
     return w.constants[key]
 
 
-def register_slot(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> tuple[str, int]:
+def register_slot(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition
+) -> tuple[str, int]:
     """Return the stack slot of a vector of a register tile, which LLVM promotes to a register, and
     its number of lanes."""
     where, lanes = [], 0

@@ -26,10 +26,12 @@ from superopt.kernels.transform import Scheduled
 from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Load
-from superopt.te.walk import index_axes, loads, subexpressions, reductions
+from superopt.te.walk import index_axes, loads, reductions, subexpressions
 
 TILE_ELEMENTS = 64  # elements of a tile
-MAX_ROW_TILE_ELEMENTS = 512  # elements of a tile that is a whole row, if parts of it would be unaligned
+MAX_ROW_TILE_ELEMENTS = (
+    512  # elements of a tile that is a whole row, if parts of it would be unaligned
+)
 MAX_PARALLEL_LOOPS = 2  # outer loops that threads share
 MIN_TRANSPOSE_ROWS = 4  # rows of a tile that is transposed
 CHUNK_ELEMENTS = 4096  # elements, or terms of sums, of a chunk, which is a call
@@ -54,9 +56,16 @@ def default_schedule(s: Scheduled, layout: Layout, tile_elements: int = TILE_ELE
             last, extent = (f"{last}.i", min(p.block, extent)) if p.is_inner else (f"{last}.o", 0)
         order.append(last)
     period = _index_period(s.tensor, own[last]) if extent > tile_elements and last in own else 1
-    whole = tile_elements if period == 1 or summed else MAX_ROW_TILE_ELEMENTS  # reductions are in registers
+    whole = (
+        tile_elements if period == 1 or summed else MAX_ROW_TILE_ELEMENTS
+    )  # reductions are in registers
     block = max(period, tile_elements // period * period)
-    if period > 1 and extent % period == 0 and block < extent and (block <= tile_elements or extent > whole):
+    if (
+        period > 1
+        and extent % period == 0
+        and block < extent
+        and (block <= tile_elements or extent > whole)
+    ):
         steps.append(Split(last, block))
         order[-1:] = [f"{last}.o", f"{last}.i"]
         last, extent = f"{last}.i", block
@@ -110,7 +119,9 @@ def _split_parallel_loops(
     return [], list(order)
 
 
-def transpose_schedule(t: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout], lanes: int) -> Schedule | None:
+def transpose_schedule(
+    t: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout], lanes: int
+) -> Schedule | None:
     """Return a schedule with tiles of `lanes` by `lanes`, for a transposing read: both the load and
     the store then use whole vectors. None if no operand is transposed."""
     out = effective_layout(layouts.get(t), t.rank)

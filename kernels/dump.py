@@ -14,4 +14,9 @@ def pass_texts(kernel: Kernel, text: str, machine: Machine) -> list[tuple[str, s
     after optimization
     """
     made = [(name, str(given)) for name, given in kernel.passes]
-    return [*made, ("tile", str(kernel)), ("ll", text), ("optimized.ll", optimized_text(text, machine))]
+    return [
+        *made,
+        ("tile", str(kernel)),
+        ("ll", text),
+        ("optimized.ll", optimized_text(text, machine)),
+    ]

@@ -41,7 +41,9 @@ class KernelState:
         return f"{stem}{next(self.counter)}"
 
 
-def lower_value(nest: KernelState, e: Expr, env: AxisEnv, axes: tuple[Axis, ...], prologue: list[Stmt]) -> Expr:
+def lower_value(
+    nest: KernelState, e: Expr, env: AxisEnv, axes: tuple[Axis, ...], prologue: list[Stmt]
+) -> Expr:
     """Return `e` with axes replaced as in `env` and loads of buffers; statements to run before go
     to `prologue`."""
     if e.dtype == INDEX:
@@ -67,7 +69,9 @@ def lower_value(nest: KernelState, e: Expr, env: AxisEnv, axes: tuple[Axis, ...]
             total = reduction_buffer(nest, e, tuple(a.extent for a in axes), "register")
             loops = [Axis(nest.fresh(f"{a.name}."), a.extent) for a in over]
             inner: list[Stmt] = []
-            element = lower_value(nest, body, {**env, **dict(zip(over, loops, strict=True))}, axes, inner)
+            element = lower_value(
+                nest, body, {**env, **dict(zip(over, loops, strict=True))}, axes, inner
+            )
             folded: tuple[Stmt, ...] = (*inner, Update(total, axes, fn, element, axes))
             for a in reversed(loops):
                 folded = (For(a, folded),)
@@ -128,7 +132,9 @@ def _clamped_index(i: Expr, n: Dim) -> Expr:
     return te_index.apply("max", (top, te_index.as_index(0)), INDEX)
 
 
-def _reads_zero_border(nest: KernelState, t: Tensor, guard: Expr, index: Sequence[Expr], env: AxisEnv) -> bool:
+def _reads_zero_border(
+    nest: KernelState, t: Tensor, guard: Expr, index: Sequence[Expr], env: AxisEnv
+) -> bool:
     """True if the guard only tests that the index is in range, and the buffer's zero border covers
     what is beyond."""
     if t not in nest.stored or not all(_is_range_test(g, t, index) for g in _conjuncts(guard)):
@@ -181,7 +187,9 @@ def _accumulator_dtype(dtype: DType) -> DType:
     return F32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-def lower_index(nest: KernelState, e: Expr, env: AxisEnv, axes: tuple[Axis, ...], prologue: list[Stmt]) -> Expr:
+def lower_index(
+    nest: KernelState, e: Expr, env: AxisEnv, axes: tuple[Axis, ...], prologue: list[Stmt]
+) -> Expr:
     """Return an index with axes replaced as in `env`."""
     match e:
         case Axis():
@@ -203,7 +211,9 @@ def _simplified_index(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
             out = te_index.apply(fn, (out, a), dtype)
         return out
     match fn, args:
-        case (("floordiv" | "mod"), (x, Const(n))) if (parts := _split_by_step(x, int(n))) is not None:
+        case (("floordiv" | "mod"), (x, Const(n))) if (
+            parts := _split_by_step(x, int(n))
+        ) is not None:
             high, low, step = parts
             out = te_index.apply(fn, (high, te_index.as_index(int(n) // step)), dtype)
             return out if fn == "floordiv" else te_index.as_index(out * step + low)

@@ -34,7 +34,10 @@ class AlgorithmForm:
 
 
 def scatter_layout(
-    t: Tensor, layout: Layout | ScatteredLayout | None, axes: tuple[Axis, ...], index: tuple[Expr, ...]
+    t: Tensor,
+    layout: Layout | ScatteredLayout | None,
+    axes: tuple[Axis, ...],
+    index: tuple[Expr, ...],
 ) -> ScatteredLayout:
     """Return the layout of a tensor over `axes`, whose element belongs at `index` of `t`."""
     if isinstance(layout, ScatteredLayout):  # it is a part of another tensor itself
@@ -51,7 +54,9 @@ def substitute_and_fold(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
         case Axis():
             return env.get(e, e)
         case Load(t, index, dtype):
-            return Load(t, tuple(te_index.as_index(substitute_and_fold(i, env)) for i in index), dtype)
+            return Load(
+                t, tuple(te_index.as_index(substitute_and_fold(i, env)) for i in index), dtype
+            )
         case Apply("select", (guard, yes, no)):
             g = substitute_and_fold(guard, env)
             if isinstance(g, Const):

@@ -37,7 +37,9 @@ from superopt.te.node import Axis, Expr
 
 OPERAND_REGISTERS = 4  # vector registers that hold no accumulators
 LANE_SUM_COST = 10.0  # cost of adding the lanes of a vector, in vector FMAs
-MAX_OUTPUTS = 10  # outputs of a position: with more, each FMA waits for its own part of the constant
+MAX_OUTPUTS = (
+    10  # outputs of a position: with more, each FMA waits for its own part of the constant
+)
 MAX_TIME_RATIO = 0.75  # relative to vectors along the outputs
 
 

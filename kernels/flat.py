@@ -31,7 +31,10 @@ MAX_ADDRESSED_ROWS = 6  # rows of a tile with an address each: registers for add
 # Relative to the time row by row, below which collapsing pays, by registers: for contiguous rows,
 # and for rows with an address each; measured on four models.
 MAX_TIME_RATIO = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
-MAX_SHORT_BLOCK_TIME_RATIO = {True: 1.03, False: 1.02}  # if the sum is in short blocks (contraction.L1_PANEL_TERMS)
+MAX_SHORT_BLOCK_TIME_RATIO = {
+    True: 1.03,
+    False: 1.02,
+}  # if the sum is in short blocks (contraction.L1_PANEL_TERMS)
 L2_FACTOR_BYTES = {32: 600_000, 16: 250_000}  # of a's rows that stay in L2, by registers
 
 
@@ -75,13 +78,26 @@ def collapse_spatial_axes(
         return None
     along = Layout(tuple(_collapsed_part(p, t, axes, r) for p in parts if t.axes[p.axis] != w))
     within = {**layouts, root: along}
-    of = kernels_contraction.register_tiling(root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors)
+    of = kernels_contraction.register_tiling(
+        root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors
+    )
     if of is None or of.m != r:
         return None
     touch = _is_contiguous(c, h, w, layouts)
     most = tiling.max_rows if touch else min(tiling.max_rows, MAX_ADDRESSED_ROWS)
     lies = scatter_layout(t, layouts.get(t), axes, tuple(env.get(a, a) for a in t.axes))
-    return CollapsedProduct(root, lies, new, replace(of, max_rows=most, registers_per_vector=tiling.registers_per_vector, separate_addresses=not touch), touch)
+    return CollapsedProduct(
+        root,
+        lies,
+        new,
+        replace(
+            of,
+            max_rows=most,
+            registers_per_vector=tiling.registers_per_vector,
+            separate_addresses=not touch,
+        ),
+        touch,
+    )
 
 
 def _collapsed_part(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
@@ -90,19 +106,27 @@ def _collapsed_part(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part
     return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
 
 
-def is_profitable(f: CollapsedProduct, by_rows: kernels_contraction.RegisterTiling, short_blocks: bool = False) -> bool:
+def is_profitable(
+    f: CollapsedProduct, by_rows: kernels_contraction.RegisterTiling, short_blocks: bool = False
+) -> bool:
     """True if this is estimated to be faster than row by row. short_blocks: see
     contraction.register_tiles."""
     assert f.tiling.m is not None
     assert by_rows.m is not None
     times = f.tiling.m.size // by_rows.m.size
-    part = (MAX_SHORT_BLOCK_TIME_RATIO if short_blocks else MAX_TIME_RATIO[f.tiling.registers])[f.is_contiguous]
+    part = (MAX_SHORT_BLOCK_TIME_RATIO if short_blocks else MAX_TIME_RATIO[f.tiling.registers])[
+        f.is_contiguous
+    ]
     one, other = (min(x.register_tiles(short_blocks))[0] for x in (f.tiling, by_rows))
     return one < part * times * other
 
 
 def schedule_collapsed(
-    f: CollapsedProduct, layouts: Mapping[Tensor, Layout | ScatteredLayout], rows: int, vectors: int, block_terms: int
+    f: CollapsedProduct,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    rows: int,
+    vectors: int,
+    block_terms: int,
 ) -> Schedule:
     """Return the schedule with tiles of `rows` times `vectors`; see
     contraction.schedule_contraction. Row blocks are as large as a's rows stay in L2; among those,
@@ -113,13 +137,22 @@ def schedule_collapsed(
     each = 4 * kernels_contraction.element_count(f.contraction.a.tensor) * rows // every
     least = min(-(-tiles * each // L2_FACTOR_BYTES[f.tiling.registers]), tiles)
     if least < 2:
-        return kernels_contraction.schedule_contraction(f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms)
+        return kernels_contraction.schedule_contraction(
+            f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms
+        )
     parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
     block = -(-tiles // parts)
-    return kernels_contraction.schedule_contraction(f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms, block)
+    return kernels_contraction.schedule_contraction(
+        f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms, block
+    )
 
 
-def _is_contiguous(c: kernels_contraction.Contraction, h: Axis, w: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> bool:
+def _is_contiguous(
+    c: kernels_contraction.Contraction,
+    h: Axis,
+    w: Axis,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+) -> bool:
     """True if a's elements at neighbouring rows follow each other in memory."""
     if isinstance(layouts.get(c.a.tensor), ScatteredLayout):
         return False

@@ -8,9 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from superopt.kernels import contraction
-from superopt.kernels import strassen
-from superopt.kernels import winograd
+from superopt.kernels import contraction, strassen, winograd
 from superopt.kernels.cook_toom import transform_kernel
 from superopt.kernels.factor import AlgorithmForm
 from superopt.kernels.layout import row_major
@@ -22,7 +20,10 @@ from superopt.te.dtype import F32
 
 # --- Winograd ---
 
-WINOGRAD_MAX_TIME_RATIO = {32: 0.7, 16: 0.82}  # relative to the direct convolution, below which Winograd pays
+WINOGRAD_MAX_TIME_RATIO = {
+    32: 0.7,
+    16: 0.82,
+}  # relative to the direct convolution, below which Winograd pays
 # The same on processors that execute a vector in two halves: of 16 convolutions estimated at 0.44
 # to 1.04 (stride two, 5 x 5, small images) all took less than estimated, by up to 0.15.
 WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO = 0.93
@@ -43,18 +44,30 @@ def winograd_convolution(p: Problem, c: contraction.Contraction) -> TiledConvolu
     return found if p.allow_dilated_winograd or max(found.dilations) == 1 else None
 
 
-def best_winograd_plan(p: Problem, c: contraction.Contraction) -> tuple[float, winograd.Plan] | None:
+def best_winograd_plan(
+    p: Problem, c: contraction.Contraction
+) -> tuple[float, winograd.Plan] | None:
     """Return the fastest estimated Winograd plan, as (time, plan)."""
     picture = winograd_convolution(p, c)
     sides = () if picture is None else picture.tile_options()
-    some = (winograd.candidate_plans(picture, m, p.lanes, p.registers)[0] for m in sides if picture is not None)
+    some = (
+        winograd.candidate_plans(picture, m, p.lanes, p.registers)[0]
+        for m in sides
+        if picture is not None
+    )
     return min(some, key=lambda x: x[0], default=None)
 
 
-def profitable_winograd_plan(p: Problem, c: contraction.Contraction, direct_time: float) -> tuple[float, winograd.Plan] | None:
+def profitable_winograd_plan(
+    p: Problem, c: contraction.Contraction, direct_time: float
+) -> tuple[float, winograd.Plan] | None:
     """Return that plan if it is enough below the time of the direct convolution."""
     found = best_winograd_plan(p, c)
-    starts = WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO if p.splits_vectors else WINOGRAD_MAX_TIME_RATIO[p.registers]
+    starts = (
+        WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO
+        if p.splits_vectors
+        else WINOGRAD_MAX_TIME_RATIO[p.registers]
+    )
     return found if found is not None and found[0] <= starts * direct_time else None
 
 
@@ -72,7 +85,10 @@ def winograd_choice(p: Problem, c: contraction.Contraction, option: Option) -> C
 
 
 def _form_choice(
-    option: Option, form: AlgorithmForm, c: contraction.Contraction, make: Callable[[np.ndarray], np.ndarray]
+    option: Option,
+    form: AlgorithmForm,
+    c: contraction.Contraction,
+    make: Callable[[np.ndarray], np.ndarray],
 ) -> Choice:
     return Choice(
         option, form.root, form.schedules, (form.transformed_constant,), form.layout, form.tables,
@@ -101,9 +117,20 @@ def strassen_choice(p: Problem, c: contraction.Contraction, option: Option) -> C
     """Return the choice of a Strassen option. Raises ValueError if it does not fit the problem."""
     found = strassen_product(p, c)
     levels, apart, *rest = (option[k] for k in _STRASSEN_KNOBS)
-    if found is None or levels > p.strassen_levels or not strassen.can_split(found, levels, p.lanes):
+    if (
+        found is None
+        or levels > p.strassen_levels
+        or not strassen.can_split(found, levels, p.lanes)
+    ):
         raise ValueError(f"{option}: {p.tensor.name} has no matrix product that Strassen splits so")
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = strassen.Plan(levels, bool(apart), *rest)
-    made = strassen.strassen_form(p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers)
-    return _form_choice(option, made, c, partial(strassen.combine_constant, levels, p.lanes, strassen.constant_matrix(c, found)))
+    made = strassen.strassen_form(
+        p.tensor, c, found, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers
+    )
+    return _form_choice(
+        option,
+        made,
+        c,
+        partial(strassen.combine_constant, levels, p.lanes, strassen.constant_matrix(c, found)),
+    )

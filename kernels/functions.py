@@ -9,26 +9,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from superopt.kernels import bfloat, wide_math
-from superopt.kernels import vector_math
+from superopt.kernels import bfloat, vector_math, wide_math
 from superopt.kernels.text import TextBuilder, Value, number
 from superopt.te.dtype import BF16, BOOL, F16, F32, I32, DType
 from superopt.te.node import Number
 
 _FLOAT_INSTRUCTIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER_INSTRUCTIONS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor",
-        "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
+_INTEGER_INSTRUCTIONS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "bitand": "and",
+    "bitor": "or",
+    "bitxor": "xor",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
 _COMPARISONS = {"lt": ("olt", "lt"), "le": ("ole", "le"), "eq": ("oeq", "eq"), "ne": ("une", "ne")}
 _INTRINSICS = {
     "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "sqrt": "sqrt", "exp": "exp",
     "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
 }  # fmt: skip
-_LIBM_FUNCTIONS = frozenset(("asinh", "acosh", "atanh", "erf", "fmod"))  # libm, in float64, lane by lane
+_LIBM_FUNCTIONS = frozenset(
+    ("asinh", "acosh", "atanh", "erf", "fmod")
+)  # libm, in float64, lane by lane
 _VECTOR_FUNCTIONS: dict[str, Callable[..., Value]] = {  # of float32
-    **wide_math.FUNCTIONS, "exp": vector_math.exp, "log": vector_math.log, "tanh": vector_math.tanh, "erf": vector_math.erf,
-    "sigmoid": vector_math.sigmoid, "exp_below": vector_math.exp_non_positive,
-}  # fmt: skip
+    **wide_math.FUNCTIONS,
+    "exp": vector_math.exp,
+    "log": vector_math.log,
+    "tanh": vector_math.tanh,
+    "erf": vector_math.erf,
+    "sigmoid": vector_math.sigmoid,
+    "exp_below": vector_math.exp_non_positive,
+}
 FLOAT16_DTYPES = (F16, BF16)
 
 
@@ -43,7 +58,9 @@ def emit_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) 
         to = Value("", dtype, args[0].lanes).type
         return t.make(f"bitcast {args[0]} to {to}", dtype, args[0].lanes)
     if args[0].dtype in FLOAT16_DTYPES:
-        wide = emit_function(t, fn, [emit_cast(t, a, F32) for a in args], F32 if dtype in FLOAT16_DTYPES else dtype)
+        wide = emit_function(
+            t, fn, [emit_cast(t, a, F32) for a in args], F32 if dtype in FLOAT16_DTYPES else dtype
+        )
         return emit_cast(t, wide, dtype)
     if args[0].dtype.is_float:
         return _emit_float_function(t, fn, args, dtype)
@@ -65,7 +82,9 @@ def emit_power(t: TextBuilder, x: Value, n: Number) -> Value:
     if n == 1:
         return x
     if n % 1:  # pow(-inf) is inf and pow(-0) is +0, unlike sqrt
-        root = emit_function(t, "sqrt", [emit_function(t, "add", [x, constant_like(0, x)], x.dtype)], x.dtype)
+        root = emit_function(
+            t, "sqrt", [emit_function(t, "add", [x, constant_like(0, x)], x.dtype)], x.dtype
+        )
         least = emit_function(t, "eq", [x, constant_like(-math.inf, x)], BOOL)
         root = emit_function(t, "select", [least, constant_like(math.inf, x), root], x.dtype)
         if abs(n) != 0.5:
@@ -163,7 +182,9 @@ def _emit_integer_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype
         case "neg":
             return t.make(f"sub {constant_like(0, a)}, {a.text}", dtype, a.lanes)
         case "not" | "bitnot":
-            return t.make(f"xor {a}, {constant_like(1 if a.dtype == BOOL else -1, a).text}", dtype, a.lanes)
+            return t.make(
+                f"xor {a}, {constant_like(1 if a.dtype == BOOL else -1, a).text}", dtype, a.lanes
+            )
         case "floor" | "ceil" | "round":
             return a
         case "abs":
@@ -278,11 +299,15 @@ def reduce_lanes(t: TextBuilder, fn: str, v: Value) -> Value:
     """Emit `fn` over all lanes of a vector; float lanes are combined in the fastest order."""
     of_floats, of_integers = _HORIZONTAL[fn]
     if v.dtype.is_float and fn in ("max", "min"):
-        v = pad_lanes(t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length())
+        v = pad_lanes(
+            t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length()
+        )
         none = t.make(f"fcmp uno {v}, {v.text}", BOOL, v.lanes)
         while v.lanes > 1:
             half = v.lanes // 2
-            v = _emit_ordered_extremum(t, fn, [shuffle_lanes(t, v, v, range(k, k + half)) for k in (half, 0)], v.dtype)
+            v = _emit_ordered_extremum(
+                t, fn, [shuffle_lanes(t, v, v, range(k, k + half)) for k in (half, 0)], v.dtype
+            )
         out = t.make(f"extractelement {v}, i64 0", v.dtype, 0)
         some = f"%{t.fresh()}"
         t.line(f"{some} = bitcast {none} to i{none.lanes}")
@@ -316,7 +341,9 @@ def emit_fold(t: TextBuilder, fn: str, values: Sequence[Value], accumulator: Val
     none = [t.make(f"fcmp uno {a}, {b.text}", BOOL, a.lanes) for a, b in pairs]
     while len(none) > 1:
         none = [*none[2:], emit_function(t, "or", none[:2], BOOL)]
-    return t.make(f"select {none[0]}, {constant_like(float('nan'), out)}, {out}", out.dtype, out.lanes)
+    return t.make(
+        f"select {none[0]}, {constant_like(float('nan'), out)}, {out}", out.dtype, out.lanes
+    )
 
 
 def _emit_ordered_extremum(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
@@ -334,7 +361,9 @@ def pad_lanes(t: TextBuilder, v: Value, fill: Number, lanes: int) -> Value:
     return shuffle_lanes(t, v, constant_like(fill, v), order)
 
 
-def _emit_vector_reduce(t: TextBuilder, operation: str, v: Value, args: Sequence[Value], flags: str) -> Value:
+def _emit_vector_reduce(
+    t: TextBuilder, operation: str, v: Value, args: Sequence[Value], flags: str
+) -> Value:
     one = Value("", v.dtype)
     name = f"llvm.vector.reduce.{operation}.{v.suffix}"
     t.declared.add(f"declare {one.type} @{name}({', '.join(a.type for a in args)})")
@@ -364,7 +393,10 @@ def concat_vectors(t: TextBuilder, rows: Sequence[Value], count: int) -> list[Va
     out = [list(rows[k::count]) for k in range(count)]
     while len(out[0]) > 1:
         both = range(2 * out[0][0].lanes)
-        out = [[shuffle_lanes(t, a, b, both) for a, b in zip(x[::2], x[1::2], strict=True)] for x in out]
+        out = [
+            [shuffle_lanes(t, a, b, both) for a, b in zip(x[::2], x[1::2], strict=True)]
+            for x in out
+        ]
     return [x for (x,) in out]
 
 

@@ -10,33 +10,40 @@ from superopt.kernels.address import flat_index
 from superopt.kernels.gpu_values import (
     Block,
     Writer,
-    combine_masks,
-    hoisted_load,
-    emit_index,
-    non_unit_axes,
-    emit_load,
     block_shape,
+    combine_masks,
+    emit_index,
+    emit_load,
     emit_value,
+    hoisted_load,
+    non_unit_axes,
 )
 from superopt.kernels.tile import Stmt, Store
 from superopt.te.node import Apply, Const, Expr, Load
 from superopt.te.walk import loads
 
-MAX_HOISTED_TILE_ELEMENTS, MAX_HOISTED_ELEMENTS = 256, 2048  # elements of a tile; of all that is held during a loop
+MAX_HOISTED_TILE_ELEMENTS, MAX_HOISTED_ELEMENTS = (
+    256,
+    2048,
+)  # elements of a tile; of all that is held during a loop
 
 
 def hoist_loads(w: Writer, following: Sequence[Stmt]) -> None:
     """Emit the loads of the stores in `following`, from buffers that the kernel does not write."""
     apart, room = w.registers | w.stored, MAX_HOISTED_ELEMENTS
     for s in following:
-        if not isinstance(s, Store) or (size := prod(block_shape(non_unit_axes(s.axes)))) > MAX_HOISTED_TILE_ELEMENTS:
+        if (
+            not isinstance(s, Store)
+            or (size := prod(block_shape(non_unit_axes(s.axes)))) > MAX_HOISTED_TILE_ELEMENTS
+        ):
             continue
         w.begin_tile(s.axes)
         for x, guard in dict.fromkeys(_guarded_loads(w, s.value, None)):
             if size > room:
                 return
             if x.tensor not in apart and not any(True for i in x.index for _ in loads(i)):
-                at = f"{w.buffer(x.tensor)} + {emit_index(w, flat_index(x.tensor, x.index), guard).text}"
+                offset = emit_index(w, flat_index(x.tensor, x.index), guard).text
+                at = f"{w.buffer(x.tensor)} + {offset}"
                 if hoisted_load(w, at, guard) is None:
                     found = emit_load(w, x.tensor, x.index, guard)
                     w.hoisted[at, guard.text if guard else "", w.tile] = found

@@ -35,12 +35,21 @@ def l2_prefetch_lines(
         each = size // lanes // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
         whole = math.prod(n for n in t.shape if isinstance(n, int))
         again = math.prod(a.size for a in axes) * part // whole  # programs that request it
-        if not all(inside[:lead]) or not each or size % ADDRESS_ALIGNMENT or size > MAX_PART_BYTES or again > MAX_REQUESTS_PER_PART:
+        if (
+            not all(inside[:lead])
+            or not each
+            or size % ADDRESS_ALIGNMENT
+            or size > MAX_PART_BYTES
+            or again > MAX_REQUESTS_PER_PART
+        ):
             continue
-        flat = gpu_values.emit_index(w, flat_index(t, (*at[:lead], *(index.as_index(0) for _ in at[lead:]))))
+        flat = gpu_values.emit_index(
+            w, flat_index(t, (*at[:lead], *(index.as_index(0) for _ in at[lead:])))
+        )
         step = each * 8 // t.dtype.bits
         yield f"{PREFETCH_VARIABLE} = {w.buffer(t)} + {flat.text} + tl.arange(0, {lanes}) * {step}"
         yield (
             f'tl.inline_asm_elementwise("cp.async.bulk.prefetch.L2.global [$1], {each}; // $0", '
-            f'"=r,l", [tl.cast({PREFETCH_VARIABLE}, tl.int64)], dtype=tl.int32, is_pure=False, pack=1)'
+            f'"=r,l", [tl.cast({PREFETCH_VARIABLE}, tl.int64)], dtype=tl.int32, '
+            "is_pure=False, pack=1)"
         )

@@ -8,21 +8,27 @@ from functools import partial
 
 from superopt.kernels.gpu_blocks import (
     ADD_PARTS_NS,
-    SM_BYTES_PER_NS,
-    MIN_DOT_EXTENT,
-    MEMORY_BYTES_PER_NS,
+    LAUNCH_NS,
     MAX_BLOCKS_PER_SM,
+    MAX_WARPS_PER_SM,
+    MEMORY_BYTES_PER_NS,
+    MIN_DOT_EXTENT,
     MULTIPROCESSORS,
     PARTIAL_BYTES_PER_NS,
     REGISTER_BLOCK_ELEMENTS,
     SHARED_MEMORY_BYTES,
-    LAUNCH_NS,
-    MAX_WARPS_PER_SM,
+    SM_BYTES_PER_NS,
     result_elements,
 )
 from superopt.kernels.gpu_ranking import BlockTiming
 from superopt.kernels.online import OnlineAttention
-from superopt.kernels.online_kernel import EXTRA_COLUMNS, combined_result, combine_parts_kernel, online_attention_kernel, partial_results
+from superopt.kernels.online_kernel import (
+    EXTRA_COLUMNS,
+    combine_parts_kernel,
+    combined_result,
+    online_attention_kernel,
+    partial_results,
+)
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
 from superopt.te.expr import Tensor
@@ -66,7 +72,9 @@ def attention_options(a: OnlineAttention) -> Iterator[Option]:
     elif length <= 128:
         best = sorted(MANY_ROW_BLOCKS, key=lambda b: b[0] != 64)
     else:
-        best = sorted(MANY_ROW_BLOCKS, key=lambda b: b[1] != 64) if width <= 64 else [*MANY_ROW_BLOCKS]
+        best = (
+            sorted(MANY_ROW_BLOCKS, key=lambda b: b[1] != 64) if width <= 64 else [*MANY_ROW_BLOCKS]
+        )
     high, long = (max(MIN_DOT_EXTENT, 1 << (x - 1).bit_length()) for x in (n, length))
     fitting = [(min(rows, high), min(keys, long), *rest) for rows, keys, *rest in best]
     ways = {b: _part_counts(a, *b) for b in dict.fromkeys(fitting)}
@@ -74,7 +82,9 @@ def attention_options(a: OnlineAttention) -> Iterator[Option]:
         for (rows, keys, warps, waiting), parts in ways.items():
             if turn < len(parts):
                 more = {"parts": parts[turn]} if parts[turn] > 1 else {}
-                yield Option.make("online", rows=rows, keys=keys, warps=warps, stages=waiting, **more)
+                yield Option.make(
+                    "online", rows=rows, keys=keys, warps=warps, stages=waiting, **more
+                )
 
 
 def attention_choice(a: OnlineAttention, o: Option) -> Choice:
@@ -97,7 +107,9 @@ def _part_counts(a: OnlineAttention, rows: int, keys: int, warps: int, stages: i
     if _block_count(a, rows) >= MULTIPROCESSORS:
         return [1]
     some = dict.fromkeys(-(-steps // -(-steps // n)) for n in KEY_PARTS)
-    best = sorted(some, key=lambda n: _estimated_ns(a, rows, keys, warps, stages, n))[:MAX_PARTS_TRIED]
+    best = sorted(some, key=lambda n: _estimated_ns(a, rows, keys, warps, stages, n))[
+        :MAX_PARTS_TRIED
+    ]
     return best if 1 in best else [*best[: MAX_PARTS_TRIED - 1], 1]
 
 
@@ -105,21 +117,33 @@ def _block_count(a: OnlineAttention, rows: int) -> int:
     return result_elements(a.tensor) // (a.rows * a.d.size) * -(-a.rows // rows)
 
 
-def _estimated_ns(a: OnlineAttention, rows: int, keys: int, warps: int, stages: int, parts: int) -> float:
+def _estimated_ns(
+    a: OnlineAttention, rows: int, keys: int, warps: int, stages: int, parts: int
+) -> float:
     """Return the estimated time in ns: the steps of a block's keys, each bounded by latency and by
     the bandwidth of the concurrent blocks; in total at least the time to read K and V; plus
     writing, reading and combining partial results."""
     width, length, size = a.d.size, a.j.size, a.value_dtype.bits // 8
     read = keys * (width + a.c.size) * size
     near = max(
-        1, min(SHARED_MEMORY_BYTES // (stages * read), MAX_WARPS_PER_SM // warps, REGISTER_BLOCK_ELEMENTS[True] // (rows * width), MAX_BLOCKS_PER_SM)
+        1,
+        min(
+            SHARED_MEMORY_BYTES // (stages * read),
+            MAX_WARPS_PER_SM // warps,
+            REGISTER_BLOCK_ELEMENTS[True] // (rows * width),
+            MAX_BLOCKS_PER_SM,
+        ),
     )
     steps = -(-length // (keys * parts))
     one = BlockTiming(steps, read / SM_BYTES_PER_NS, MIN_STEP_NS, near, rows * width)
     blocks = parts * _block_count(a, rows)
-    each = result_elements(a.tensor) // (a.rows * width)  # batches and heads, each with keys of its own
+    each = result_elements(a.tensor) // (
+        a.rows * width
+    )  # batches and heads, each with keys of its own
     time = LAUNCH_NS + max(one.total_ns(blocks), each * length * read / keys / MEMORY_BYTES_PER_NS)
     if parts == 1:
         return time
-    time += ADD_PARTS_NS + parts * each * a.rows * (width + EXTRA_COLUMNS) * 8 / PARTIAL_BYTES_PER_NS
+    time += (
+        ADD_PARTS_NS + parts * each * a.rows * (width + EXTRA_COLUMNS) * 8 / PARTIAL_BYTES_PER_NS
+    )
     return time * SPLIT_COST_FACTOR

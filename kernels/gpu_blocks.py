@@ -24,9 +24,13 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load
 
 MIN_DOT_EXTENT = 16  # least extent of tl.dot's blocks
-MIN_DOT_COLUMNS = 8  # except for columns, if several products share rows: the least that tensor cores have
+MIN_DOT_COLUMNS = (
+    8  # except for columns, if several products share rows: the least that tensor cores have
+)
 MULTIPROCESSORS = 132  # of an H100; with fewer programs some are idle
-MASKED_BLOCK_MAX_RATIO = 0.6  # padded terms over those of blocks that divide the sum, which need no masks
+MASKED_BLOCK_MAX_RATIO = (
+    0.6  # padded terms over those of blocks that divide the sum, which need no masks
+)
 BLOCK_START_TERMS = 16  # terms that take as long as starting a block of them
 # Of a multiprocessor: bytes of shared memory, warps, and concurrent blocks; rows of a block from
 # which warp groups multiply together (WGMMA).
@@ -68,7 +72,9 @@ HIDDEN_TIME_SHARE = 0.03
 def elements_per_program(t: Tensor) -> int:
     """Return how many cheap elements of a result a program computes, so that all multiprocessors
     are busy."""
-    return max(64, min(512, 1 << max(result_elements(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1))
+    return max(
+        64, min(512, 1 << max(result_elements(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1)
+    )
 
 
 def elementwise_schedule(p: Problem, elements_at_once: int) -> Schedule:
@@ -107,7 +113,11 @@ def best_step(n: int, max_size: int) -> int:
     power of two (as max_size is) whose last block is masked, if that is far cheaper."""
     divides = best_divisor(n, max_size, 1)
     covers = min((max_size, max_size // 2, max_size // 4), key=lambda d: _padded_terms(n, d))
-    return covers if _padded_terms(n, covers) < MASKED_BLOCK_MAX_RATIO * _padded_terms(n, divides) else divides
+    return (
+        covers
+        if _padded_terms(n, covers) < MASKED_BLOCK_MAX_RATIO * _padded_terms(n, divides)
+        else divides
+    )
 
 
 def _padded_terms(n: int, d: int) -> int:
@@ -131,6 +141,8 @@ def result_elements(t: Tensor) -> int:
     return prod(a.size for a in t.axes)
 
 
-def memory_stride(x: Load, a: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> int | None:
+def memory_stride(
+    x: Load, a: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout]
+) -> int | None:
     """Return the distance in memory of neighbours along an axis; None if it varies."""
     return contraction.axis_stride(contraction.buffer_load(x, layouts), a)

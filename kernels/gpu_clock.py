@@ -18,7 +18,10 @@ WARMUP_SECONDS = 0.05
 
 
 def measure_ms(
-    r: GpuProgram, repeats: int = RUNS_PER_GRAPH, samples: int = 5, other_programs: Sequence[GpuProgram] = ()
+    r: GpuProgram,
+    repeats: int = RUNS_PER_GRAPH,
+    samples: int = 5,
+    other_programs: Sequence[GpuProgram] = (),
 ) -> float:
     """Return the time in ms of `repeats` runs' average on the device: the median of `samples` graph
     launches, alternating with other programs of equal time."""
@@ -44,7 +47,9 @@ class GraphTimer:
         return float(begin.elapsed_time(end)) / self.repeats
 
 
-def graph_timer(r: GpuProgram, repeats: int = RUNS_PER_GRAPH, other_programs: Sequence[GpuProgram] = ()) -> Callable[[], float]:
+def graph_timer(
+    r: GpuProgram, repeats: int = RUNS_PER_GRAPH, other_programs: Sequence[GpuProgram] = ()
+) -> Callable[[], float]:
     """Return a function that times one run, in ms. The program has run before."""
     import torch
 

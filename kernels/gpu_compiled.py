@@ -12,9 +12,9 @@ from superopt.kernels.gpu_driver import (
     Cuda,
     Function,
     capture_exclusively,
+    find_gpu,
     load_driver,
     load_function,
-    find_gpu,
     load_module,
     torch_stream,
 )
@@ -23,7 +23,13 @@ WARP_THREADS = 32  # threads
 CAPTURE_MODE = "thread_local"  # other threads may use the device during a capture
 POINTER_ALIGNMENT = 16  # bytes; Triton is told that addresses are multiples of it
 # Triton's names of types that are not prefix and bits
-_TYPE_NAMES = {"bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+_TYPE_NAMES = {
+    "bool": "i1",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+}
 # attributes of kernels that take more than addresses
 _EXTRA_PARAMETERS = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
 
@@ -103,7 +109,9 @@ class CompiledKernel:
             told = self.metadata
             with cuda.activate():
                 module = load_module(cuda, self.asm["cubin"])
-                made = load_function(cuda, module, told.name, WARP_THREADS * told.num_warps, told.shared)
+                made = load_function(
+                    cuda, module, told.name, WARP_THREADS * told.num_warps, told.shared
+                )
             self.loaded[cuda.gpu.number] = made
         return self.loaded[cuda.gpu.number]
 
@@ -155,7 +163,11 @@ class CompiledFunction:
     def launch(self, programs: int, *tensors: Any, **options: Any) -> None:
         made = self.warmup(*tensors, **options).load()
         with made.cuda.activate():
-            made.launch(programs, *(x.data_ptr() for x in tensors), dependent_launch=bool(options.get("launch_pdl")))
+            made.launch(
+                programs,
+                *(x.data_ptr() for x in tensors),
+                dependent_launch=bool(options.get("launch_pdl")),
+            )
 
 
 def _pointer_type(x: Any) -> str:

@@ -43,7 +43,10 @@ class Convolution:
         import torch
 
         count, channels, *extents = self.input_shape
-        x, out = _channels_last_view(x, count, extents, channels), _channels_last_view(out, count, self.output_shape[1:], self.output_shape[0])
+        x, out = (
+            _channels_last_view(x, count, extents, channels),
+            _channels_last_view(out, count, self.output_shape[1:], self.output_shape[0]),
+        )
         w = _channels_last_view(w, self.output_shape[0], self.window, channels // self.groups)
         one = (1,) * (x.dim() - 2 - len(extents))  # of one dimension: an image that is one high
         none = (0,) * len(one)
@@ -61,7 +64,9 @@ def parse_convolution(text: str) -> Convolution:
     """Parse a convolution. Raises ValueError for other text."""
     name, *words = text.split()
     if name != CALL_NAME or len(words) != len(fields(Convolution)):
-        raise ValueError(f"{text!r} is not a convolution, such as {CALL_NAME} 1x8x9 4x7 3 1 0 1 1 0")
+        raise ValueError(
+            f"{text!r} is not a convolution, such as {CALL_NAME} 1x8x9 4x7 3 1 0 1 1 0"
+        )
     *sizes, groups, tried = words
     given, made, window, step, pad, dilation = (tuple(map(int, x.split("x"))) for x in sizes)
     return Convolution(given, made, window, step, pad, dilation, int(groups), tried == "1")

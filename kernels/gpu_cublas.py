@@ -34,7 +34,11 @@ def allocate_workspace(device: str) -> Any:
     """Allocate the workspace of a program's products on one stream of the current GPU."""
     import torch
 
-    size = HOPPER_WORKSPACE_BYTES if torch.cuda.get_device_capability() >= HOPPER_CAPABILITY else WORKSPACE_BYTES
+    size = (
+        HOPPER_WORKSPACE_BYTES
+        if torch.cuda.get_device_capability() >= HOPPER_CAPABILITY
+        else WORKSPACE_BYTES
+    )
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
@@ -49,9 +53,17 @@ def multiply(a: Any, b: Any, out: Any, tf32: bool, workspace: Any) -> None:
     cuda: Any = torch.cuda  # whose functions have no types
     (rows, terms), columns = a.shape, b.shape[1]
     if max(rows, terms, columns) > MAX_DIMENSION:
-        raise RuntimeError(f"{rows} x {terms} x {columns}: cuBLAS takes dimensions up to {MAX_DIMENSION}")
+        raise RuntimeError(
+            f"{rows} x {terms} x {columns}: cuBLAS takes dimensions up to {MAX_DIMENSION}"
+        )
     type_, sums, number = _TYPES[kind := str(a.dtype).removeprefix("torch.")]
-    way = _MATH_16_BIT if a.dtype.itemsize == 2 else _MATH_TF32 if tf32 and kind == "float32" else _MATH_DEFAULT
+    way = (
+        _MATH_16_BIT
+        if a.dtype.itemsize == 2
+        else _MATH_TF32
+        if tf32 and kind == "float32"
+        else _MATH_DEFAULT
+    )
     one, none = number(1.0), number(0.0)
     # torch keeps a workspace for the handle per stream on which it is requested; torch sets stream
     # and workspace again whenever it takes the handle

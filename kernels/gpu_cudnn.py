@@ -15,7 +15,12 @@ import numpy as np
 from superopt.kernels import contraction
 from superopt.kernels.element import is_range_guard
 from superopt.kernels.gpu_convolution import Convolution
-from superopt.kernels.gpu_library import ALGORITHM, VendorCall, choice_with_epilogue, without_widening
+from superopt.kernels.gpu_library import (
+    ALGORITHM,
+    VendorCall,
+    choice_with_epilogue,
+    without_widening,
+)
 from superopt.kernels.gpu_products import transposed_constant
 from superopt.kernels.layout import Layout, effective_layout
 from superopt.kernels.option import Option
@@ -54,7 +59,12 @@ def match_convolution(p: Problem, autotune: bool = False) -> MatchedConvolution 
     """Match a convolution of a channels-last image with a constant. None if cuDNN does not have it:
     it pads both sides equally, and computes whole results."""
     c, found = contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
-    if c is None or found is None or not _has_supported_operands(p, c) or not _is_plain_product(found, c.a, c.b):
+    if (
+        c is None
+        or found is None
+        or not _has_supported_operands(p, c)
+        or not _is_plain_product(found, c.a, c.b)
+    ):
         return None
     a, b = c.a, c.b
     lies = effective_layout(p.layouts.get(a.tensor), a.tensor.rank)
@@ -93,7 +103,9 @@ def match_convolution(p: Problem, autotune: bool = False) -> MatchedConvolution 
         tuple(x.dilation for x in sides), groups, autotune,
     )  # fmt: skip
     at = {i: d for d, i in enumerate(b.index)}
-    return MatchedConvolution(found, a, b, (count, *results, columns), tuple(at[x] for x in order), how)
+    return MatchedConvolution(
+        found, a, b, (count, *results, columns), tuple(at[x] for x in order), how
+    )
 
 
 def _has_supported_operands(p: Problem, c: contraction.Contraction) -> bool:
@@ -101,7 +113,12 @@ def _has_supported_operands(p: Problem, c: contraction.Contraction) -> bool:
     fixed = [x.tensor in p.constants for x in (c.a, c.b)]
     kinds = c.a.dtype == c.b.dtype and c.a.dtype in (F16, BF16, F32)
     rank = c.a.tensor.rank
-    return fixed == [False, True] and kinds and c.b.tensor.rank == rank and 3 <= rank <= 2 + MAX_SPATIAL_DIMENSIONS
+    return (
+        fixed == [False, True]
+        and kinds
+        and c.b.tensor.rank == rank
+        and 3 <= rank <= 2 + MAX_SPATIAL_DIMENSIONS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +138,19 @@ class _WindowDimension:
         return pad >= 0 and last // self.step + 1 == self.result.extent
 
 
-def _window_dimension(i: Expr, results: Sequence[Axis], reduction_axes: Sequence[Axis]) -> _WindowDimension | None:
+def _window_dimension(
+    i: Expr, results: Sequence[Axis], reduction_axes: Sequence[Axis]
+) -> _WindowDimension | None:
     form = affine(index.as_index(i))
     if form is None or len(form.axes) != 2:
         return None
     (one, step), (other, dilation) = sorted(form.terms, key=lambda x: x[0] not in results)
-    if one not in results or other not in reduction_axes or min(step, dilation) < 1 or form.base > 0:
+    if (
+        one not in results
+        or other not in reduction_axes
+        or min(step, dilation) < 1
+        or form.base > 0
+    ):
         return None
     return _WindowDimension(one, other, step, dilation, -form.base)
 
@@ -163,7 +187,9 @@ def _group_count(a: Load, d: int, k: Axis, columns: Axis) -> int:
     return groups if not index.polynomial(index.as_index(a.index[d] - first - k)) else 0
 
 
-def _is_channels_last(lies: Layout, t: Tensor, order: Sequence[int], sides: Collection[int]) -> bool:
+def _is_channels_last(
+    lies: Layout, t: Tensor, order: Sequence[int], sides: Collection[int]
+) -> bool:
     """True if `t` lies in this order of dimensions, unblocked, with borders only around spatial
     ones. Dimensions of extent 1 may lie anywhere."""
     found = [x.axis for x in lies.parts if t.shape[x.axis] != 1]

@@ -104,8 +104,17 @@ def _measured_peak(number: int, precision: str) -> GpuPeak:
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     kind = kinds.get(precision, torch.float32)
     where = torch.device("cuda", number)
-    a, b = (fill_random(torch.empty(PEAK_MATRIX_SIDE, PEAK_MATRIX_SIDE, device=where, dtype=kind)) for _ in range(2))
-    given = a, b, torch.empty_like(a), precision == "tf32", gpu_cublas.allocate_workspace(f"cuda:{number}")
+    a, b = (
+        fill_random(torch.empty(PEAK_MATRIX_SIDE, PEAK_MATRIX_SIDE, device=where, dtype=kind))
+        for _ in range(2)
+    )
+    given = (
+        a,
+        b,
+        torch.empty_like(a),
+        precision == "tf32",
+        gpu_cublas.allocate_workspace(f"cuda:{number}"),
+    )
     flops = 2 * PEAK_MATRIX_SIDE**3 / _fastest_seconds(lambda: gpu_cublas.multiply(*given))
     x = torch.zeros(PEAK_COPY_BYTES // 4, device=where)
     y = torch.empty_like(x)

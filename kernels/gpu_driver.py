@@ -255,7 +255,9 @@ class Cuda:
             self.current = before
 
     def Event(self) -> Event:
-        return Event(self, "cuEventDestroy_v2", self.driver.create("cuEventCreate", _DISABLE_TIMING))
+        return Event(
+            self, "cuEventDestroy_v2", self.driver.create("cuEventCreate", _DISABLE_TIMING)
+        )
 
     def synchronize(self) -> None:
         self.driver("cuStreamSynchronize", self.current.handle)
@@ -337,7 +339,9 @@ def load_module(cuda: Cuda, code: bytes) -> OwnedHandle:
     return OwnedHandle(cuda, "cuModuleUnload", cuda.driver.create("cuModuleLoadData", code))
 
 
-def load_function(cuda: Cuda, module: OwnedHandle, name: str, threads: int, shared: int) -> Function:
+def load_function(
+    cuda: Cuda, module: OwnedHandle, name: str, threads: int, shared: int
+) -> Function:
     """Return a function of a module. threads, shared: of a block, and bytes of shared memory."""
     d = cuda.driver
     handle = d.create("cuModuleGetFunction", module.handle, name.encode())

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from math import prod
 
 from superopt.kernels import contraction
-from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, fuse_axes, memory_order_axes, best_step, split_sum
+from superopt.kernels.gpu_blocks import (
+    MIN_DOT_EXTENT,
+    best_step,
+    fuse_axes,
+    memory_order_axes,
+    split_sum,
+)
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
@@ -49,7 +55,9 @@ def small_m_options(p: Problem, reduction_expr: Reduce, **extra_knobs: int) -> I
     rows, columns = (prod(a.size for a in x) for x in sides)
     high = 1 << (rows - 1).bit_length()
     for wide, deep, warps in BLOCK_CANDIDATES:
-        terms = best_step(reduction_expr.axes[0].size, min(deep, MAX_BLOCK_PRODUCTS // (high * wide)))
+        terms = best_step(
+            reduction_expr.axes[0].size, min(deep, MAX_BLOCK_PRODUCTS // (high * wide))
+        )
         knobs = {"rows": min(wide, columns), "high": rows, "deep": terms, "warps": warps}
         yield Option.make("across", **knobs, **extra_knobs)
 

@@ -16,7 +16,7 @@ from superopt.kernels.gpu_library import ALGORITHM
 from superopt.kernels.gpu_sdpa import Sdpa, View
 from superopt.kernels.layout import Layout, ScatteredLayout
 from superopt.kernels.lower import buffer_view
-from superopt.kernels.online import OnlineAttention, without_widening, shared_neighbours
+from superopt.kernels.online import OnlineAttention, shared_neighbours, without_widening
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice
 from superopt.kernels.tile import Kernel
@@ -43,7 +43,13 @@ def match_sdpa(a: OnlineAttention, layouts: Layouts) -> Sdpa | None:
     largest = inner * float(np.finfo(np.float16).max) ** 2 if kinds == {F16} else inf
     told = scale_and_mask_offset(a.score, a.i, a.j, Load(a.placeholder, (), F32), largest)
     others = [x for x in a.tensor.axes if x.extent != 1 and x not in (a.i, a.d)]
-    if told is None or len(others) > 2 or inner != width or width not in HEAD_SIZES or not _is_plain_softmax(a):
+    if (
+        told is None
+        or len(others) > 2
+        or inner != width
+        or width not in HEAD_SIZES
+        or not _is_plain_softmax(a)
+    ):
         return None
     scale, offset = told
     if offset is not None and (offset, queries) != (0, keys):
@@ -57,12 +63,16 @@ def match_sdpa(a: OnlineAttention, layouts: Layouts) -> Sdpa | None:
     group = Axis("group", heads // some_share)
     of_group: dict[Expr, Expr] = {lead[1]: te_index.as_index(group * some_share)}
     views = [
-        _memory_view(e.tensor, [te_index.substitute(i, env) for i in e.index], layouts, (lead[0], *own))
-        for e, env, own in zip(
-            reads, ({}, of_group, of_group),
-            ((lead[1], a.i, a.c), (group, a.j, a.c), (group, a.j, a.d)), strict=True,
+        _memory_view(
+            e.tensor, [te_index.substitute(i, env) for i in e.index], layouts, (lead[0], *own)
         )
-    ]  # fmt: skip
+        for e, env, own in zip(
+            reads,
+            ({}, of_group, of_group),
+            ((lead[1], a.i, a.c), (group, a.j, a.c), (group, a.j, a.d)),
+            strict=True,
+        )
+    ]
     made = _memory_view(a.tensor, a.tensor.axes, layouts, (*lead, a.i, a.d))
     found = [x for x in views if x is not None and x.is_vector_aligned]
     if len(found) < len(views) or made is None:
@@ -81,11 +91,17 @@ def _is_plain_softmax(a: OnlineAttention) -> bool:
         case _:
             return False
     held = Load(a.placeholder, (), F32)
-    out = a.epilogue.args[0] if isinstance(a.epilogue, Apply) and a.epilogue.fn == "cast" else a.epilogue
+    out = (
+        a.epilogue.args[0]
+        if isinstance(a.epilogue, Apply) and a.epilogue.fn == "cast"
+        else a.epilogue
+    )
     return total is a.total and out == held
 
 
-def _memory_view(t: Tensor, index: Sequence[Expr], layouts: Layouts, axes: Sequence[Axis]) -> View | None:
+def _memory_view(
+    t: Tensor, index: Sequence[Expr], layouts: Layouts, axes: Sequence[Axis]
+) -> View | None:
     """Return a tensor's strides along axes and offset in memory; None if its address depends on
     anything else."""
     kept = buffer_view(t.name, t, layouts.get(t))
@@ -102,7 +118,11 @@ def _memory_view(t: Tensor, index: Sequence[Expr], layouts: Layouts, axes: Seque
 def sdpa_choice(a: OnlineAttention, layouts: Layouts, option: Option) -> Choice | None:
     """Return the choice of torch's attention; None if torch does not compute it."""
     how = match_sdpa(a, layouts)
-    return None if how is None else Choice(option, a.tensor, direct={a.tensor: partial(_sdpa_kernel, a.tensor, how)})
+    return (
+        None
+        if how is None
+        else Choice(option, a.tensor, direct={a.tensor: partial(_sdpa_kernel, a.tensor, how)})
+    )
 
 
 def sdpa_options(a: OnlineAttention, layouts: Layouts) -> list[Option]:

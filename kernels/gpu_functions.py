@@ -270,7 +270,9 @@ def function_text(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> st
     if kind in FLOAT16_DTYPES:
         wide = F32 if dtype == kind else dtype
         fn = REDUCED_PRECISION_FUNCTIONS.get(fn, fn) if dtype == kind else fn
-        return cast_text(function_text(fn, [cast_text(a, kind, F32) for a in args], F32, wide), wide, dtype)
+        return cast_text(
+            function_text(fn, [cast_text(a, kind, F32) for a in args], F32, wide), wide, dtype
+        )
     if kind != INDEX:
         triton_type(kind)
     rows = _TEMPLATES.get(kind) or (_UNSIGNED if kind.kind == "u" else _INTEGERS)
@@ -281,7 +283,11 @@ def function_text(fn: str, args: Sequence[str], kind: DType, dtype: DType) -> st
 
 def reduction_text(fn: str, text: str, axis: int, dtype: DType) -> str:
     """Return the reduction `fn` (sum, prod, max, min, any, all) over an axis of a block."""
-    rows = {**_REDUCTIONS, **(_NAN_EXTREMA if dtype.is_float else _EXTREMA)} if dtype != BOOL else _BOOL_EXTREMA
+    rows = (
+        {**_REDUCTIONS, **(_NAN_EXTREMA if dtype.is_float else _EXTREMA)}
+        if dtype != BOOL
+        else _BOOL_EXTREMA
+    )
     if fn not in rows:
         raise NotImplementedError(f"Triton has no {fn} over {dtype}")
     out = rows[fn].format(text, axis)

@@ -35,7 +35,9 @@ from superopt.te.walk import loads, reductions
 
 OPTIONS_PER_KIND = 3  # of each kind, before the others
 MAX_PRODUCTS = 8  # of one kernel
-MULTI_GATE_COST_FACTOR = 1.1  # required gain for more than two products, for which the cost model was not measured
+MULTI_GATE_COST_FACTOR = (
+    1.1  # required gain for more than two products, for which the cost model was not measured
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def _is_own_element(x: Load, result: Tensor) -> bool:
 def have_same_operand(result: Tensor, gate: Tensor, constants: Collection[Tensor]) -> bool:
     """True if both are products of the same operand with constant matrices of one dtype, over axes
     of equal sizes."""
-    a, b = (contraction.match_contraction(t, constants, 1) for t in (result, _with_axes_of(gate, result)))
+    a, b = (
+        contraction.match_contraction(t, constants, 1)
+        for t in (result, _with_axes_of(gate, result))
+    )
     if a is None or b is None or a.a != b.a or not a.a_axes or not a.b_axes:
         return False
     known = a.b.tensor in constants and b.b.tensor in constants
@@ -115,7 +120,9 @@ def match_gated(p: Problem) -> GatedProduct | None:
     if p.row_axes or t.body is None or t in p.layouts:
         return None
     some = dict.fromkeys(x.tensor for x in loads(t.body) if x.tensor.body is not None)
-    if not some or not all(is_gated_product(t, g) and have_same_operand(t, g, p.constants) for g in some):
+    if not some or not all(
+        is_gated_product(t, g) and have_same_operand(t, g, p.constants) for g in some
+    ):
         return None
     gates = {g: _gate_problem(p, g) for g in some}
     last = replace(p, tensor=_read_gates_from(t, {g: gate.buffer for g, gate in gates.items()}))
@@ -159,7 +166,9 @@ def fused_product_count(g: GatedProduct, is_16_bit: bool) -> int:
 
     def taken(n: int) -> float:
         rest = g.product_count - n
-        before = _best_ns(_side_by_side_product(m, rest)) + rest * _gate_traffic_ns(m) if rest else 0.0
+        before = (
+            _best_ns(_side_by_side_product(m, rest)) + rest * _gate_traffic_ns(m) if rest else 0.0
+        )
         return (before + _best_ns(m, n)) * (MULTI_GATE_COST_FACTOR if n > 2 else 1.0)
 
     n = min(range(g.product_count, 0, -1), key=taken)
@@ -171,8 +180,15 @@ def should_fuse(g: GatedProduct, is_16_bit: bool, axis: Axis) -> bool:
     than one for all but the last product and another for that."""
     m = replace(g.matrix, is_16_bit=is_16_bit)
     one = replace(m, batch=tuple(a for a in m.batch if a != axis))
-    after = _best_ns(one, g.product_count - 1) * MULTI_GATE_COST_FACTOR + _best_ns(one) + _gate_traffic_ns(one)
-    return fused_product_count(g, is_16_bit) == g.product_count and _best_ns(m, g.product_count) * MULTI_GATE_COST_FACTOR < after
+    after = (
+        _best_ns(one, g.product_count - 1) * MULTI_GATE_COST_FACTOR
+        + _best_ns(one)
+        + _gate_traffic_ns(one)
+    )
+    return (
+        fused_product_count(g, is_16_bit) == g.product_count
+        and _best_ns(m, g.product_count) * MULTI_GATE_COST_FACTOR < after
+    )
 
 
 def _best_ns(m: MatrixProduct, gates: int = 1) -> float:
@@ -214,7 +230,11 @@ def gated_options(g: GatedProduct, vendor: bool) -> Iterator[Option]:
 def _vendor_gate(gate: Gate, o: Option) -> Choice | None:
     """Return a gate by cuBLAS, if it has no epilogue; else None."""
     m = match_matrix_product(gate.problem)
-    made = None if m is None or vendor_option(gate.problem, m) is None else vendor_choice(gate.problem, m, o)
+    made = (
+        None
+        if m is None or vendor_option(gate.problem, m) is None
+        else vendor_choice(gate.problem, m, o)
+    )
     return None if made is None or made.producers else made
 
 
@@ -240,7 +260,11 @@ def gated_choice(g: GatedProduct, o: Option) -> Choice | None:
     for gate in g.gates:
         m = match_matrix_product(gate.problem)
         assert m is not None
-        own = _vendor_gate(gate, o) if ALGORITHM in dict(o.knobs) else product_choice(gate.problem, m, o)
+        own = (
+            _vendor_gate(gate, o)
+            if ALGORITHM in dict(o.knobs)
+            else product_choice(gate.problem, m, o)
+        )
         if own is None:
             return None
         firsts.append(own)
@@ -297,9 +321,12 @@ def _fused_choice(g: GatedProduct, last: Choice, o: Option) -> Choice:
 
 
 def _fused_kernel(
-    gates: Sequence[BuiltKernel], last: BuiltKernel, gate_buffers: Sequence[Tensor], inputs: Sequence[Tensor],
+    gates: Sequence[BuiltKernel],
+    last: BuiltKernel,
+    gate_buffers: Sequence[Tensor],
+    inputs: Sequence[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """Merge kernels into one of `inputs`. gate_buffers: the tensors through which the last one
     reads the gates."""
     every = (*gates, last)

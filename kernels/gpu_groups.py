@@ -55,16 +55,27 @@ class _Groups:
     @property
     def merged_groups(self) -> int:
         """The number of groups merged: the fewest that fill a block."""
-        groups, least = self.channels.size // self.outputs_per_group, min(self.outputs_per_group, self.inputs_per_group)
+        groups, least = (
+            self.channels.size // self.outputs_per_group,
+            min(self.outputs_per_group, self.inputs_per_group),
+        )
         some = [m for m in range(1, MAX_MERGED_GROUPS + 1) if groups % m == 0]
         return next((m for m in some if m * least >= MIN_DOT_EXTENT), some[-1])
 
 
 def match_grouped(p: Problem) -> GroupedProblem | None:
     """Match a grouped convolution; None if it is none, or its groups have too few channels."""
-    c, found = contraction.match_contraction(p.tensor, p.constants, UNLIMITED_VECTOR), reduction(p.tensor)
+    c, found = (
+        contraction.match_contraction(p.tensor, p.constants, UNLIMITED_VECTOR),
+        reduction(p.tensor),
+    )
     of = None if c is None or c.b_axes or found is None else _find_groups(c, found)
-    if c is None or of is None or found is None or of.outputs_per_group * of.inputs_per_group < MIN_GROUP_PRODUCTS:
+    if (
+        c is None
+        or of is None
+        or found is None
+        or of.outputs_per_group * of.inputs_per_group < MIN_GROUP_PRODUCTS
+    ):
         return None
     m = of.merged_groups
     if m > 1 and (c.b.tensor not in p.constants or not _indexes_each_channel(c.b, of)):
@@ -108,7 +119,9 @@ def _find_groups(c: contraction.Contraction, reduction_expr: Reduce) -> _Groups 
                     continue
                 if not te_index.polynomial(te_index.as_index(i - a // size * each - k)):
                     others = [x for n, x in enumerate(c.a.index) if n != at]
-                    if not any(contraction._dependent_axes(x, UNLIMITED_VECTOR) & {a, k} for x in others):
+                    if not any(
+                        contraction._dependent_axes(x, UNLIMITED_VECTOR) & {a, k} for x in others
+                    ):
                         return _Groups(a, size, each, k, at)
     return None
 
@@ -128,7 +141,9 @@ def _indexes_each_channel(b: Load, groups: _Groups) -> bool:
     return groups.channels in b.index and groups.k in b.index
 
 
-def _merged_constant(b: Load, groups: _Groups, k: Axis) -> tuple[Load, Callable[[np.ndarray], np.ndarray]]:
+def _merged_constant(
+    b: Load, groups: _Groups, k: Axis
+) -> tuple[Load, Callable[[np.ndarray], np.ndarray]]:
     """Return the constant with terms for all merged groups, and the function that makes it."""
     at, term = b.index.index(groups.channels), b.index.index(groups.k)
     shape = [n for n in b.tensor.shape if isinstance(n, int)]
@@ -148,14 +163,18 @@ def _merged_constant(b: Load, groups: _Groups, k: Axis) -> tuple[Load, Callable[
     return Load(wide, index, b.dtype), make
 
 
-def _replace_loads(e: Expr, reduction_expr: Reduce, change: Mapping[Load, Load], axes: tuple[Axis, ...]) -> Expr:
+def _replace_loads(
+    e: Expr, reduction_expr: Reduce, change: Mapping[Load, Load], axes: tuple[Axis, ...]
+) -> Expr:
     match e:
         case Reduce(fn, _, body, dtype) if e == reduction_expr:
             return Reduce(fn, axes, _replace_loads(body, reduction_expr, change, axes), dtype)
         case Load() if e in change:
             return change[e]
         case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_replace_loads(a, reduction_expr, change, axes) for a in args), dtype)
+            return Apply(
+                fn, tuple(_replace_loads(a, reduction_expr, change, axes) for a in args), dtype
+            )
     return e
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from superopt.kernels.gpu_compiled import WARP_THREADS
-from superopt.kernels.gpu_device import to_array, supports_dependent_launch
-from superopt.kernels.gpu_image import Function, Image, Lane, SliceSpec, PortSpec, Step
+from superopt.kernels.gpu_device import supports_dependent_launch, to_array
+from superopt.kernels.gpu_image import Function, Image, Lane, PortSpec, SliceSpec, Step
 from superopt.kernels.gpu_launch import prefers_shared_memory
 from superopt.kernels.gpu_module import VendorFunction
 from superopt.kernels.gpu_program import GpuProgram
@@ -51,7 +51,9 @@ def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage 
             made = texts.add(own, kernel.text.source.encode())
         else:
             kernel = function.warmup(*given, grid=(programs,), **how)
-            alike = supports_dependent_launch(device) and prefers_shared_memory(given, kernel.metadata.shared)
+            alike = supports_dependent_launch(device) and prefers_shared_memory(
+                given, kernel.metadata.shared
+            )
             made = _add_compiled(kernel, texts, alike)
         if made is None:
             return None
@@ -89,7 +91,12 @@ class _CodeTable:
     entries: list[bytes]
 
     def add(
-        self, name: str, text: bytes, shared: int = 0, threads: int = 0, prefers_shared: bool = False
+        self,
+        name: str,
+        text: bytes,
+        shared: int = 0,
+        threads: int = 0,
+        prefers_shared: bool = False,
     ) -> Function:
         begin = 0
         for x in self.entries:

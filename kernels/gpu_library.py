@@ -15,7 +15,12 @@ import numpy as np
 
 from superopt.kernels import gpu_cublas
 from superopt.kernels.factor import replace_loads, scatter_layout
-from superopt.kernels.gpu_blocks import elementwise_schedule, elements_per_program, memory_order_axes, memory_stride
+from superopt.kernels.gpu_blocks import (
+    elements_per_program,
+    elementwise_schedule,
+    memory_order_axes,
+    memory_stride,
+)
 from superopt.kernels.gpu_products import DerivedConstants, MatrixProduct, transposed_constant
 from superopt.kernels.layout import Layout, ScatteredLayout
 from superopt.kernels.lower import buffer_view
@@ -93,8 +98,12 @@ def vendor_choice(p: Problem, m: MatrixProduct, option: Option) -> Choice | None
     kind = m.contraction.a.dtype
     k, n = Axis("k", terms), Axis("n", columns)
     # the body only records what is read; cuBLAS computes it
-    body = Reduce("sum", (k,), Apply("mul", (m.contraction.a, Load(turned, (k, n), kind)), kind), kind)
-    call = VendorCall((m.contraction.a.tensor, turned), f"{gpu_cublas.CALL_NAME} {rows} {terms} {columns}")
+    body = Reduce(
+        "sum", (k,), Apply("mul", (m.contraction.a, Load(turned, (k, n), kind)), kind), kind
+    )
+    call = VendorCall(
+        (m.contraction.a.tensor, turned), f"{gpu_cublas.CALL_NAME} {rows} {terms} {columns}"
+    )
     made = {turned: (b.tensor, make)}
     return choice_with_epilogue(p, (*m.rows, *m.columns), found, body, call, made, option)
 
@@ -107,7 +116,10 @@ class VendorCall:
     operation: str
 
     def kernel(
-        self, inputs: Sequence[Tensor], layouts: Mapping[Tensor, Layout | ScatteredLayout], result: Tensor
+        self,
+        inputs: Sequence[Tensor],
+        layouts: Mapping[Tensor, Layout | ScatteredLayout],
+        result: Tensor,
     ) -> Kernel:
         some = tuple(buffer_view(x.name, x, layouts.get(x)).buffer for x in self.reads)
         out = buffer_view("t1", result, layouts.get(result)).buffer
@@ -115,9 +127,14 @@ class VendorCall:
 
 
 def choice_with_epilogue(
-    p: Problem, axes: tuple[Axis, ...], reduction_expr: Reduce, body: Reduce, call: VendorCall, derived_constants: DerivedConstants,
+    p: Problem,
+    axes: tuple[Axis, ...],
+    reduction_expr: Reduce,
+    body: Reduce,
+    call: VendorCall,
+    derived_constants: DerivedConstants,
     option: Option,
-) -> Choice:  # fmt: skip
+) -> Choice:
     """Return the choice of a vendor call followed by a kernel of the epilogue, if there is one.
     axes: of the call's result, in memory order; reduction_expr: the sum in the problem; body: the
     same sum over the call's operands."""
@@ -126,7 +143,9 @@ def choice_with_epilogue(
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
         there = scatter_layout(t, lies, t.axes, t.axes)
         direct = {whole: partial(call.kernel, result=whole)}
-        return Choice(option, whole, layout=there, derived_constants=derived_constants, direct=direct)
+        return Choice(
+            option, whole, layout=there, derived_constants=derived_constants, direct=direct
+        )
     sizes = tuple(x.extent for x in axes)
     before = Tensor("product", kind, sizes, axes, body)
     held = Tensor("summed", kind, sizes)
@@ -140,9 +159,16 @@ def choice_with_epilogue(
     own = {x: y for x, y in p.layouts.items() if x != t}
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
     return Choice(
-        option, root, {root: elementwise_schedule(outer, elements_per_program(t))}, (), scatter_layout(t, lies, t.axes, t.axes),
-        {}, ((before, held),), derived_constants, {before: partial(call.kernel, result=before)},
-    )  # fmt: skip
+        option,
+        root,
+        {root: elementwise_schedule(outer, elements_per_program(t))},
+        (),
+        scatter_layout(t, lies, t.axes, t.axes),
+        {},
+        ((before, held),),
+        derived_constants,
+        {before: partial(call.kernel, result=before)},
+    )
 
 
 def _is_whole_result(p: Problem, axes: Sequence[Axis], reduction_expr: Reduce, kind: DType) -> bool:

@@ -44,7 +44,11 @@ def is_sound(compiled: Any) -> bool:
         file.write(code["cubin"])
         file.flush()
         try:
-            how: Any = {"capture_output": True, "text": True, "timeout": DISASSEMBLY_TIMEOUT_SECONDS}
+            how: Any = {
+                "capture_output": True,
+                "text": True,
+                "timeout": DISASSEMBLY_TIMEOUT_SECONDS,
+            }
             done = subprocess.run([tool, "-c", file.name], **how)
         except (OSError, subprocess.TimeoutExpired):
             return True

@@ -43,7 +43,9 @@ class VendorFunction:
                 gpu_sdpa.parse_sdpa(self.operation).run(*tensors)
             case gpu_convolution.CALL_NAME:
                 a, b, out = tensors
-                gpu_convolution.parse_convolution(self.operation).run(a, b, out, self.dot_precision == "tf32")
+                gpu_convolution.parse_convolution(self.operation).run(
+                    a, b, out, self.dot_precision == "tf32"
+                )
             case _:
                 self._run_gemm(*tensors)
 

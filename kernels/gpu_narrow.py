@@ -17,8 +17,18 @@ import numpy as np
 
 from superopt.kernels import contraction
 from superopt.kernels.factor import replace_loads, scatter_layout
-from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, elementwise_schedule, elements_per_program, memory_order_axes
-from superopt.kernels.gpu_products import DerivedConstants, MatrixProduct, match_matrix_product, product_choice
+from superopt.kernels.gpu_blocks import (
+    MIN_DOT_EXTENT,
+    elements_per_program,
+    elementwise_schedule,
+    memory_order_axes,
+)
+from superopt.kernels.gpu_products import (
+    DerivedConstants,
+    MatrixProduct,
+    match_matrix_product,
+    product_choice,
+)
 from superopt.kernels.gpu_ranking import rank_options
 from superopt.kernels.nest import replace_reduction
 from superopt.kernels.option import Option
@@ -72,7 +82,9 @@ def match_narrow_product(p: Problem) -> PaddedProduct | None:
     buffer = Tensor("summed", found.dtype, before.shape)
     held = Tensor("held", found.dtype, t.shape)
     body = replace_loads(
-        replace_reduction(p.tensor.body, found, held, t.axes), held, Load(buffer, tuple(order), found.dtype)
+        replace_reduction(p.tensor.body, found, held, t.axes),
+        held,
+        Load(buffer, tuple(order), found.dtype),
     )
     root = Tensor(t.name, t.dtype, t.shape, t.axes, body)
     own = {x: y for x, y in p.layouts.items() if x != t}
@@ -99,7 +111,16 @@ def padded_choice(p: Problem, n: PaddedProduct, o: Option) -> Choice:
     schedules = {**how.schedules, n.root: elementwise_schedule(outer, elements_per_program(t))}
     place = scatter_layout(t, lies, t.axes, t.axes)
     first = ((how.root, n.buffer),)
-    return Choice(o, n.root, schedules, how.packed, place, {}, first, {**n.derived_constants, **how.derived_constants})
+    return Choice(
+        o,
+        n.root,
+        schedules,
+        how.packed,
+        place,
+        {},
+        first,
+        {**n.derived_constants, **how.derived_constants},
+    )
 
 
 def _replace_load(e: Expr, old: Load, new: Load) -> Expr:

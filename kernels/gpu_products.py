@@ -11,16 +11,16 @@ from math import log, prod, sqrt
 import numpy as np
 
 from superopt.kernels import contraction as kernels_contraction
-from superopt.kernels.factor import substitute_and_fold, replace_loads, scatter_layout
+from superopt.kernels.factor import replace_loads, scatter_layout, substitute_and_fold
 from superopt.kernels.gpu_blocks import (
     L2_BYTES,
+    MIN_DOT_COLUMNS,
     MIN_DOT_EXTENT,
     MULTIPROCESSORS,
-    MIN_DOT_COLUMNS,
     SUBBLOCKS,
     best_divisor,
-    elementwise_schedule,
     elements_per_program,
+    elementwise_schedule,
     fuse_axes,
     memory_order_axes,
     memory_stride,
@@ -100,7 +100,11 @@ def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | N
     m = MatrixProduct(c, both, rows, columns, tuple(over), half, ends, swapped, beside)
     if swapped:
         few = MIN_DOT_COLUMNS // 2 < m.sizes[1] <= MIN_DOT_COLUMNS and c.b.tensor in p.constants
-        return m if few and len(over) == 1 and min(m.sizes[0], block_terms(m)) >= MIN_DOT_EXTENT else None
+        return (
+            m
+            if few and len(over) == 1 and min(m.sizes[0], block_terms(m)) >= MIN_DOT_EXTENT
+            else None
+        )
     return m if min(m.sizes[0], m.sizes[1], block_terms(m)) > MIN_DOT_EXTENT // 2 else None
 
 
@@ -135,7 +139,11 @@ def block_terms(m: MatrixProduct, max_terms: int = 64) -> int:
     n = last if last >= MIN_DOT_EXTENT else m.sizes[2]
     if n < MIN_DOT_EXTENT:
         return n if n > MIN_DOT_EXTENT // 2 else 0
-    tried = (best_divisor(n, x, MIN_DOT_EXTENT) for x in (max_terms, 2 * max_terms, 4 * max_terms) if x <= MAX_BLOCK_TERMS)
+    tried = (
+        best_divisor(n, x, MIN_DOT_EXTENT)
+        for x in (max_terms, 2 * max_terms, 4 * max_terms)
+        if x <= MAX_BLOCK_TERMS
+    )
     return next(filter(None, tried), max_terms)
 
 
@@ -150,7 +158,9 @@ def product_choice(p: Problem, m: MatrixProduct, o: Option) -> Choice:
     fixed = m.contraction.b.tensor in p.constants
     turned = fixed and (not m.is_16_bit or m.is_swapped or o["columns"] < MIN_DOT_EXTENT)
     if turned:
-        own, made = with_contiguous_terms(p, m.contraction.b, m.reduction_axes[-1], m.contraction.b_axes)
+        own, made = with_contiguous_terms(
+            p, m.contraction.b, m.reduction_axes[-1], m.contraction.b_axes
+        )
         found = match_matrix_product(own, m.is_swapped)
         assert found is not None
         m = found
@@ -160,7 +170,9 @@ def product_choice(p: Problem, m: MatrixProduct, o: Option) -> Choice:
         how = split_k_choice(own, m, o, packed)
     else:
         lies = None if own is p else scatter_layout(t, own.layouts.get(t), t.axes, t.axes)
-        how = Choice(o, t, {t: dot_schedule(m, o)}, packed, lies, programs=dict(o.knobs).get("programs", 0))
+        how = Choice(
+            o, t, {t: dot_schedule(m, o)}, packed, lies, programs=dict(o.knobs).get("programs", 0)
+        )
     return how if made is None else replace(how, derived_constants=made)
 
 
@@ -179,7 +191,9 @@ def transpose_array(array: np.ndarray, t: Tensor, order: Sequence[int]) -> np.nd
     return np.ascontiguousarray(array.reshape(shape).transpose(order))
 
 
-def with_contiguous_terms(p: Problem, b: Load, last: Axis, columns: Sequence[Axis]) -> tuple[Problem, DerivedConstants]:
+def with_contiguous_terms(
+    p: Problem, b: Load, last: Axis, columns: Sequence[Axis]
+) -> tuple[Problem, DerivedConstants]:
     """Return the problem with a constant whose terms along `last` are contiguous, and the constants
     made. Tensor cores read 32-bit operands so, and Triton 3.6 sometimes transposes them wrongly in
     a pipelined loop; and a program with few results reads a contiguous range."""
@@ -277,14 +291,21 @@ def split_k_choice(p: Problem, m: MatrixProduct, o: Option, packed: tuple[Tensor
     total = Reduce("sum", (again,), Load(buffer, (again, *order), found.dtype), found.dtype)
     assert t.body is not None
     root = Tensor(
-        t.name, t.dtype, t.shape, t.axes, replace_loads(replace_reduction(t.body, found, held, t.axes), held, total)
+        t.name,
+        t.dtype,
+        t.shape,
+        t.axes,
+        replace_loads(replace_reduction(t.body, found, held, t.axes), held, total),
     )
     own = {x: y for x, y in p.layouts.items() if x != t}
     lies = p.layouts.get(t)
     inner = match_matrix_product(replace(p, tensor=before, layouts=own), m.is_swapped)
     assert inner is not None
     outer = replace(p, tensor=root, layouts=own if lies is None else {**own, root: lies})
-    schedules = {before: dot_schedule(inner, o), root: elementwise_schedule(outer, elements_per_program(t))}
+    schedules = {
+        before: dot_schedule(inner, o),
+        root: elementwise_schedule(outer, elements_per_program(t)),
+    }
     return Choice(
         o, root, schedules, packed, scatter_layout(t, lies, t.axes, t.axes), {}, ((before, buffer),)
     )

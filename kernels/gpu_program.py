@@ -13,14 +13,31 @@ import numpy as np
 
 from superopt.kernels import gpu_cublas
 from superopt.kernels.cpu_run import Ref
-from superopt.kernels.gpu_compiled import TritonCompileError, current_gpu, capture_graph
-from superopt.kernels.gpu_device import fill_random, use_gpu, supports_dependent_launch, copy_to_device
+from superopt.kernels.gpu_compiled import TritonCompileError, capture_graph, current_gpu
+from superopt.kernels.gpu_device import (
+    copy_to_device,
+    fill_random,
+    supports_dependent_launch,
+    use_gpu,
+)
 from superopt.kernels.gpu_driver import Event
 from superopt.kernels.gpu_inputs import WrittenRanges
-from superopt.kernels.gpu_launch import FULL_WAIT_LABEL, LaunchRecord, launch_on_streams, launch_in_order, must_wait, prefers_shared_memory
+from superopt.kernels.gpu_launch import (
+    FULL_WAIT_LABEL,
+    LaunchRecord,
+    launch_in_order,
+    launch_on_streams,
+    must_wait,
+    prefers_shared_memory,
+)
 from superopt.kernels.gpu_machine_code import is_sound
 from superopt.kernels.gpu_module import VendorFunction
-from superopt.kernels.gpu_run import LoadedTritonKernel, compile_options, load_triton_kernel, torch_dtype
+from superopt.kernels.gpu_run import (
+    LoadedTritonKernel,
+    compile_options,
+    load_triton_kernel,
+    torch_dtype,
+)
 from superopt.kernels.tile import Kernel
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
@@ -71,7 +88,10 @@ class GpuProgram:
     def __del__(self) -> None:
         """Wait for the last run: it uses the kernels' machine code and memory."""
         if self.end_event is not None:
-            with suppress(Exception), self.end_event.cuda.activate():  # the process may be about to end
+            with (
+                suppress(Exception),
+                self.end_event.cuda.activate(),
+            ):  # the process may be about to end
                 self.end_event.synchronize()
 
     @property
@@ -178,7 +198,9 @@ def build_program(
         return held[ref.position : ref.position + size].view(torch_dtype(kind))
 
     early = supports_dependent_launch(device)
-    made = {c.kernel.name: load_triton_kernel(c.kernel, device, dot_precision, early) for c in calls}
+    made = {
+        c.kernel.name: load_triton_kernel(c.kernel, device, dot_precision, early) for c in calls
+    }
     # a kernel's scratch serves one call at a time: each stream has its own
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
     workspaces: dict[int, Any] = {}  # likewise for cuBLAS

@@ -10,32 +10,32 @@ from math import prod
 from superopt.kernels.gpu_blocks import (
     ADD_PARTS_NS,
     BLOCK_START_NS,
-    SM_BYTES_PER_NS,
-    MIN_DOT_EXTENT,
+    DOUBLE_STEP_FACTORS,
     ELEMENT_END_NS,
     ERF_NS,
     FEWER_WARPS_FACTOR,
+    FP32_STEP_WAIT_NS,
     HIDDEN_TIME_SHARE,
-    PERSISTENT_BLOCK_COSTS,
-    MEMORY_BYTES_PER_NS,
-    MORE_WARPS_FACTOR,
+    LARGE_FP32_BLOCK_FACTOR,
+    LAUNCH_NS,
     MAX_BLOCKS_PER_SM,
-    MULTIPROCESSORS,
+    MAX_WARPS_PER_SM,
+    MEMORY_BYTES_PER_NS,
     MIN_DOT_COLUMNS,
+    MIN_DOT_EXTENT,
+    MIN_STEP_NS,
+    MIN_WGMMA_ROWS,
+    MORE_WARPS_FACTOR,
+    MULTIPROCESSORS,
     PARTIAL_BYTES_PER_NS,
+    PERSISTENT_BLOCK_COSTS,
+    PIPELINE_STAGES,
     PRODUCTS_PER_NS,
     REGISTER_BLOCK_ELEMENTS,
-    UNALIGNED_READ_FACTOR,
     ROW_ELEMENT_NS,
     SHARED_MEMORY_BYTES,
-    PIPELINE_STAGES,
-    LAUNCH_NS,
-    MIN_STEP_NS,
-    DOUBLE_STEP_FACTORS,
-    FP32_STEP_WAIT_NS,
-    MAX_WARPS_PER_SM,
-    MIN_WGMMA_ROWS,
-    LARGE_FP32_BLOCK_FACTOR,
+    SM_BYTES_PER_NS,
+    UNALIGNED_READ_FACTOR,
     WINDOW_STEP_FACTOR,
 )
 from superopt.kernels.gpu_products import MatrixProduct, block_terms
@@ -72,7 +72,9 @@ class BlockTiming:
     def concurrent_ns(self, blocks: int) -> float:
         """Return the ns of concurrent blocks of a multiprocessor, without their start."""
         end = ELEMENT_END_NS + self.epilogue_cost * ERF_NS[self.blocks_per_sm > 1]
-        return self.count * max(self.min_step_ns, blocks * self.step_ns) + blocks * self.elements * end
+        return (
+            self.count * max(self.min_step_ns, blocks * self.step_ns) + blocks * self.elements * end
+        )
 
     def total_ns(self, blocks: int) -> float:
         """Return the ns of all blocks, as many at once as fit."""
@@ -145,7 +147,9 @@ def block_times(m: MatrixProduct, gates: int = 1) -> Iterator[tuple[float, Optio
         yield _total_ns(m, b, _block_timing(m, b, b.warps).total_ns(_block_count(m, b))), b.option()
 
 
-def _block_candidates(m: MatrixProduct, gates: int, extra_sides: Sequence[tuple[int, int]] = ()) -> Iterator[BlockShape]:
+def _block_candidates(
+    m: MatrixProduct, gates: int, extra_sides: Sequence[tuple[int, int]] = ()
+) -> Iterator[BlockShape]:
     rows, columns, terms = m.sizes
     last = m.reduction_axes[-1].size
     most = _max_step_terms(m, gates)
@@ -153,7 +157,11 @@ def _block_candidates(m: MatrixProduct, gates: int, extra_sides: Sequence[tuple[
     few = block_terms(m, most)
     deeps = {few, block_terms(m, 2 * most)} if gates == 1 and last >= MIN_DOT_EXTENT else {few}
     narrow = BLOCK_SIDES if gates == 1 else (MIN_DOT_COLUMNS, *BLOCK_SIDES)
-    sides = [*product(BLOCK_SIDES, narrow), *([LARGE_BLOCK] if terms >= MIN_LARGE_BLOCK_TERMS else []), *extra_sides]
+    sides = [
+        *product(BLOCK_SIDES, narrow),
+        *([LARGE_BLOCK] if terms >= MIN_LARGE_BLOCK_TERMS else []),
+        *extra_sides,
+    ]
     for (h, w), deep, parts in product(sides, sorted(deeps), SPLIT_K_PARTS):
         if h >= 2 * max(rows, MIN_DOT_EXTENT) or w >= 2 * max(columns, MIN_DOT_EXTENT):
             continue
@@ -179,7 +187,11 @@ def _block_candidates(m: MatrixProduct, gates: int, extra_sides: Sequence[tuple[
 def _allows_three_parts(m: MatrixProduct, area: int, deep: int) -> bool:
     """True if a block may be three sub-blocks: not for short sums or padded term blocks."""
     long = m.sizes[2] >= 2 * MIN_PERSISTENT_TERMS
-    return deep & (deep - 1) == 0 and long and (area <= MIN_EIGHT_WARP_ELEMENTS or _has_light_epilogue(m))
+    return (
+        deep & (deep - 1) == 0
+        and long
+        and (area <= MIN_EIGHT_WARP_ELEMENTS or _has_light_epilogue(m))
+    )
 
 
 def _has_light_epilogue(m: MatrixProduct) -> bool:
@@ -219,10 +231,23 @@ def _block_timing(m: MatrixProduct, b: BlockShape, warps: int) -> BlockTiming:
     few = block_terms(m, _max_step_terms(m, b.gates))
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
     room = REGISTER_BLOCK_ELEMENTS[b.stages == PIPELINE_STAGES] // (h * wide)
-    near = max(1, min(SHARED_MEMORY_BYTES // _shared_bytes(m, b), MAX_WARPS_PER_SM // b.warps, room, MAX_BLOCKS_PER_SM))
+    near = max(
+        1,
+        min(
+            SHARED_MEMORY_BYTES // _shared_bytes(m, b),
+            MAX_WARPS_PER_SM // b.warps,
+            room,
+            MAX_BLOCKS_PER_SM,
+        ),
+    )
     groups = h >= MIN_WGMMA_ROWS and warps >= 4  # warp groups multiply together
     products = PRODUCTS_PER_NS[groups] * 2 / size
-    read = h * whole * ROW_ELEMENT_NS * (UNALIGNED_READ_FACTOR if last % (16 // size) or last < MIN_DOT_EXTENT else 1)
+    read = (
+        h
+        * whole
+        * ROW_ELEMENT_NS
+        * (UNALIGNED_READ_FACTOR if last % (16 // size) or last < MIN_DOT_EXTENT else 1)
+    )
     step = max(h * wide * whole / products, (h + wide) * deep * size / SM_BYTES_PER_NS, read)
     least = MIN_STEP_NS[groups]
     if not m.is_16_bit and b.stages < PIPELINE_STAGES and steps >= MIN_WAITING_STEPS:
@@ -232,7 +257,10 @@ def _block_timing(m: MatrixProduct, b: BlockShape, warps: int) -> BlockTiming:
     if b.warps != warps:
         step *= FEWER_WARPS_FACTOR if b.warps < warps else MORE_WARPS_FACTOR
     if m.window_size > 1 and h > MIN_WGMMA_ROWS:
-        step, least = step * WINDOW_STEP_FACTOR[m.is_16_bit], least * WINDOW_STEP_FACTOR[m.is_16_bit]
+        step, least = (
+            step * WINDOW_STEP_FACTOR[m.is_16_bit],
+            least * WINDOW_STEP_FACTOR[m.is_16_bit],
+        )
     begin = BLOCK_START_NS
     if deep > few:
         twice, later, more = DOUBLE_STEP_FACTORS[m.is_16_bit]
@@ -259,15 +287,26 @@ def _persistent_programs(m: MatrixProduct, b: BlockShape, blocks_per_sm: int) ->
     size = 2 if m.is_16_bit else 4
     # stores go through shared memory while the next block is loaded there
     kept = b.rows * b.columns * size // (1 if b.warps > 4 else 4)
-    together = min(SHARED_MEMORY_BYTES // (_shared_bytes(m, b) + kept), blocks_per_sm, MAX_PERSISTENT_PER_SM)
+    together = min(
+        SHARED_MEMORY_BYTES // (_shared_bytes(m, b) + kept), blocks_per_sm, MAX_PERSISTENT_PER_SM
+    )
     return MULTIPROCESSORS * together if _allows_persistent(m, b) else 0
 
 
 def _allows_persistent(m: MatrixProduct, b: BlockShape) -> bool:
     """True if persistent programs may take such blocks: not if per-row epilogue loads or window
     addresses would stall between two blocks."""
-    plain = b.parts == b.gates == 1 and not b.is_three_part and not m.reads_each_row and m.window_size == 1
-    return plain and b.rows * b.columns >= MIN_PERSISTENT_ELEMENTS and m.sizes[2] >= MIN_PERSISTENT_TERMS
+    plain = (
+        b.parts == b.gates == 1
+        and not b.is_three_part
+        and not m.reads_each_row
+        and m.window_size == 1
+    )
+    return (
+        plain
+        and b.rows * b.columns >= MIN_PERSISTENT_ELEMENTS
+        and m.sizes[2] >= MIN_PERSISTENT_TERMS
+    )
 
 
 def _max_step_terms(m: MatrixProduct, gates: int) -> int:

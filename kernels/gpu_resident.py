@@ -17,15 +17,15 @@ from superopt.kernels.gpu_driver import (
     Cuda,
     Event,
     OwnedHandle,
+    find_gpu,
     load_driver,
     load_function,
-    find_gpu,
     load_module,
     torch_stream,
 )
-from superopt.kernels.gpu_image import Image, Lane, SliceSpec, PortSpec, Step
+from superopt.kernels.gpu_image import Image, Lane, PortSpec, SliceSpec, Step
 from superopt.kernels.gpu_inputs import WrittenRanges
-from superopt.kernels.gpu_launch import LaunchRecord, launch_on_streams, launch_in_order
+from superopt.kernels.gpu_launch import LaunchRecord, launch_in_order, launch_on_streams
 from superopt.kernels.gpu_module import VendorFunction, define_functions
 
 
@@ -182,7 +182,9 @@ class DeviceProgram:
         return _tensor(self.arena, at, port_bytes(port), kind).view(shape)
 
 
-def load_on_device(image: Image, code: bytes, known_bytes: np.ndarray, number: int | None = None) -> DeviceProgram:
+def load_on_device(
+    image: Image, code: bytes, known_bytes: np.ndarray, number: int | None = None
+) -> DeviceProgram:
     """Load an image on a GPU. code: machine code of functions; known_bytes: the arena's first
     bytes; number: of the GPU, by default the current one. Raises RuntimeError if the driver fails,
     for instance for lack of memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from superopt.kernels.gpu_blocks import MULTIPROCESSORS, fuse_axes, best_step, split_sum
+from superopt.kernels.gpu_blocks import MULTIPROCESSORS, best_step, fuse_axes, split_sum
 from superopt.kernels.layout import effective_layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
@@ -25,7 +25,7 @@ from superopt.kernels.transform import reduction
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis
-from superopt.te.walk import index_axes, loads, subexpressions, reductions, computed_tensors
+from superopt.te.walk import computed_tensors, index_axes, loads, reductions, subexpressions
 
 ELEMENTS_PER_WARP = 512  # of a row
 MAX_BLOCK_ELEMENTS = 1 << 15  # of a row that is one block
@@ -68,10 +68,19 @@ def _multi_row_options(p: Problem, n: int) -> Iterator[Option]:
     last, wide = p.tensor.axes[p.row_axes - 1].size, 1 << max(n - 1, 0).bit_length()
     rows = prod(a.size for a in p.tensor.axes[: p.row_axes])
     if _has_adjacent_rows(p):
-        yield from _adjacent_row_options(rows, last, wide, ELEMENTS_PER_THREAD if _result_sized_reads(p) == 1 else ELEMENTS_PER_THREAD // 2)
+        yield from _adjacent_row_options(
+            rows,
+            last,
+            wide,
+            ELEMENTS_PER_THREAD if _result_sized_reads(p) == 1 else ELEMENTS_PER_THREAD // 2,
+        )
         return
     ragged = n * p.tensor.dtype.bits % 128 > 0
-    area, few = (UNALIGNED_ROW_ELEMENTS, MAX_UNALIGNED_WARPS if wide <= WARP_LANES else 1) if ragged else (MULTI_ROW_ELEMENTS, MULTI_ROW_WARPS)
+    area, few = (
+        (UNALIGNED_ROW_ELEMENTS, MAX_UNALIGNED_WARPS if wide <= WARP_LANES else 1)
+        if ragged
+        else (MULTI_ROW_ELEMENTS, MULTI_ROW_WARPS)
+    )
     most = min(area // wide, rows // (2 * MULTIPROCESSORS))
     high = 1 << max(min(most, last), 1).bit_length() - 1
     for h in (high, high // 2, 2 * high) if high > 1 else ():
@@ -99,15 +108,23 @@ def _has_adjacent_rows(p: Problem) -> bool:
 
 def _result_sized_reads(p: Problem) -> int:
     """Return how many tensors of the result's size are read."""
-    read = {e.tensor for s in computed_tensors([p.tensor]) if s.body is not None for e in loads(s.body)}
+    read = {
+        e.tensor for s in computed_tensors([p.tensor]) if s.body is not None for e in loads(s.body)
+    }
     size = prod(p.tensor.shape)
     return sum(t.body is None and prod(t.shape) == size for t in read)
 
 
-def _adjacent_row_options(rows: int, last: int, wide: int, elements_per_thread: int = ELEMENTS_PER_THREAD) -> Iterator[Option]:
+def _adjacent_row_options(
+    rows: int, last: int, wide: int, elements_per_thread: int = ELEMENTS_PER_THREAD
+) -> Iterator[Option]:
     """Yield options for strided rows, `last` of which are adjacent. elements_per_thread: at
     most."""
-    most = min(max(ADJACENT_ROWS, PROGRAM_ELEMENTS // wide), MAX_ADJACENT_ROWS, rows // (2 * MULTIPROCESSORS))
+    most = min(
+        max(ADJACENT_ROWS, PROGRAM_ELEMENTS // wide),
+        MAX_ADJACENT_ROWS,
+        rows // (2 * MULTIPROCESSORS),
+    )
     most = min(most, 8 * 32 * elements_per_thread // wide)
     high = 1 << max(min(max(most, MIN_ADJACENT_ROWS), last), 1).bit_length() - 1
     for h in (high, high // 2, 2 * high):
@@ -118,7 +135,9 @@ def _adjacent_row_options(rows: int, last: int, wide: int, elements_per_thread: 
         warps = 1 << max(1, min(8, max(area // (32 * elements_per_thread), busy))).bit_length() - 1
         some = (w for w in (warps, 2 * warps, warps // 2, 4 * warps) if 1 <= w <= 8)
         yield from (
-            Option.make("rows", high=h, warps=w) for w in some if area // (32 * w) <= 2 * elements_per_thread
+            Option.make("rows", high=h, warps=w)
+            for w in some
+            if area // (32 * w) <= 2 * elements_per_thread
         )
 
 
@@ -128,12 +147,18 @@ def keeps_row_in_memory(t: Tensor, row_axes: int, max_elements: int = MAX_BLOCK_
     return prod(a.size for a in t.axes[row_axes:]) > max_elements
 
 
-def schedule_row_programs(t: Tensor, row_axes: int, rows_per_program: int = 1, max_elements: int = MAX_BLOCK_ELEMENTS) -> Mapping[Tensor, Schedule]:
+def schedule_row_programs(
+    t: Tensor, row_axes: int, rows_per_program: int = 1, max_elements: int = MAX_BLOCK_ELEMENTS
+) -> Mapping[Tensor, Schedule]:
     """Return schedules with `rows_per_program` rows each; their stages are computed whole, up to
     max_elements at a time."""
     row = t.axes[row_axes - 1].name
     out: dict[Tensor, Schedule] = {}
-    order, long, work = computed_tensors([t]), keeps_row_in_memory(t, row_axes, max_elements), dict[Tensor, int]()
+    order, long, work = (
+        computed_tensors([t]),
+        keeps_row_in_memory(t, row_axes, max_elements),
+        dict[Tensor, int](),
+    )
     for s in order:
         found = reduction(s)
         if s is not t and found is None and s.rank == t.rank:

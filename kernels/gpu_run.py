@@ -83,7 +83,9 @@ def torch_dtype(dtype: DType) -> Any:
     return getattr(torch, "bool" if name == "int1" else name)
 
 
-def load_triton_kernel(kernel: Kernel, device: str = "cpu", dot_precision: str = "ieee", dependent_launch: bool = False) -> LoadedTritonKernel:
+def load_triton_kernel(
+    kernel: Kernel, device: str = "cpu", dot_precision: str = "ieee", dependent_launch: bool = False
+) -> LoadedTritonKernel:
     """Load a kernel for tensors on `device`: "cuda", or "cpu" in the interpreter. dot_precision: of
     fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text.
 
@@ -95,7 +97,9 @@ def load_triton_kernel(kernel: Kernel, device: str = "cpu", dot_precision: str =
         once = Launch(kernel.name, 1, kernel.params)
         call = VendorFunction(kernel.library, dot_precision)
         return LoadedTritonKernel(kernel, TritonText("", (once,), ()), {kernel.name: call}, {})
-    text = triton_text(kernel, dot_precision, interpreted=device == "cpu", dependent_launch=dependent_launch)
+    text = triton_text(
+        kernel, dot_precision, interpreted=device == "cpu", dependent_launch=dependent_launch
+    )
     own = {t: torch.empty(n, dtype=torch_dtype(t.dtype), device=device) for t, n in text.scratch}
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_dtype(t.dtype), device=device)

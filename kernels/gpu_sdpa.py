@@ -56,7 +56,9 @@ class Sdpa:
     def __str__(self) -> str:
         given = (f"{n}:{x}" for n, x in self.operands)
         sizes = "x".join(map(str, self.sizes))
-        return " ".join((CALL_NAME, sizes, *given, str(self.result), repr(self.scale), f"{self.causal:d}"))
+        return " ".join(
+            (CALL_NAME, sizes, *given, str(self.result), repr(self.scale), f"{self.causal:d}")
+        )
 
     def run(self, *tensors: Any) -> None:
         """Compute the result, the last tensor: contiguous torch tensors on one device."""
@@ -98,9 +100,12 @@ def parse_sdpa(text: str) -> Sdpa:
     batch, heads, groups, queries, keys, width = map(int, sizes.split("x"))
     some = [x.split(":") for x in given]
     return Sdpa(
-        (batch, heads, groups, queries, keys, width), tuple((int(n), _parse_view(x)) for n, x in some),
-        _parse_view(made), float(scale), causal == "1",
-    )  # fmt: skip
+        (batch, heads, groups, queries, keys, width),
+        tuple((int(n), _parse_view(x)) for n, x in some),
+        _parse_view(made),
+        float(scale),
+        causal == "1",
+    )
 
 
 def _parse_view(text: str) -> View:

@@ -26,32 +26,41 @@ from dataclasses import replace
 from itertools import islice
 from math import prod
 
-from superopt.kernels import contraction
+from superopt.kernels import contraction, gpu_gates
 from superopt.kernels import gpu_flash as flash
-from superopt.kernels import gpu_gates
 from superopt.kernels.factor import scatter_layout
 from superopt.kernels.gpu_attention import attention_choice, attention_options
 from superopt.kernels.gpu_blocks import (
     MIN_DOT_EXTENT,
     MULTIPROCESSORS,
     best_divisor,
-    result_elements,
+    best_step,
     elementwise_schedule,
     fuse_axes,
     memory_order_axes,
-    best_step,
     memory_stride,
+    result_elements,
     split_sum,
 )
 from superopt.kernels.gpu_cudnn import convolution_choice, convolution_options
 from superopt.kernels.gpu_few import small_m_options, small_m_schedule
 from superopt.kernels.gpu_groups import match_grouped
 from superopt.kernels.gpu_library import vendor_choice, vendor_option
-from superopt.kernels.gpu_narrow import match_narrow_product, padded_options, padded_choice
-from superopt.kernels.gpu_products import DerivedConstants, with_contiguous_terms, match_matrix_product, product_choice
+from superopt.kernels.gpu_narrow import match_narrow_product, padded_choice, padded_options
+from superopt.kernels.gpu_products import (
+    DerivedConstants,
+    match_matrix_product,
+    product_choice,
+    with_contiguous_terms,
+)
 from superopt.kernels.gpu_ranking import rank_options
-from superopt.kernels.gpu_rows import MAX_BLOCK_ELEMENTS, schedule_row_programs, keeps_row_in_memory, row_options
-from superopt.kernels.gpu_windows import window_schedule, tile_candidates, window_axes
+from superopt.kernels.gpu_rows import (
+    MAX_BLOCK_ELEMENTS,
+    keeps_row_in_memory,
+    row_options,
+    schedule_row_programs,
+)
+from superopt.kernels.gpu_windows import tile_candidates, window_axes, window_schedule
 from superopt.kernels.identity import problem_digest
 from superopt.kernels.online import match_online_attention
 from superopt.kernels.option import Option
@@ -78,7 +87,10 @@ MAX_BLOCK_SUM_RESULTS = 512  # results up to which terms are taken in blocks, no
 MIN_RESULTS_PER_SM = 64  # for each multiprocessor; with fewer, sums are computed one at a time
 # elements of a constant, for few rows, from which dots come first; dots tried
 MIN_DOT_FIRST_ELEMENTS, MAX_SWAPPED_DOTS = 1 << 21, 8
-ADJACENT_RESULTS, MAX_ADJACENT_TERMS = 16, 512  # results that are read contiguously; and terms of each, at most
+ADJACENT_RESULTS, MAX_ADJACENT_TERMS = (
+    16,
+    512,
+)  # results that are read contiguously; and terms of each, at most
 
 
 def choose(
@@ -124,8 +136,12 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
     if groups is not None:
         matrix = None  # no vendor library has it
     product = vendor_option(p, matrix) if vendor and matrix is not None else None
-    theirs = [product] if product is not None else [*convolution_options(p)] if vendor and forms else []
-    large = product is not None and matrix is not None and prod(matrix.sizes) >= VENDOR_FIRST_PRODUCTS
+    theirs = (
+        [product] if product is not None else [*convolution_options(p)] if vendor and forms else []
+    )
+    large = (
+        product is not None and matrix is not None and prod(matrix.sizes) >= VENDOR_FIRST_PRODUCTS
+    )
     yield from (*theirs, *own) if large else (*own[:1], *theirs, *own[1:])
 
 
@@ -135,7 +151,10 @@ def _other_options(p: Problem) -> Iterator[Option]:
     if found is not None:
         yield from _small_m_options(p, found)
         beside, n = _has_contiguous_terms(p, found), prod(a.size for a in found.axes)
-        few = result_elements(p.tensor) < MIN_RESULTS_PER_SM * MULTIPROCESSORS and n >= MIN_RESULTS_PER_SM
+        few = (
+            result_elements(p.tensor) < MIN_RESULTS_PER_SM * MULTIPROCESSORS
+            and n >= MIN_RESULTS_PER_SM
+        )
         few = few or (result_elements(p.tensor) <= MAX_BLOCK_SUM_RESULTS and n >= ADJACENT_RESULTS)
         if beside or few:
             yield _block_sum_option(p, found)
@@ -198,7 +217,11 @@ def build_choice(p: Problem, option: Option) -> Choice:
                 return product_choice(p, m, option)
             if m is not None and groups is not None:
                 how = product_choice(own, m, option)
-                return replace(how, layout=groups.layout, derived_constants={**groups.derived_constants, **how.derived_constants})
+                return replace(
+                    how,
+                    layout=groups.layout,
+                    derived_constants={**groups.derived_constants, **how.derived_constants},
+                )
         case "online" if p.row_axes and (attention := match_online_attention(t)) is not None:
             return attention_choice(attention, option)
         case "rows" if p.row_axes:
@@ -212,7 +235,14 @@ def build_choice(p: Problem, option: Option) -> Choice:
                 turned, constants = other
                 x = turned.tensor
                 lies = scatter_layout(x, turned.layouts.get(x), x.axes, x.axes)
-                return Choice(option, x, {x: _block_sum_schedule(turned, option)}, (), lies, derived_constants=constants)
+                return Choice(
+                    option,
+                    x,
+                    {x: _block_sum_schedule(turned, option)},
+                    (),
+                    lies,
+                    derived_constants=constants,
+                )
         case "across" if reduction(t) is not None:
             return Choice(option, t, {t: _block_sum_schedule(p, option)})
         case "turn":
@@ -221,7 +251,10 @@ def build_choice(p: Problem, option: Option) -> Choice:
                 return Choice(option, t, {t: _transpose_schedule(p, along, option)})
         case "tile" if window_axes(p) is not None:
             deep = dict(option.knobs).get("deep", 1)
-            windowed, total = window_schedule(p, option["rows"], option["columns"], deep), reduction(t)
+            windowed, total = (
+                window_schedule(p, option["rows"], option["columns"], deep),
+                reduction(t),
+            )
             assert total is not None
             read = Counter(x.tensor for x in loads(total.body))
             once_read = (c for c, n in read.items() if n == 1 and c.shape and c in p.constants)
@@ -248,7 +281,9 @@ def _transposed_axes(p: Problem) -> list[Axis] | None:
         return None
     for x in loads(p.tensor.body):
         steps = {a: memory_stride(x, a, p.layouts) for a in order}
-        found = [n for n, a in enumerate(order[:-1]) if steps[a] == 1 and a.size >= MIN_DOT_EXTENT // 2]
+        found = [
+            n for n, a in enumerate(order[:-1]) if steps[a] == 1 and a.size >= MIN_DOT_EXTENT // 2
+        ]
         if not found or steps[order[-1]] in (None, 0, 1):
             continue
         first = last = found[-1]
@@ -296,8 +331,14 @@ def _block_sum_option(p: Problem, reduction_expr: Reduce, **extra_knobs: int) ->
     """Return an option with blocks of rows and terms."""
     beside = bool(extra_knobs) or _has_contiguous_terms(p, reduction_expr)
     most = max(1, min(8, result_elements(p.tensor) // (4 * MULTIPROCESSORS)))
-    rows = min(1 << most.bit_length() - 1 if beside else ADJACENT_RESULTS, max(result_elements(p.tensor), 1))
-    deep = best_step(prod(a.size for a in _mergeable_axes(p, reduction_expr)), MAX_BLOCK_TERMS if beside else MAX_ADJACENT_TERMS)
+    rows = min(
+        1 << most.bit_length() - 1 if beside else ADJACENT_RESULTS,
+        max(result_elements(p.tensor), 1),
+    )
+    deep = best_step(
+        prod(a.size for a in _mergeable_axes(p, reduction_expr)),
+        MAX_BLOCK_TERMS if beside else MAX_ADJACENT_TERMS,
+    )
     warps = 4 if deep * rows > 512 else 1
     return Option.make("across", rows=rows, deep=deep, warps=warps, **extra_knobs)
 

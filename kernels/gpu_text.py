@@ -23,8 +23,15 @@ from dataclasses import dataclass, replace
 from superopt.kernels import gpu_values
 from superopt.kernels.gpu_ahead import hoist_loads
 from superopt.kernels.gpu_asked import l2_prefetch_lines
-from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, MIN_DOT_COLUMNS
-from superopt.kernels.gpu_functions import FLOAT16_DTYPES, function_text, cast_text, helper_functions, constant_text, reduction_text
+from superopt.kernels.gpu_blocks import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
+from superopt.kernels.gpu_functions import (
+    FLOAT16_DTYPES,
+    cast_text,
+    constant_text,
+    function_text,
+    helper_functions,
+    reduction_text,
+)
 from superopt.kernels.gpu_short import narrow_value
 from superopt.kernels.gpu_unroll import unroll_loops
 from superopt.kernels.gpu_values import Block, Writer
@@ -69,7 +76,10 @@ class TritonText:
 
 
 def triton_text(
-    kernel: Kernel, dot_precision: str = "ieee", interpreted: bool = False, dependent_launch: bool = False
+    kernel: Kernel,
+    dot_precision: str = "ieee",
+    interpreted: bool = False,
+    dependent_launch: bool = False,
 ) -> TritonText:
     """Return the kernel as Triton text. dot_precision: of fp32 products. interpreted: for Triton's
     interpreter, whose bfloat16 dots multiply bit patterns. dependent_launch: programs may begin
@@ -118,7 +128,8 @@ def _element_count(t: Tensor) -> int:
 
 def _module_text(texts: Sequence[str], reduced_precision: bool) -> str:
     code = "\n\n\n".join(f"@triton.jit\n{t}" for t in texts)
-    return f"import triton\nimport triton.language as tl\n{helper_functions(code, reduced_precision)}\n\n{code}\n"
+    helpers = helper_functions(code, reduced_precision)
+    return f"import triton\nimport triton.language as tl\n{helpers}\n\n{code}\n"
 
 
 # --- launches, and the buffers they use ---
@@ -238,19 +249,27 @@ def _function_text(
         head, numbered = [], head[1:]
         first = "tl.program_id(0)"
         programs, count = persistent
-        w.line(PERSISTENT_LOOP.format(INTERPRETER_ITEM.format(first) if interpreted else first, count, programs))
+        w.line(
+            PERSISTENT_LOOP.format(
+                INTERPRETER_ITEM.format(first) if interpreted else first, count, programs
+            )
+        )
         w.depth += 1
         for x in numbered:
             w.line(x)
     for t in private:
         far = math.prod(a.size for a in axes) * _element_count(t) >= 1 << 31
-        head.append(f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_element_count(t)}")
+        head.append(
+            f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_element_count(t)}"
+        )
     _emit_body(w, body)
     head += [f"{n} = tl.arange(0, {gpu_values.padded_extent(a)})" for a, n in w.ranges.items()]
     if any(f"+ {gpu_values.ZERO_NAME})" in x for x in w.lines):  # the grid has one dimension
         head.append(f"{gpu_values.ZERO_NAME} = tl.program_id(1) * {ZERO_MULTIPLE}")
     if early and persistent is None:
-        head += l2_prefetch_lines(w, axes, {x.buffer: x.index for x in uses if x.buffer in constants})
+        head += l2_prefetch_lines(
+            w, axes, {x.buffer: x.index for x in uses if x.buffer in constants}
+        )
     head += DEPENDENT_LAUNCH_LINES if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
     return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])

@@ -73,7 +73,9 @@ class _Unroller:
     def body(self, body: Sequence[Stmt], env: Mapping[Axis, Expr]) -> Iterator[Stmt]:
         for s in body:
             match s:
-                case For(axis, inner, "unroll") if (env and not _is_sum_block(s)) or self.indexes_parts(s):
+                case For(axis, inner, "unroll") if (
+                    env and not _is_sum_block(s)
+                ) or self.indexes_parts(s):
                     assert isinstance(axis.extent, int)
                     for n in range(axis.extent):
                         yield from self.body(inner, {**env, axis: Const(n, axis.dtype)})

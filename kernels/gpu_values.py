@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from superopt.kernels.address import flat_index, merge_div_mod
 from superopt.kernels.gpu_functions import (
-    HELPERS,
     FIRST_OPERAND_TYPED,
+    HELPERS,
     POWER_TEMPLATES,
-    function_text,
     cast_text,
     constant_text,
+    function_text,
     triton_type,
     typed_constant,
 )
@@ -181,12 +181,22 @@ def emit_value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("select", (test, Load(buffer, at), Const(v, dtype))) if (
             buffer not in w.registers
         ):
-            return emit_load(w, buffer, at, combine_masks(w, emit_value(w, test, guard), guard), constant_text(v, dtype))
+            return emit_load(
+                w,
+                buffer,
+                at,
+                combine_masks(w, emit_value(w, test, guard), guard),
+                constant_text(v, dtype),
+            )
         case Apply("select", (test, yes, no), dtype):
             where = emit_value(w, test, guard)
             other = Block(f"({where.text} == 0)", where.axes)
             some = [
-                emit_value(w, x, combine_masks(w, own, guard) if needs_guard(x, test, w.registers) else guard)
+                emit_value(
+                    w,
+                    x,
+                    combine_masks(w, own, guard) if needs_guard(x, test, w.registers) else guard,
+                )
                 for x, own in ((yes, where), (no, other))
             ]
             return _function_block("select", [where, *some], dtype, dtype)
@@ -206,7 +216,9 @@ def emit_value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
             elif fn in FIRST_OPERAND_TYPED and isinstance(args[0], Const):
                 some[0] = Block(typed_constant(some[0].text, args[0].dtype))
             kind = args[0].dtype
-            return _function_block(fn, broadcast_scalar_masks(w, some) if kind == BOOL else some, kind, dtype)
+            return _function_block(
+                fn, broadcast_scalar_masks(w, some) if kind == BOOL else some, kind, dtype
+            )
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
@@ -279,12 +291,16 @@ def _index_atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             w.div_mod_depth -= 1
             if known is None:
                 rest = "_floored({0}, {1})"
-                return _format_blocks(f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some)
+                return _format_blocks(
+                    f"(({{0}} - {rest}) // {{1}})" if fn == "floordiv" else rest, some
+                )
             if fn == "mod":
                 return _format_blocks("({0} % {1})", some)
             return _format_blocks(f"({{0}} // {{1}} + {least})" if least else "({0} // {1})", some)
         case Apply("min" | "max" as fn, args):
-            return _format_blocks(f"tl.{fn}imum({{0}}, {{1}})", [emit_index(w, x, guard) for x in args])
+            return _format_blocks(
+                f"tl.{fn}imum({{0}}, {{1}})", [emit_index(w, x, guard) for x in args]
+            )
     raise NotImplementedError(f"index {a}")
 
 
@@ -384,7 +400,9 @@ def tile_axes(buffer: Tensor, index: Sequence[Expr]) -> tuple[Axis, ...] | None:
 
 
 def _one_axis(buffer: Tensor, index: Sequence[Expr]) -> tuple[Axis] | None:
-    zero: dict[Expr, Expr] = {a: te_index.as_index(0) for i in index for a in index_axes(i) if a.extent == 1}
+    zero: dict[Expr, Expr] = {
+        a: te_index.as_index(0) for i in index for a in index_axes(i) if a.extent == 1
+    }
     flat = te_index.substitute(flat_index(buffer, index), zero)
     match merge_div_mod(flat) or flat:
         case Axis(_, extent) as one if extent == math.prod(map(te_index.dim, buffer.shape)):

@@ -3,7 +3,7 @@ several rows, which share the overlap of their windows."""
 
 from __future__ import annotations
 
-from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, result_elements, memory_order_axes
+from superopt.kernels.gpu_blocks import MIN_DOT_EXTENT, memory_order_axes, result_elements
 from superopt.kernels.problem import Problem
 from superopt.kernels.schedule import (
     Parallel,
@@ -27,8 +27,15 @@ TILES = {
 }
 # The same for products, with rows stacked in a tile (`window_schedule`), by 11 of these. Many rows
 # leave few programs: from so many elements on.
-STACKED_TILES = ((1024, 64, 7, 4), (1024, 64, 4, 4), (512, 32, 7, 2), (1024, 64, 2, 4), (256, 64, 7, 1),
-         (512, 32, 1, 4), (1024, 64, 1, 4))  # fmt: skip
+STACKED_TILES = (
+    (1024, 64, 7, 4),
+    (1024, 64, 4, 4),
+    (512, 32, 7, 2),
+    (1024, 64, 2, 4),
+    (256, 64, 7, 1),
+    (512, 32, 1, 4),
+    (1024, 64, 1, 4),
+)
 MIN_STACKED_ELEMENTS = {7: 1 << 20, 2: 1 << 17, 1: 0}
 MAX_ROW_RATIO = 1.2  # computed rows over existing ones
 
@@ -88,7 +95,11 @@ def window_schedule(p: Problem, rows: int, columns: int, stacked_rows: int = 1) 
 
 def tile_candidates(p: Problem, reduction_expr: Reduce) -> list[tuple[int, int, int, int]]:
     """Return (elements, channels, stacked rows, warps), best first; see TILES and STACKED_TILES."""
-    along = stacked_axes(p) if any(x.tensor in p.constants for x in loads(reduction_expr.body)) else None
+    along = (
+        stacked_axes(p)
+        if any(x.tensor in p.constants for x in loads(reduction_expr.body))
+        else None
+    )
     if along is None:
         some = TILES[16 if p.tensor.dtype.bits == 16 else 32]
         return [(elements, wide, 1, warps) for elements, wide, warps in some]

@@ -29,7 +29,9 @@ def problem_digest(p: Problem) -> str:
     w = _Serializer()
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
-    w.lines += [f"{n} {t.type} {_layout_text(p.layouts.get(t))} {t in p.constants}" for n, t in places]
+    w.lines += [
+        f"{n} {t.type} {_layout_text(p.layouts.get(t))} {t in p.constants}" for n, t in places
+    ]
     return f"{w.digest()}-{p.width}{'' if p.allow_winograd else '-plain'}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.transform import Scheduled, reduction
-from superopt.te import index
+from superopt.te import index as te_index
 from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
@@ -49,7 +49,9 @@ def check_intrinsic(s: Scheduled, n: int, name: str) -> None:
     wanted = [(a.name, a.extent, False) for a in meant.axes]
     wanted += [(a.name, a.extent, True) for a in meant.body.axes]
     if [x[1:] for x in loops] != [x[1:] for x in wanted]:
-        raise IllegalSchedule(f"{what}: the loops are {_loops_text(loops)}, not {_loops_text(wanted)}")
+        raise IllegalSchedule(
+            f"{what}: the loops are {_loops_text(loops)}, not {_loops_text(wanted)}"
+        )
     inner = dict(zip((x.axis for x in s.loops[n:]), (*meant.axes, *meant.body.axes), strict=True))
     if not _is_same_term(found.body, meant.body.body, s.env, inner):
         raise IllegalSchedule(f"{what}: {found.body} is not {meant.body.body} in these loops")
@@ -66,7 +68,7 @@ def _is_same_term(e: Expr, expected: Expr, env: dict[Expr, Expr], inner: dict[Ax
         case Apply(f, some), Apply(g, others) if f == g and len(some) == len(others):
             return all(_is_same_term(x, y, env, inner) for x, y in zip(some, others, strict=True))
         case Load(_, index), Load(_, wanted):
-            moving = (_inner_index(index.substitute(i, env), inner) for i in index)
+            moving = (_inner_index(te_index.substitute(i, env), inner) for i in index)
             return tuple(i for i in moving if i is not None) == wanted
     return False
 
@@ -74,9 +76,11 @@ def _is_same_term(e: Expr, expected: Expr, env: dict[Expr, Expr], inner: dict[Ax
 def _inner_index(i: Expr, inner: dict[Axis, Axis]) -> Expr | None:
     """Return the part of an index that depends on the inner loops, over the intrinsic's axes; None
     if there is none."""
-    part: index.Poly = {
+    part: te_index.Poly = {
         atoms: c
-        for atoms, c in index.polynomial(i).items()
+        for atoms, c in te_index.polynomial(i).items()
         if any(index_axes(a) & inner.keys() for a in atoms)
     }
-    return index.substitute(index.from_polynomial(part), dict(inner.items())) if part else None
+    return (
+        te_index.substitute(te_index.from_polynomial(part), dict(inner.items())) if part else None
+    )

@@ -17,8 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.kernels.element import KernelState
-from superopt.kernels.layout import Layout, ScatteredLayout, BufferView, row_major
-from superopt.kernels.place import LoweringInput, PlacedLoops, emit_placed, place_loops, apply_or_default
+from superopt.kernels.layout import BufferView, Layout, ScatteredLayout, row_major
+from superopt.kernels.place import (
+    LoweringInput,
+    PlacedLoops,
+    apply_or_default,
+    emit_placed,
+    place_loops,
+)
 from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule, schedule_text
 from superopt.kernels.staging import StagedTensors, stage_tensors
 from superopt.kernels.tile import Kernel, Stmt
@@ -78,7 +84,9 @@ def _collect_input(
     results: Sequence[Tensor],
 ) -> LoweringInput:
     """Return schedules, layouts and placements of the tensors that replace the given ones."""
-    of = {staged.replacements[t]: steps for t, steps in schedules.items() if t in staged.replacements}
+    of = {
+        staged.replacements[t]: steps for t, steps in schedules.items() if t in staged.replacements
+    }
     lie = {staged.replacements.get(t, t): layout for t, layout in layouts.items()}
     at: dict[Tensor, ComputeAt | CacheRead] = {t: p for t, (p, _) in staged.copies.items()}
     for t, steps in of.items():
@@ -86,7 +94,9 @@ def _collect_input(
         if said is not None and t in results:
             raise IllegalSchedule(f"{said}: {t.name} is a result of the kernel")
         at |= {} if said is None else {t: said}
-    return LoweringInput(staged.order, of, lie, at, {t: reader for t, (_, reader) in staged.copies.items()})
+    return LoweringInput(
+        staged.order, of, lie, at, {t: reader for t, (_, reader) in staged.copies.items()}
+    )
 
 
 def buffer_view(name: str, t: Tensor, layout: Layout | ScatteredLayout | None) -> BufferView:

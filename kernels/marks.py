@@ -16,8 +16,8 @@ from superopt.kernels.transform import (
     VECTORIZE,
     VTHREAD,
     Scheduled,
-    loop_index,
     check_legality,
+    loop_index,
     require_serial,
 )
 

@@ -21,7 +21,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from superopt.kernels.buffering import pipeline_loop
-from superopt.kernels.element import KernelState, lower_index, reduction_identity, reduction_buffer, lower_value
+from superopt.kernels.element import (
+    KernelState,
+    lower_index,
+    lower_value,
+    reduction_buffer,
+    reduction_identity,
+)
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.kernels.tile import For, Stmt, Store, Update
 from superopt.kernels.transform import (
@@ -37,13 +43,15 @@ from superopt.kernels.transform import (
 )
 from superopt.te import affine
 from superopt.te import index as te_index
-from superopt.te.expr import Tensor, conjunction, cast, compare, const, select
+from superopt.te.expr import Tensor, cast, compare, conjunction, const, select
 from superopt.te.fn import identity_element
 from superopt.te.node import Apply, Axis, Expr, Reduce
 
 TILE_KINDS = (UNROLL, VECTORIZE, TENSORIZE)
 NumberedLoop = tuple[int, Loop]  # the depth of a loop's body, and the loop
-InnerStatements = Mapping[int, Callable[[], tuple[Stmt, ...]]]  # stages by the depth they are computed at
+InnerStatements = Mapping[
+    int, Callable[[], tuple[Stmt, ...]]
+]  # stages by the depth they are computed at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,10 @@ class _TiledNest:
 
 
 def emit_loop_nest(
-    nest: KernelState, s: Scheduled, outer: tuple[Axis, ...] = (), inner: InnerStatements | None = None
+    nest: KernelState,
+    s: Scheduled,
+    outer: tuple[Axis, ...] = (),
+    inner: InnerStatements | None = None,
 ) -> tuple[Stmt, ...]:
     """Return the statements that compute the tensor into its buffer as scheduled, inside
     `outer`."""
@@ -81,14 +92,18 @@ def emit_loop_nest(
     return (*inner[0](), *body) if 0 in inner else body
 
 
-def _split_tile(nest: KernelState, s: Scheduled, inner: InnerStatements, compute_at_depth: int) -> _TiledNest:
+def _split_tile(
+    nest: KernelState, s: Scheduled, inner: InnerStatements, compute_at_depth: int
+) -> _TiledNest:
     """Split off the tile: among loops inside the deepest compute_at depth."""
     numbered = tuple(enumerate(s.loops, 1))
     threads = [x for x in numbered if x[1].kind == VTHREAD]
     rest = [x for x in numbered if x[1].kind != VTHREAD]
     free = [x for n, x in rest if n > compute_at_depth]
     over = _matching_suffix(free, lambda x: x.kind == TENSORIZE and x.reduced)
-    tile = _matching_suffix(free[: len(free) - len(over)], lambda x: x.kind in TILE_KINDS and not x.reduced)
+    tile = _matching_suffix(
+        free[: len(free) - len(over)], lambda x: x.kind in TILE_KINDS and not x.reduced
+    )
     axes = (*(x.axis for _, x in threads), *(x.axis for x in tile))
     if not over and not axes and free and free[-1].kind == VECTORIZE:
         over = free[-1:]
@@ -117,7 +132,9 @@ def _emit_computation(w: _TiledNest) -> tuple[Stmt, ...]:
     last = max(own) + 1
     body = (
         *wrap_in_loops(waiting, (Store(kept, place, reduction_identity(found), w.axes),)),
-        *wrap_in_loops(inner[:last], _sum_in_local_buffer(w, found, inner[last:], kept, place), w.inner),
+        *wrap_in_loops(
+            inner[:last], _sum_in_local_buffer(w, found, inner[last:], kept, place), w.inner
+        ),
         *wrap_in_loops(waiting, _emit_element(w, replace_reduction(w.body, found, kept, place))),
     )
     return wrap_in_loops(outside, body, w.inner)
@@ -133,7 +150,9 @@ def _emit_cache_write(w: _TiledNest, depth: int) -> tuple[Stmt, ...]:
     kept = Tensor(w.nest.fresh("t"), t.dtype, tuple(a.extent for a in place))
     w.nest.scratch.append((kept, "local"))
     computed = _emit_computation(replace(w, loops=inside, cache_write=(kept, place)))
-    return wrap_in_loops(outside, (*computed, *wrap_in_loops(own, _emit_result_store(w, kept[place]))), w.inner)
+    return wrap_in_loops(
+        outside, (*computed, *wrap_in_loops(own, _emit_result_store(w, kept[place]))), w.inner
+    )
 
 
 def wrap_in_loops(
@@ -173,7 +192,9 @@ def _emit_result_store(w: _TiledNest, new: Expr) -> tuple[Stmt, ...]:
     return (*before, Store(kept.buffer, kept.buffer_index(where), new, w.axes))
 
 
-def _sum_in_registers(w: _TiledNest, reduction_expr: Reduce, inner: Sequence[NumberedLoop]) -> tuple[Stmt, ...]:
+def _sum_in_registers(
+    w: _TiledNest, reduction_expr: Reduce, inner: Sequence[NumberedLoop]
+) -> tuple[Stmt, ...]:
     """Accumulate in registers over the whole reduction."""
     total = _register_total(w, reduction_expr)
     return (
@@ -184,7 +205,11 @@ def _sum_in_registers(w: _TiledNest, reduction_expr: Reduce, inner: Sequence[Num
 
 
 def _sum_in_local_buffer(
-    w: _TiledNest, reduction_expr: Reduce, inner: Sequence[NumberedLoop], kept: Tensor, place: tuple[Axis, ...]
+    w: _TiledNest,
+    reduction_expr: Reduce,
+    inner: Sequence[NumberedLoop],
+    kept: Tensor,
+    place: tuple[Axis, ...],
 ) -> tuple[Stmt, ...]:
     """Accumulate in registers while the innermost reduction loops run."""
     total = _register_total(w, reduction_expr)
@@ -201,7 +226,10 @@ def _emit_update(w: _TiledNest, reduction_expr: Reduce, total: Tensor) -> tuple[
     if w.s.intrinsic and body is not reduction_expr.body:
         raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, some beyond the reduction")
     term = lower_value(w.nest, body, w.s.env, w.axes, before)
-    return (*before, Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes, w.s.intrinsic))
+    return (
+        *before,
+        Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes, w.s.intrinsic),
+    )
 
 
 def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
@@ -213,7 +241,11 @@ def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
     match reduction_expr.fn, reduction_expr.body:
         case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions
             return Apply("mul", (_value_or_zero(inside, x), _value_or_zero(inside, y)), dtype)
-    return select(inside, reduction_expr.body, const(identity_element(reduction_expr.fn, reduction_expr.dtype), reduction_expr.body.dtype))
+    return select(
+        inside,
+        reduction_expr.body,
+        const(identity_element(reduction_expr.fn, reduction_expr.dtype), reduction_expr.body.dtype),
+    )
 
 
 def _is_below(i: Expr, n: int) -> bool:
@@ -232,10 +264,14 @@ def _register_total(w: _TiledNest, reduction_expr: Reduce) -> Tensor:
     return reduction_buffer(w.nest, reduction_expr, tuple(a.extent for a in w.axes), "register")
 
 
-def replace_reduction(e: Expr, reduction_expr: Reduce, total: Tensor, index: tuple[Axis, ...]) -> Expr:
+def replace_reduction(
+    e: Expr, reduction_expr: Reduce, total: Tensor, index: tuple[Axis, ...]
+) -> Expr:
     """Return `e` with the reduction replaced by the accumulated total."""
     if e == reduction_expr:
         return cast(total[index], reduction_expr.dtype)
     if isinstance(e, Apply):
-        return Apply(e.fn, tuple(replace_reduction(a, reduction_expr, total, index) for a in e.args), e.dtype)
+        return Apply(
+            e.fn, tuple(replace_reduction(a, reduction_expr, total, index) for a in e.args), e.dtype
+        )
     return e

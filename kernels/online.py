@@ -93,11 +93,24 @@ def match_online_attention(t: Tensor) -> OnlineAttention | None:
     if j in dependent_axes(q):
         q, k = k, q
     own = [a for a in t.axes if a.extent != 1]
-    rows = [a for a in own if a in dependent_axes(q) and a not in dependent_axes(k) | dependent_axes(v)]
-    columns = [a for a in own if a in dependent_axes(v) and a not in dependent_axes(x) | dependent_axes(q) | dependent_axes(k)]
+    rows = [
+        a for a in own if a in dependent_axes(q) and a not in dependent_axes(k) | dependent_axes(v)
+    ]
+    columns = [
+        a
+        for a in own
+        if a in dependent_axes(v)
+        and a not in dependent_axes(x) | dependent_axes(q) | dependent_axes(k)
+    ]
     sizes = [a.size for a in (c, *columns)]
     rows = rows or [a for a in t.axes if a.extent == 1][-1:]
-    if not rows or len(columns) != 1 or j in dependent_axes(q) or j not in dependent_axes(k) or j not in dependent_axes(v):
+    if (
+        not rows
+        or len(columns) != 1
+        or j in dependent_axes(q)
+        or j not in dependent_axes(k)
+        or j not in dependent_axes(v)
+    ):
         return None
     if not all(MIN_HEAD_SIZE <= n <= MAX_HEAD_SIZE for n in sizes) or any(
         x.tensor.body is not None
@@ -109,7 +122,9 @@ def match_online_attention(t: Tensor) -> OnlineAttention | None:
     whole = substitute_axes(found, ones)
     assert isinstance(whole, Reduce)
     kept = select(guard, held[()], Const(0, F32))  # a masked row's total is 0, too
-    out = replace_loads(replace_reduction(substitute_axes(t.body, ones), whole, held, ()), held, kept)
+    out = replace_loads(
+        replace_reduction(substitute_axes(t.body, ones), whole, held, ()), held, kept
+    )
     i = max(rows, key=lambda a: a.size)
     made = OnlineAttention(t, i, columns[0], j, c, q, k, x, v, out, fn, over, total, held)
     for a in own if i.size < MIN_BLOCK_ROWS else ():
@@ -174,7 +189,11 @@ def _match_softmax(p: Expr, j: Axis) -> tuple[Expr, str, Expr, Tensor] | None:
     match e:
         case Apply("exp", (Apply("sub", (x, Load() as most)),)) if len(sums) == 1:
             (total,) = sums
-            if _match_row_reduction(most, "max", j) == x and _match_row_reduction(total, "sum", j) == e and j not in dependent_axes(over):
+            if (
+                _match_row_reduction(most, "max", j) == x
+                and _match_row_reduction(total, "sum", j) == e
+                and j not in dependent_axes(over)
+            ):
                 return x, fn, over, total.tensor
     return None
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from superopt.kernels.causal import VisibleKeys, visible_keys
 from superopt.kernels.factor import replace_loads
-from superopt.kernels.layout import Layout, ScatteredLayout, BufferView
+from superopt.kernels.layout import BufferView, Layout, ScatteredLayout
 from superopt.kernels.lower import buffer_view
 from superopt.kernels.online import MIN_BLOCK_ROWS, OnlineAttention, without_widening
 from superopt.kernels.tile import For, Kernel, Stmt, Store, Update
@@ -30,7 +30,9 @@ from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-EXTRA_COLUMNS = 4  # behind a row of sums: its maximum score, its total, and padding for aligned rows
+EXTRA_COLUMNS = (
+    4  # behind a row of sums: its maximum score, its total, and padding for aligned rows
+)
 Layouts = Mapping[Tensor, Layout | ScatteredLayout]
 
 
@@ -69,7 +71,9 @@ def online_attention_kernel(
     block, row = Axis("rows", -(-count // m)), Axis("row", m)
     part = Axis("part", 1 if parts is None else _dimension(parts, 0))
     step, key = Axis("keys", -(-length // (n * part.size))), Axis("key", n)
-    limit = visible_keys(a.score, a.i, a.j, Load(a.placeholder, (), F32), without_widening(a.k).dtype)
+    limit = visible_keys(
+        a.score, a.i, a.j, Load(a.placeholder, (), F32), without_widening(a.k).dtype
+    )
     # blocks that see the most keys come first, so that no long one is left at the end
     number = te_index.as_index(block if limit is None else block.extent - 1 - block)
     env = _result_indices(a, number, row)
@@ -125,10 +129,18 @@ def online_attention_kernel(
             Store(out.buffer, (*place, te_index.as_index(width + 1)), total, (row,)),
         )
     body: tuple[Stmt, ...] = (
-        _store(q, query), _store(most, MINUS_INFINITY), _store(total, ZERO), _store(sums, ZERO),
-        *_causal_loop(a, limit, tile, q, For(step, inside), part, n, _last_query(a, number, row)), *ends,
-    )  # fmt: skip
-    rest = [_head_group_axis(a) if x is a.shared_heads else x for x in a.tensor.axes if x not in (a.i, a.d)]
+        _store(q, query),
+        _store(most, MINUS_INFINITY),
+        _store(total, ZERO),
+        _store(sums, ZERO),
+        *_causal_loop(a, limit, tile, q, For(step, inside), part, n, _last_query(a, number, row)),
+        *ends,
+    )
+    rest = [
+        _head_group_axis(a) if x is a.shared_heads else x
+        for x in a.tensor.axes
+        if x not in (a.i, a.d)
+    ]
     for axis in reversed([*rest, block, *([part] if parts is not None else [])]):
         body = (For(axis, body, "parallel"),)
     params = (*(stored[x].buffer for x in inputs), out.buffer)
@@ -161,15 +173,23 @@ def _last_query(a: OnlineAttention, block: Expr, row: Axis) -> Expr:
 
 
 def _causal_loop(
-    a: OnlineAttention, limit: VisibleKeys | None, tile: _Registers, q: Load, loop: For, part: Axis, n: int,
+    a: OnlineAttention,
+    limit: VisibleKeys | None,
+    tile: _Registers,
+    q: Load,
+    loop: For,
+    part: Axis,
+    n: int,
     last: Expr,
-) -> tuple[Stmt, ...]:  # fmt: skip
+) -> tuple[Stmt, ...]:
     """Return the loop over the key blocks of a part, up to the last one that the block's last query
     sees."""
     if limit is None:
         return (loop,)
     steps = loop.axis.size
-    count = te_index.apply("max", (te_index.as_index(last + (limit.offset + 1)), te_index.as_index(0)), INDEX)
+    count = te_index.apply(
+        "max", (te_index.as_index(last + (limit.offset + 1)), te_index.as_index(0)), INDEX
+    )
     mine = te_index.as_index(te_index.as_index(count + (n - 1)) // n - part * steps)
     mine = te_index.apply("max", (mine, te_index.as_index(0)), INDEX)
     mine = te_index.apply("min", (mine, te_index.as_index(steps)), INDEX)
@@ -200,7 +220,9 @@ def partial_results(a: OnlineAttention, parts: int) -> Tensor:
     Its body records what is read."""
     rest = tuple(x for x in a.tensor.axes if x is not a.d)
     axes = (Axis("part", parts), *rest, Axis("column", a.d.size + EXTRA_COLUMNS))
-    body = Apply("mul", (replace_loads(a.score, a.placeholder, Apply("mul", (a.q, a.k), F32)), a.v), F32)
+    body = Apply(
+        "mul", (replace_loads(a.score, a.placeholder, Apply("mul", (a.q, a.k), F32)), a.v), F32
+    )
     return Tensor("parts", F32, tuple(x.extent for x in axes), axes, body)
 
 
@@ -217,7 +239,9 @@ def combined_result(a: OnlineAttention, buffer: Tensor) -> Tensor:
     return Tensor(a.tensor.name, a.tensor.dtype, a.tensor.shape, a.tensor.axes, body)
 
 
-def combine_parts_kernel(a: OnlineAttention, buffer: Tensor, inputs: Sequence[Tensor], layouts: Layouts) -> Kernel:
+def combine_parts_kernel(
+    a: OnlineAttention, buffer: Tensor, inputs: Sequence[Tensor], layouts: Layouts
+) -> Kernel:
     """Return the kernel that combines partial results, a row at a time."""
     stored = {x: buffer_view(x.name, x, layouts.get(x)) for x in inputs}
     out = buffer_view(a.tensor.name, a.tensor, layouts.get(a.tensor))
@@ -239,22 +263,34 @@ def combine_parts_kernel(a: OnlineAttention, buffer: Tensor, inputs: Sequence[Te
     power, _ = exp_function(a, replace_loads(a.score, a.placeholder, most))
     body: tuple[Stmt, ...] = (
         _store(largest, of(width)),
-        _store(most, MINUS_INFINITY), _update(most, "max", largest, part), _store(ground, _finite_maximum(most)),
+        _store(most, MINUS_INFINITY),
+        _update(most, "max", largest, part),
+        _store(ground, _finite_maximum(most)),
         _store(by, Apply(power, (largest - ground,), F32)),
-        _store(total, ZERO), _update(total, "sum", by * of(te_index.as_index(width + 1)), part),
-        _store(sums, ZERO), _update(sums, "sum", by * of(a.d), part),
-        Store(out.buffer, out.buffer_index(tuple(env.get(x, x) for x in a.tensor.axes)),
-              _result(a, at, sums, total), (a.d,)),
-    )  # fmt: skip
+        _store(total, ZERO),
+        _update(total, "sum", by * of(te_index.as_index(width + 1)), part),
+        _store(sums, ZERO),
+        _update(sums, "sum", by * of(a.d), part),
+        Store(
+            out.buffer,
+            out.buffer_index(tuple(env.get(x, x) for x in a.tensor.axes)),
+            _result(a, at, sums, total),
+            (a.d,),
+        ),
+    )
     for axis in reversed([x for x in a.tensor.axes if x is not a.d]):
         body = (For(axis, body, "parallel"),)
     params = (*(stored[x].buffer for x in inputs), out.buffer)
     return Kernel("kernel", params, body, tuple(tile.scratch))
 
 
-def _result(a: OnlineAttention, substitute: Callable[[Expr], Expr], sums: Expr, total: Expr) -> Expr:
+def _result(
+    a: OnlineAttention, substitute: Callable[[Expr], Expr], sums: Expr, total: Expr
+) -> Expr:
     over = replace_loads(substitute(a.normalizer), a.total, total)
-    return replace_loads(substitute(a.epilogue), a.placeholder, Apply(a.normalizer_fn, (sums, over), F32))
+    return replace_loads(
+        substitute(a.epilogue), a.placeholder, Apply(a.normalizer_fn, (sums, over), F32)
+    )
 
 
 def _finite_maximum(maximum: Load) -> Expr:
@@ -284,7 +320,9 @@ def _scale_constant(e: Expr, factor: float) -> Expr | None:
             return _scale_constant(Apply("mul", (a, c), dtype), factor)
         case Apply("div", (a, Const(int() | Fraction() as c)), dtype):
             return (
-                _scale_constant(Apply("mul", (a, Const(1 / Fraction(c), dtype)), dtype), factor) if c else None
+                _scale_constant(Apply("mul", (a, Const(1 / Fraction(c), dtype)), dtype), factor)
+                if c
+                else None
             )
         case Apply("select", (taken, a, b), dtype):
             left, right = _scale_constant(a, factor), _scale_constant(b, factor)

@@ -70,7 +70,9 @@ def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
             return best
 
         flops = (
-            threads * operations / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
+            threads
+            * operations
+            / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
         )
         rates = []
         for size in BUFFER_BYTES:

@@ -8,12 +8,13 @@ from math import prod
 from superopt.kernels.contraction import Contraction
 from superopt.kernels.cook_toom import error_amplification, has_points
 from superopt.kernels.transform import reduction
-from superopt.te import affine
-from superopt.te import index
+from superopt.te import affine, index
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
 
-MAX_ERROR_AMPLIFICATION = 33.0  # limit on error amplification: that of F(4 x 4, 3 x 3), plus a quarter
+MAX_ERROR_AMPLIFICATION = (
+    33.0  # limit on error amplification: that of F(4 x 4, 3 x 3), plus a quarter
+)
 TILE_SIDES = (2, 4)  # of tiles
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from superopt.kernels.apply import apply_schedule
 from superopt.kernels.default import default_schedule
 from superopt.kernels.element import KernelState
-from superopt.kernels.layout import Layout, ScatteredLayout, BufferView, effective_layout, row_major
+from superopt.kernels.layout import BufferView, Layout, ScatteredLayout, effective_layout, row_major
 from superopt.kernels.nest import InnerStatements, emit_loop_nest, replace_reduction
 from superopt.kernels.region import read_region
 from superopt.kernels.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule
@@ -19,13 +19,13 @@ from superopt.kernels.transform import (
     TENSORIZE,
     VTHREAD,
     Scheduled,
-    reduction,
     initial_loops,
+    reduction,
 )
 from superopt.te import index
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Expr
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class PlacedLoops:
         return f"{t.name}: {t.type}{where}\n{self.loops}"
 
 
-def place_loops(nest: KernelState, root: Scheduled, lowering_input: LoweringInput) -> dict[Tensor, PlacedLoops]:
+def place_loops(
+    nest: KernelState, root: Scheduled, lowering_input: LoweringInput
+) -> dict[Tensor, PlacedLoops]:
     """Return the loops of a tensor, and of all tensors computed at these."""
     out = {root.tensor: PlacedLoops(root)}
     for t in reversed(computed_tensors([root.tensor])):
@@ -63,7 +65,9 @@ def place_loops(nest: KernelState, root: Scheduled, lowering_input: LoweringInpu
     return out
 
 
-def emit_placed(nest: KernelState, t: Tensor, placements: Mapping[Tensor, PlacedLoops]) -> tuple[Stmt, ...]:
+def emit_placed(
+    nest: KernelState, t: Tensor, placements: Mapping[Tensor, PlacedLoops]
+) -> tuple[Stmt, ...]:
     """Return the statements of a tensor, and of all tensors computed at its loops."""
     p = placements[t]
 
@@ -74,7 +78,12 @@ def emit_placed(nest: KernelState, t: Tensor, placements: Mapping[Tensor, Placed
     return emit_loop_nest(nest, p.loops, p.outer, inner)
 
 
-def _compute_at(nest: KernelState, t: Tensor, lowering_input: LoweringInput, placements: dict[Tensor, PlacedLoops]) -> None:
+def _compute_at(
+    nest: KernelState,
+    t: Tensor,
+    lowering_input: LoweringInput,
+    placements: dict[Tensor, PlacedLoops],
+) -> None:
     """Place a tensor at a loop of a reader: the part of it that is read inside is computed there.
 
         for i < 64                    for i.o < 8
@@ -118,12 +127,17 @@ def _compute_at(nest: KernelState, t: Tensor, lowering_input: LoweringInput, pla
     nest.stored[t] = BufferView(buffer, layout, begin, slot)
     nest.scratch.append((buffer, "local"))
     own = initial_loops(t, f"{buffer.name}.", box)
-    placements[t] = PlacedLoops(apply_or_default(own, lowering_input.schedules.get(t), layout), outer)
+    placements[t] = PlacedLoops(
+        apply_or_default(own, lowering_input.schedules.get(t), layout), outer
+    )
     target.inner.setdefault(depth, []).insert(0, t)
 
 
 def _target_loops(
-    t: Tensor, primitive: ComputeAt | CacheRead, lowering_input: LoweringInput, placements: Mapping[Tensor, PlacedLoops]
+    t: Tensor,
+    primitive: ComputeAt | CacheRead,
+    lowering_input: LoweringInput,
+    placements: Mapping[Tensor, PlacedLoops],
 ) -> PlacedLoops:
     if isinstance(primitive, CacheRead):
         return placements[lowering_input.readers[t]]
@@ -149,7 +163,9 @@ def _reads_outside_sum(t: Tensor, other: Tensor) -> bool:
     return any(x.tensor is other for x in loads(rest))
 
 
-def apply_or_default(s: Scheduled, schedule: Schedule | None, layout: Layout | ScatteredLayout) -> Scheduled:
+def apply_or_default(
+    s: Scheduled, schedule: Schedule | None, layout: Layout | ScatteredLayout
+) -> Scheduled:
     """Apply a tensor's schedule, or the default one if it only says where."""
     steps = schedule or ()
     if all(isinstance(p, ComputeAt) for p in steps):

@@ -58,7 +58,11 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
     fixed = {p.buffer for p in kernel.packs}
     parts = bool(kernel.tables)
     other = MIN_SCATTERED_BYTES if parts else MIN_STREAMED_BYTES
-    large = {p for p in kernel.params if _buffer_bytes(p) > (MIN_PREFETCHED_CONSTANT_BYTES[width] if p in fixed else other)}
+    large = {
+        p
+        for p in kernel.params
+        if _buffer_bytes(p) > (MIN_PREFETCHED_CONSTANT_BYTES[width] if p in fixed else other)
+    }
     out: dict[Tensor, Prefetch] = {}
     for load, loops, own in _buffer_reads(kernel.body, large, ()) if large else ():
         buffer = load.tensor
@@ -73,15 +77,21 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
             if part > MAX_PANEL_BYTES:
                 out[buffer] = Prefetch(STREAM_DISTANCE_BYTES)
             else:
-                out[buffer] = Prefetch(-(-STREAM_DISTANCE_BYTES // part) * part, part, *_repeat_and_part_loops(told))
+                out[buffer] = Prefetch(
+                    -(-STREAM_DISTANCE_BYTES // part) * part, part, *_repeat_and_part_loops(told)
+                )
         elif parts and _crosses_pages(load, loops):
             out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES)
         elif not parts and _is_strided(load, loops, own):
-            out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES, fresh_elements=_fresh_elements(load, loops, own))
+            out[buffer] = Prefetch(
+                STRIDED_DISTANCE_BYTES, fresh_elements=_fresh_elements(load, loops, own)
+            )
     return out
 
 
-def prefetch_address(prefetch: Prefetch, loop_terms: LoopTerms, constant: int, size: int) -> tuple[LoopTerms, int] | None:
+def prefetch_address(
+    prefetch: Prefetch, loop_terms: LoopTerms, constant: int, size: int
+) -> tuple[LoopTerms, int] | None:
     """Return the address to prefetch at a read, both in elements of `size` bytes; None if another
     read prefetches its cache line."""
     times = prefetch.repeat_count
@@ -132,7 +142,8 @@ def _fresh_elements(
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
             n = a.size
             inside, around = (
-                [c for b in axes if 0 < (c := form.coefficient(b)) < n] for axes in (tile_axes, moved)
+                [c for b in axes if 0 < (c := form.coefficient(b)) < n]
+                for axes in (tile_axes, moved)
             )
             if inside:
                 out.append((a, 0, min(inside)))
@@ -144,7 +155,9 @@ def _fresh_elements(
 def _without_clamp(index: Expr) -> Expr:
     """Return the index without the clamps of partial last tiles."""
     clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
-    return te_index.substitute(index, {a: max(a.args, key=lambda x: len(index_axes(x))) for a in clamps})
+    return te_index.substitute(
+        index, {a: max(a.args, key=lambda x: len(index_axes(x))) for a in clamps}
+    )
 
 
 LoopUse = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on it?
@@ -174,7 +187,9 @@ def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
     return tile * prod(a.size for a, _, used in loops if used)
 
 
-def _repeat_and_part_loops(loops: Sequence[LoopUse]) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
+def _repeat_and_part_loops(
+    loops: Sequence[LoopUse],
+) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
     """Return the loops that read a part again, and those along it; empty if they are not nested
     so."""
     some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]

@@ -8,8 +8,7 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels import contraction
-from superopt.kernels import strassen
+from superopt.kernels import contraction, strassen
 from superopt.kernels.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.option import Option
 from superopt.kernels.schedule import Schedule
@@ -46,7 +45,9 @@ class Problem:
     @property
     def multiply_lanes(self) -> int:
         """The lanes of a vector that are multiplied at a time."""
-        return max(min(self.multiply_bytes or self.width, self.width) * 8 // self.tensor.dtype.bits, 1)
+        return max(
+            min(self.multiply_bytes or self.width, self.width) * 8 // self.tensor.dtype.bits, 1
+        )
 
     @property
     def splits_vectors(self) -> bool:

@@ -14,7 +14,7 @@ from math import prod
 from superopt.kernels.contraction import axis_stride
 from superopt.kernels.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.option import Option
-from superopt.kernels.rows import MAX_BLOCK_TERMS, parallel_loops, lane_reduction
+from superopt.kernels.rows import MAX_BLOCK_TERMS, lane_reduction, parallel_loops
 from superopt.kernels.schedule import (
     Parallel,
     Primitive,
@@ -56,10 +56,17 @@ def reduction_options(
         some = (MAX_BLOCK_TERMS, MAX_BLOCK_TERMS // 4, MAX_BLOCK_TERMS // 16)
         return [(float(k), Option.make("across", lanes=w)) for k, w in enumerate(some)]
     picked = any(_selects_within_group(read, n, a) for a in found.axes)
-    wide = block or (SINGLE_ROW_ELEMENTS if m is None or m.size < 2 else lanes if picked else lanes * 2)
+    wide = block or (
+        SINGLE_ROW_ELEMENTS if m is None or m.size < 2 else lanes if picked else lanes * 2
+    )
     most = max(1, min(MAX_ROWS, (registers - NON_SUM_REGISTERS) // -(-wide // lanes)))
     rows = 1 if m is None else _balanced_rows(m.size, most)
-    if m is not None and not block and n.size <= 2 * SINGLE_ROW_ELEMENTS and _reads_disjoint_rows(read, n, m):
+    if (
+        m is not None
+        and not block
+        and n.size <= 2 * SINGLE_ROW_ELEMENTS
+        and _reads_disjoint_rows(read, n, m)
+    ):
         wide, rows = min(SINGLE_ROW_ELEMENTS, MAX_ROWS * lanes), 1
     out = [(0.0, Option.make("along", wide=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
@@ -83,13 +90,21 @@ def schedule_reduction(
     n, m, block = _vector_axes(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
     over = sorted(found.axes, key=lambda a: _selects_within_group(read, n, a))
-    few = _unrolled_axes(over) if found.fn in ("max", "min") or _has_overlapping_windows(read, t, over) else []
+    few = (
+        _unrolled_axes(over)
+        if found.fn in ("max", "min") or _has_overlapping_windows(read, t, over)
+        else []
+    )
     written = [a.name for a in over if a in few or _selects_within_group(read, n, a)]
-    how = _result_vector_schedule(t, over, written, n, m, bool(block), option["wide"], option["rows"])
+    how = _result_vector_schedule(
+        t, over, written, n, m, bool(block), option["wide"], option["rows"]
+    )
     return how, tuple(_packed_constants(read, n, constants))
 
 
-def _vector_axes(t: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> tuple[Axis, Axis | None, int]:
+def _vector_axes(
+    t: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout]
+) -> tuple[Axis, Axis | None, int]:
     """Return the vector axis of the result, the next axis, and the vector axis's block."""
     out = effective_layout(layouts.get(t), t.rank)
     order = list(dict.fromkeys(t.axes[p.axis] for p in reversed(out.parts)))
@@ -102,7 +117,9 @@ def _reads_disjoint_rows(read: list[Load], n: Axis, m: Axis) -> bool:
     """True if each row of results reads a contiguous range that no other row reads: rows together
     would be as many streams of short runs."""
     return all(
-        all(isinstance(i, Axis | Const) for i in x.index) and m in x.index and axis_stride(x, n) == 1
+        all(isinstance(i, Axis | Const) for i in x.index)
+        and m in x.index
+        and axis_stride(x, n) == 1
         for x in read
     )
 
@@ -153,7 +170,10 @@ def _packed_constants(read: list[Load], lane: Axis, constants: Collection[Tensor
 
 
 def _lane_reduction_schedule(t: Tensor, reduction_expr: Reduce, lanes: int) -> Schedule:
-    return (*lane_reduction(reduction_expr, lanes), *(Parallel(name) for name in parallel_loops(t.axes)))
+    return (
+        *lane_reduction(reduction_expr, lanes),
+        *(Parallel(name) for name in parallel_loops(t.axes)),
+    )
 
 
 def _selects_within_group(read: list[Load], lane: Axis, a: Axis) -> bool:

@@ -53,7 +53,9 @@ def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
         else:
             found = _min_range(atoms, fixed) if c > 0 else None
             if found is None:
-                ones: dict[Expr, Expr] = {a: te_index.as_index(0) for a in index_axes(i) if a.extent == 1}
+                ones: dict[Expr, Expr] = {
+                    a: te_index.as_index(0) for a in index_axes(i) if a.extent == 1
+                }
                 return _span(te_index.substitute(i, ones), fixed) if ones else None
             still, more = te_index.as_index(still + found[0] * c), more + found[1] * c
     rest = affine.interval(moving)

@@ -19,13 +19,15 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Load, Reduce
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 MIN_CHUNKS = 8
 MAX_ROWS = 8  # at a time
 L1_ROW_BYTES = 1 << 14  # of rows at a time
 L2_RESULT_BYTES = 1 << 21  # of a result that stays in L2
-STREAMED_BLOCK_BYTES = 2048  # at a time for larger results: memory absorbs so many while more is computed
+STREAMED_BLOCK_BYTES = (
+    2048  # at a time for larger results: memory absorbs so many while more is computed
+)
 MAX_BLOCK_TERMS = 4096  # of a sum at a time
 
 
@@ -41,7 +43,9 @@ def schedule_rows(t: Tensor, row_axes: int, lanes: int) -> Mapping[Tensor, Sched
     return out
 
 
-def schedule_row_stages(t: Tensor, row_axes: int, lanes: int, loop: str = "") -> dict[Tensor, Schedule]:
+def schedule_row_stages(
+    t: Tensor, row_axes: int, lanes: int, loop: str = ""
+) -> dict[Tensor, Schedule]:
     """Return the schedules of a row kernel's stages as part of another kernel. loop: of `t`, at
     which stages are computed."""
     row = loop or t.axes[row_axes - 1].name
@@ -67,7 +71,11 @@ def rows_per_block(t: Tensor, row_axes: int) -> int:
     kept = 1 + sum(s.rank == t.rank and reduction(s) is None for s in order if s is not t)
     row = prod(a.size for a in t.axes[row_axes:]) * max(t.dtype.bits // 8, 1)
     rows = prod(a.size for a in t.axes[:row_axes])
-    room = L1_ROW_BYTES // (kept * row) if rows * row <= L2_RESULT_BYTES else STREAMED_BLOCK_BYTES // row
+    room = (
+        L1_ROW_BYTES // (kept * row)
+        if rows * row <= L2_RESULT_BYTES
+        else STREAMED_BLOCK_BYTES // row
+    )
     size = t.axes[row_axes - 1].size
     most = max(1, min(MAX_ROWS, room, rows // MIN_CHUNKS, size))
     # a divisor recomputes no rows, and allows in-place stages (in_place_stages.py)
@@ -103,7 +111,9 @@ def lane_reduction(reduction_expr: Reduce, max_terms: int = MAX_BLOCK_TERMS) -> 
     *outer, last = reduction_expr.axes
     steps: list[Primitive] = []
     name, extent = last.name, last.size
-    while outer and all(_is_contiguous_with(x, outer[-1], last, extent) for x in loads(reduction_expr.body)):
+    while outer and all(
+        _is_contiguous_with(x, outer[-1], last, extent) for x in loads(reduction_expr.body)
+    ):
         a = outer.pop()
         steps.append(Fuse(a.name, name))
         name, extent = f"{a.name}_{name}", extent * a.size

@@ -91,7 +91,10 @@ def _copy_statements(
         return (For(n, (Store(y, (i, n, j), own(n), tile),)),)
     out: list[Stmt] = []
     full, rest = divmod(s.rows, MAX_BLOCK_ELEMENTS)
-    for first, steps, width in ((0, full, MAX_BLOCK_ELEMENTS), (full * MAX_BLOCK_ELEMENTS, 1, rest)):
+    for first, steps, width in (
+        (0, full, MAX_BLOCK_ELEMENTS),
+        (full * MAX_BLOCK_ELEMENTS, 1, rest),
+    ):
         if steps and width:
             step, lane = Axis(f"step{width}", steps), Axis(f"lane{width}", width)
             at = index.as_index(step * width + lane + first)

@@ -172,7 +172,9 @@ def _parse_primitive(part: str) -> Primitive:
     raise IllegalSchedule(f"{part} is not a primitive, such as split(i0, 8)")
 
 
-def _parse_arguments(primitive: Callable[..., Primitive], args: Sequence[ast.expr]) -> list[object] | None:
+def _parse_arguments(
+    primitive: Callable[..., Primitive], args: Sequence[ast.expr]
+) -> list[object] | None:
     """Return a primitive's fields, each of its type; None if they do not match."""
     wanted = fields(primitive)  # type: ignore[arg-type]  # a class, which is called
     if wanted and wanted[0].type == "tuple[str, ...]":

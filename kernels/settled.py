@@ -12,7 +12,9 @@ from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load
 from superopt.te.walk import loads
 
-MIN_FUNCTION_OPERATIONS = 10  # of a function that takes longer than fetching the memory it is stored to
+MIN_FUNCTION_OPERATIONS = (
+    10  # of a function that takes longer than fetching the memory it is stored to
+)
 
 
 def compute_in_place(kernel: Kernel) -> Kernel:
@@ -63,7 +65,11 @@ def _has_expensive_function(e: Expr) -> bool:
     """True if the expression has a function that is computed by a polynomial."""
     if not isinstance(e, Apply):
         return False
-    own = e.args and function_operations(e.fn, e.args[0].dtype, len(e.args), e.dtype) >= MIN_FUNCTION_OPERATIONS
+    own = (
+        e.args
+        and function_operations(e.fn, e.args[0].dtype, len(e.args), e.dtype)
+        >= MIN_FUNCTION_OPERATIONS
+    )
     return bool(own) or any(map(_has_expensive_function, e.args))
 
 

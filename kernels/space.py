@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from superopt.kernels import attention
-from superopt.kernels import contraction
-from superopt.kernels import flat
-from superopt.kernels import forms
-from superopt.kernels import packing, rows, walk
-from superopt.kernels import reducing
-from superopt.kernels import strassen
-from superopt.kernels import winograd
+from superopt.kernels import (
+    attention,
+    contraction,
+    flat,
+    forms,
+    packing,
+    reducing,
+    rows,
+    strassen,
+    walk,
+    winograd,
+)
 from superopt.kernels.default import TILE_ELEMENTS, default_schedule, transpose_schedule
 from superopt.kernels.few import SmallNGemm, match_small_n_gemm
 from superopt.kernels.few import schedule_small_n_gemm as in_lanes
@@ -22,7 +26,7 @@ from superopt.kernels.groups import GroupedProducts, match_groups
 from superopt.kernels.layout import effective_layout
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
-from superopt.kernels.transform import reduction, initial_loops
+from superopt.kernels.transform import initial_loops, reduction
 
 MAX_TRANSPOSE_SIDE = 16  # elements of a side of a transposed tile
 
@@ -55,8 +59,14 @@ def best_option(p: Problem) -> Option:
             rows = square.image_count * square.rows_per_image
             times = rows // (1 if frame.m is None else frame.m.size)
             row = times * min(frame.register_tiles())[0]
-            starts = strassen.MAX_SHORT_BLOCK_TIME_RATIO if _block_terms(p, c)[0] in contraction.L1_PANEL_TERMS else strassen.MAX_TIME_RATIO
-            plan = strassen.best_plan(square, p.lanes, p.strassen_levels, row, p.registers, starts, frame.split_vectors)
+            starts = (
+                strassen.MAX_SHORT_BLOCK_TIME_RATIO
+                if _block_terms(p, c)[0] in contraction.L1_PANEL_TERMS
+                else strassen.MAX_TIME_RATIO
+            )
+            plan = strassen.best_plan(
+                square, p.lanes, p.strassen_levels, row, p.registers, starts, frame.split_vectors
+            )
             if plan is not None:
                 return forms.strassen_option(plan)
         if flowing := list(_streamed_options(p, c)):
@@ -100,7 +110,9 @@ def _row_elements(p: Problem) -> int:
     return 2 * TILE_ELEMENTS if p.tensor.axes[-1].size <= 2 * TILE_ELEMENTS else TILE_ELEMENTS // 4
 
 
-def _direct_option(p: Problem, c: contraction.Contraction, frame: contraction.RegisterTiling) -> tuple[Option, float]:
+def _direct_option(
+    p: Problem, c: contraction.Contraction, frame: contraction.RegisterTiling
+) -> tuple[Option, float]:
     """Return the option of register tiles, and its estimated time in vector FMAs."""
     deep = _block_terms(p, c)[0]
     short = deep in contraction.L1_PANEL_TERMS
@@ -136,14 +148,19 @@ def _options(p: Problem) -> Iterator[Option]:
         yield from (Option.make("walk", trees=n) for n in (8, 16, 32))
         return
     if p.row_axes:
-        yield from (Option.make("rows", lanes=n) for n in (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2 * TILE_ELEMENTS))
+        yield from (
+            Option.make("rows", lanes=n)
+            for n in (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2 * TILE_ELEMENTS)
+        )
         return
     found = _match_product(p)
     if found is not None:
         c, frame = found
         yield from _streamed_options(p, c)
         narrow = _match_small_n(p)
-        yield from () if narrow is None else (Option.make("few", rows=n) for n in narrow.row_options)
+        yield from (
+            () if narrow is None else (Option.make("few", rows=n) for n in narrow.row_options)
+        )
         for _, rows, vectors in sorted(frame.register_tiles()):
             for deep in _block_terms(p, c):
                 knobs = {"rows": rows, "vectors": vectors, "deep": deep}
@@ -157,10 +174,18 @@ def _options(p: Problem) -> Iterator[Option]:
         picture = forms.winograd_convolution(p, c)
         if picture is not None:
             for m in picture.tile_options():
-                yield from (forms.winograd_option(x) for _, x in winograd.candidate_plans(picture, m, p.lanes, p.registers))
+                yield from (
+                    forms.winograd_option(x)
+                    for _, x in winograd.candidate_plans(picture, m, p.lanes, p.registers)
+                )
         square = forms.strassen_product(p, c)
         if square is not None:
-            yield from map(forms.strassen_option, strassen.candidate_plans(square, p.lanes, p.strassen_levels, p.registers, frame.split_vectors))
+            yield from map(
+                forms.strassen_option,
+                strassen.candidate_plans(
+                    square, p.lanes, p.strassen_levels, p.registers, frame.split_vectors
+                ),
+            )
     each = _match_groups(p)
     if each is not None:
         for _, rows, vectors in sorted(each.tiling.register_tiles()):
@@ -172,7 +197,10 @@ def _options(p: Problem) -> Iterator[Option]:
     if transpose_schedule(p.tensor, p.layouts, transpose_side(p)) is not None:
         yield Option.make("turning", lanes=transpose_side(p))
     if found is None:
-        yield from (Option.make("loops", lanes=n) for n in (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2 * TILE_ELEMENTS))
+        yield from (
+            Option.make("loops", lanes=n)
+            for n in (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2 * TILE_ELEMENTS)
+        )
 
 
 def build_choice(p: Problem, option: Option) -> Choice:
@@ -184,7 +212,9 @@ def build_choice(p: Problem, option: Option) -> Choice:
             tile = option["rows"], option["vectors"], option["deep"]
             near = option.algorithm == "packing"
             block = packing.row_block(p.tensor, frame, *tile[:2]) if near else 0
-            how = contraction.schedule_contraction(p.tensor, c, p.layouts, frame, *tile, block, near)
+            how = contraction.schedule_contraction(
+                p.tensor, c, p.layouts, frame, *tile, block, near
+            )
             packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
             return Choice(option, p.tensor, {p.tensor: how}, packed)
         case "flat":
@@ -192,11 +222,15 @@ def build_choice(p: Problem, option: Option) -> Choice:
             if one := _match_collapsed(p, c, frame):
                 rows_, wide, deep = option["rows"], option["vectors"], option["deep"]
                 how = flat.schedule_collapsed(one, p.layouts, rows_, wide, deep)
-                packed = (one.contraction.b.tensor,) if one.contraction.b.tensor in p.constants else ()
+                packed = (
+                    (one.contraction.b.tensor,) if one.contraction.b.tensor in p.constants else ()
+                )
                 return Choice(option, one.root, {one.root: how}, packed, one.layout)
         case "streamed":
             c, frame = _require_product(p, option)
-            how = contraction.schedule_streamed_product(p.tensor, c, option["columns"], option["terms"], frame.lanes)
+            how = contraction.schedule_streamed_product(
+                p.tensor, c, option["columns"], option["terms"], frame.lanes
+            )
             return Choice(option, p.tensor, {p.tensor: how})
         case "few":
             if (narrow := _match_small_n(p)) is not None:
@@ -217,7 +251,9 @@ def build_choice(p: Problem, option: Option) -> Choice:
                 knobs = tuple(option[k] for k in _ATTENTION_KNOBS)
                 held = [x for x in attention.attention_operands(fused) if x in p.constants]
                 lanes = _row_elements(replace(p, tensor=fused.probabilities))
-                return Choice(option, p.tensor, attention.schedule_attention(fused, knobs, lanes), tuple(held))
+                return Choice(
+                    option, p.tensor, attention.schedule_attention(fused, knobs, lanes), tuple(held)
+                )
         case "rows" if p.row_axes:
             laid = rows.schedule_rows(p.tensor, p.row_axes, option["lanes"])
             return Choice(option, p.tensor, laid, in_place=True)
@@ -237,7 +273,9 @@ def build_choice(p: Problem, option: Option) -> Choice:
 
 
 def _match_product(p: Problem) -> tuple[contraction.Contraction, contraction.RegisterTiling] | None:
-    for lanes in dict.fromkeys((p.lanes, p.multiply_lanes)):  # groups may have a part of a vector each
+    for lanes in dict.fromkeys(
+        (p.lanes, p.multiply_lanes)
+    ):  # groups may have a part of a vector each
         found = contraction.match_contraction(p.tensor, p.constants, lanes)
         if found is None:
             return None
@@ -247,7 +285,9 @@ def _match_product(p: Problem) -> tuple[contraction.Contraction, contraction.Reg
             # reads fewer of these per FMA (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4)
             near = found.b.tensor in p.constants or found.b.tensor in p.layouts
             halves = p.splits_vectors and lanes == p.lanes and near
-            frame = contraction.register_tiling(p.tensor, found, p.layouts, lanes, p.registers, halves)
+            frame = contraction.register_tiling(
+                p.tensor, found, p.layouts, lanes, p.registers, halves
+            )
             return None if frame is None else (found, frame)
     return None
 
@@ -259,7 +299,9 @@ def _has_contiguous_columns(p: Problem, c: contraction.Contraction) -> bool:
     if rows >= contraction.MIN_REUSE_ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
         return False
     found = reduction(p.tensor)
-    return found is not None and contraction.axis_stride(c.b, found.axes[-1]) == 1 != contraction.axis_stride(c.b, c.b_axes[-1])
+    return found is not None and contraction.axis_stride(
+        c.b, found.axes[-1]
+    ) == 1 != contraction.axis_stride(c.b, c.b_axes[-1])
 
 
 def _streamed_options(p: Problem, c: contraction.Contraction) -> Iterator[Option]:
@@ -275,14 +317,18 @@ def _streamed_options(p: Problem, c: contraction.Contraction) -> Iterator[Option
             yield Option.make("streamed", columns=columns, terms=terms)
 
 
-def _require_product(p: Problem, option: Option) -> tuple[contraction.Contraction, contraction.RegisterTiling]:
+def _require_product(
+    p: Problem, option: Option
+) -> tuple[contraction.Contraction, contraction.RegisterTiling]:
     found = _match_product(p)
     if found is None:
         raise ValueError(f"{option}: {p.tensor.name} is not a contraction")
     return found
 
 
-def _match_collapsed(p: Problem, c: contraction.Contraction, row_tiling: contraction.RegisterTiling) -> flat.CollapsedProduct | None:
+def _match_collapsed(
+    p: Problem, c: contraction.Contraction, row_tiling: contraction.RegisterTiling
+) -> flat.CollapsedProduct | None:
     return flat.collapse_spatial_axes(p.tensor, c, row_tiling, p.constants, p.layouts)
 
 
@@ -298,7 +344,11 @@ def _prefers_whole_vectors(p: Problem, groups: GroupedProducts) -> bool:
     """True if a vector holds at least four groups. With long vectors it is faster to run along all
     of them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
     size = groups.tiling.n.size
-    return p.registers != contraction.SMALL_REGISTER_FILE and p.lanes % size == 0 and p.lanes >= 4 * size
+    return (
+        p.registers != contraction.SMALL_REGISTER_FILE
+        and p.lanes % size == 0
+        and p.lanes >= 4 * size
+    )
 
 
 def _groups_choice(p: Problem, option: Option) -> Choice:
@@ -306,7 +356,9 @@ def _groups_choice(p: Problem, option: Option) -> Choice:
     if each is None:
         raise ValueError(f"{option}: {p.tensor.name} is not a grouped product")
     knobs = option["rows"], option["vectors"], 0
-    how = contraction.schedule_contraction(each.root, each.contraction, p.layouts, each.tiling, *knobs)
+    how = contraction.schedule_contraction(
+        each.root, each.contraction, p.layouts, each.tiling, *knobs
+    )
     packed = (each.contraction.b.tensor,) if each.contraction.b.tensor in p.constants else ()
     return Choice(option, each.root, {each.root: how}, packed, each.layout)
 

@@ -10,7 +10,7 @@ from superopt.kernels.schedule import CacheRead, IllegalSchedule, Inline, Schedu
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import Inliner
 from superopt.te.node import Apply, Expr, Reduce
-from superopt.te.walk import loads, reductions, computed_tensors
+from superopt.te.walk import computed_tensors, loads, reductions
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ def inline_tensor(t: Tensor, body: Expr, steps: Schedule, outputs: Collection[Te
     return Tensor(t.name, t.dtype, t.shape, t.axes, body)
 
 
-def cache_read_copy(t: Tensor, body: Expr, primitive: CacheRead, tables: Collection[Tensor]) -> tuple[Expr, Tensor]:
+def cache_read_copy(
+    t: Tensor, body: Expr, primitive: CacheRead, tables: Collection[Tensor]
+) -> tuple[Expr, Tensor]:
     """Copy what `t` reads of a tensor inside a loop into a local buffer SOURCE.local first.
 
         for i < 4                     for i < 4
@@ -92,10 +94,14 @@ def cache_read_copy(t: Tensor, body: Expr, primitive: CacheRead, tables: Collect
     found = [x for x in read if x.name == primitive.source]
     if len(found) != 1:
         names = ", ".join(x.name for x in read) or "nothing"
-        raise IllegalSchedule(f"{primitive}: {t.name} reads {names}; {len(found)} of these are {primitive.source}")
+        raise IllegalSchedule(
+            f"{primitive}: {t.name} reads {names}; {len(found)} of these are {primitive.source}"
+        )
     (source,) = found
     if source in tables:
-        raise IllegalSchedule(f"{primitive}: {primitive.source} is a table of compile-time constants")
+        raise IllegalSchedule(
+            f"{primitive}: {primitive.source} is a table of compile-time constants"
+        )
     copy = compute(source.shape, lambda *i: source[i], name=f"{source.name}.local")
     return Inliner({source: _alias_of(source, copy)}).expr(body), copy
 

@@ -23,8 +23,18 @@ from math import prod
 import numpy as np
 
 from superopt.kernels import reducing
-from superopt.kernels.contraction import L2_PANEL_TERMS, VECTOR_REGISTERS, Contraction, register_tiles
-from superopt.kernels.factor import AlgorithmForm, substitute_and_fold, replace_loads, scatter_layout
+from superopt.kernels.contraction import (
+    L2_PANEL_TERMS,
+    VECTOR_REGISTERS,
+    Contraction,
+    register_tiles,
+)
+from superopt.kernels.factor import (
+    AlgorithmForm,
+    replace_loads,
+    scatter_layout,
+    substitute_and_fold,
+)
 from superopt.kernels.layout import Layout, ScatteredLayout
 from superopt.kernels.nest import replace_reduction
 from superopt.kernels.pack import pack_constant
@@ -117,9 +127,14 @@ def match_strassen_product(t: Tensor, c: Contraction) -> StrassenProduct | None:
 
 
 def strassen_form(
-    t: Tensor, c: Contraction, p: StrassenProduct, plan: Plan, layouts: Mapping[Tensor, Layout | ScatteredLayout],
-    lanes: int, registers: int,
-) -> AlgorithmForm:  # fmt: skip
+    t: Tensor,
+    c: Contraction,
+    p: StrassenProduct,
+    plan: Plan,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    lanes: int,
+    registers: int,
+) -> AlgorithmForm:
     """Return the tensor by Strassen's products."""
     found = reduction(t)
     assert found is not None
@@ -184,7 +199,9 @@ def strassen_form(
         held = Tensor("sum", kind, ())
         assert t.body is not None
         env = {**none, **row(r, i), p.n: te_index.as_index(s * n + o)}
-        return replace_loads(substitute_and_fold(replace_reduction(t.body, found, held, ()), env), held, total)
+        return replace_loads(
+            substitute_and_fold(replace_reduction(t.body, found, held, ()), env), held, total
+        )
 
     y = compute((m, parts, parts, n), back, name="y")
     i, r, s, o = y.axes
@@ -274,7 +291,9 @@ MOVE_COST_FACTOR = {32: 1.0, 16: 4.5}
 BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant from memory, by registers
 NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
 MAX_TIME_RATIO = 0.965  # relative to the direct product
-MAX_SHORT_BLOCK_TIME_RATIO = 0.83  # if its sum is in short blocks (contraction.L1_PANEL_TERMS), not modelled here
+MAX_SHORT_BLOCK_TIME_RATIO = (
+    0.83  # if its sum is in short blocks (contraction.L1_PANEL_TERMS), not modelled here
+)
 MAX_SUM_BYTES = 8_000_000  # of the sums of a's parts, which are read once per panel
 # Bytes of a register tile's products, which stay near: tiles are one vector wide and at least
 # MIN_TILE_ROWS high, which keeps a core busy.
@@ -295,9 +314,14 @@ def can_split(p: StrassenProduct, levels: int, lanes: int) -> bool:
 
 
 def best_plan(
-    p: StrassenProduct, lanes: int, max_levels: int, direct: float, registers: int = VECTOR_REGISTERS,
-    max_time_ratio: float = MAX_TIME_RATIO, split_vectors: bool = False,
-) -> Plan | None:  # fmt: skip
+    p: StrassenProduct,
+    lanes: int,
+    max_levels: int,
+    direct: float,
+    registers: int = VECTOR_REGISTERS,
+    max_time_ratio: float = MAX_TIME_RATIO,
+    split_vectors: bool = False,
+) -> Plan | None:
     """Return the fastest estimated plan; None if the direct product is better. direct: time of the
     direct product per term, in the unit of register tiles. max_time_ratio: below which Strassen
     pays. split_vectors: see contraction.register_tiles."""
@@ -308,13 +332,21 @@ def best_plan(
         if can_split(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = part_rows(p, parts), p.n.size // parts, p.k.size // parts
-            products = _register_tiles(m, n, k, lanes, count, registers, split_vectors)[0][0] * k * taken
+            products = (
+                _register_tiles(m, n, k, lanes, count, registers, split_vectors)[0][0] * k * taken
+            )
             moved = MOVE_COST_FACTOR[registers] * m * (k * SUM_CYCLES + n * RESULT_CYCLES) / lanes
-            some.append((_estimated_time(count * (products + moved), (7 / 4) ** levels * size), levels))
+            some.append(
+                (_estimated_time(count * (products + moved), (7 / 4) ** levels * size), levels)
+            )
     least, levels = min(some)
     if not levels or least > max_time_ratio * some[0][0]:
         return None
-    return next(x for x in candidate_plans(p, lanes, max_levels, registers, split_vectors) if x.levels == levels)
+    return next(
+        x
+        for x in candidate_plans(p, lanes, max_levels, registers, split_vectors)
+        if x.levels == levels
+    )
 
 
 def _estimated_time(busy: float, streams: float) -> float:
@@ -322,7 +354,11 @@ def _estimated_time(busy: float, streams: float) -> float:
 
 
 def candidate_plans(
-    p: StrassenProduct, lanes: int, max_levels: int, registers: int = VECTOR_REGISTERS, split_vectors: bool = False
+    p: StrassenProduct,
+    lanes: int,
+    max_levels: int,
+    registers: int = VECTOR_REGISTERS,
+    split_vectors: bool = False,
 ) -> list[Plan]:
     """Return all plans; for each level the fastest estimated one first."""
     out = []
@@ -331,11 +367,15 @@ def candidate_plans(
             continue
         parts, count = 2**levels, 7**levels
         m, n, k = part_rows(p, parts), p.n.size // parts, p.k.size // parts
-        deep = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if k % d == 0 and k > d][:1]
+        deep = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if k % d == 0 and k > d][
+            :1
+        ]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= MAX_SUM_BYTES
         for _, rows, vectors in _register_tiles(m, n, k, lanes, count, registers, split_vectors):
-            inside = min(max(MAX_PRODUCT_BYTES // (count * 4 * vectors * lanes) // rows, 1) * rows, m)
+            inside = min(
+                max(MAX_PRODUCT_BYTES // (count * 4 * vectors * lanes) // rows, 1) * rows, m
+            )
             own = (True, _block_rows(m, rows, ceil_div(n, vectors * lanes)))
             ways = [(False, inside), own]
             if whole and ceil_div(m, inside) < MIN_CHUNKS:
@@ -359,7 +399,9 @@ def _block_rows(m: int, rows: int, panels: int) -> int:
 
     blocks = range(ceil_div(MIN_CHUNKS, panels), count // least + 1)
     enough = (high for n in blocks if (high := highest(n)) >= least)
-    few = (j for j in range(least, count + 1) if ceil_div(count, j) * j <= MAX_RECOMPUTE_RATIO * count)
+    few = (
+        j for j in range(least, count + 1) if ceil_div(count, j) * j <= MAX_RECOMPUTE_RATIO * count
+    )
     return min(rows * next(chain(enough, few), count), m)
 
 
@@ -369,7 +411,9 @@ def _register_tiles(
     """Return register tiles whose panels divide the columns and whose products stay near."""
     pitch = count * 4 * k
     most = MIN_TILE_ROWS if pitch % PAGE_BYTES == 0 else 14
-    every = register_tiles(m, n, lanes, most, registers=registers, terms=k, split_vectors=split_vectors)
+    every = register_tiles(
+        m, n, lanes, most, registers=registers, terms=k, split_vectors=split_vectors
+    )
     some = [x for x in every if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= MAX_PRODUCT_BYTES]
     least, wide = TILE_LIMITS[registers]

@@ -23,12 +23,25 @@ from collections.abc import Sequence
 from superopt.kernels.text import TextBuilder, Value, number
 from superopt.te.dtype import BOOL, F32, I32
 
-ERF_NUMERATOR = (1.1283791065216064, 0.2071182280778885, 0.051523927599191666, 0.0039902725256979465,
-             0.00014727938105352223, -1.9422902823862387e-06, 1.911113045593993e-08)  # fmt: skip
+ERF_NUMERATOR = (
+    1.1283791065216064,
+    0.2071182280778885,
+    0.051523927599191666,
+    0.0039902725256979465,
+    0.00014727938105352223,
+    -1.9422902823862387e-06,
+    1.911113045593993e-08,
+)
 ERF_DENOMINATOR = (1.0, 0.516884982585907, 0.11796782165765762, 0.014957458712160587,
              0.0010210404871031642)  # fmt: skip
-TANH_NUMERATOR = (0.9999999403953552, 0.1291922777891159, 0.002920760540291667, 9.26741267903708e-06,
-              -1.2780427383063397e-08, 1.8255234129904707e-11)  # fmt: skip
+TANH_NUMERATOR = (
+    0.9999999403953552,
+    0.1291922777891159,
+    0.002920760540291667,
+    9.26741267903708e-06,
+    -1.2780427383063397e-08,
+    1.8255234129904707e-11,
+)
 TANH_DENOMINATOR = (1.0, 0.4625250995159149, 0.02376316301524639, 0.00022810004884377122)
 EXP = (1.0, 1.0, 0.499992311000824, 0.16667114198207855, 0.041890114545822144,
        0.008312525227665901)  # fmt: skip
@@ -195,7 +208,9 @@ def erf(t: TextBuilder, x: Value) -> Value:
     return _odd_rational(t, x, 4.0, ERF_NUMERATOR, ERF_DENOMINATOR)
 
 
-def _odd_rational(t: TextBuilder, x: Value, bound: float, numerator: Sequence[float], denominator: Sequence[float]) -> Value:
+def _odd_rational(
+    t: TextBuilder, x: Value, bound: float, numerator: Sequence[float], denominator: Sequence[float]
+) -> Value:
     x = clamp(t, x, -bound, bound)
     square = t.make(f"fmul {x}, {x.text}", F32, x.lanes)
     top = t.make(f"fmul {x}, {polynomial(t, numerator, square).text}", F32, x.lanes)

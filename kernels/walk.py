@@ -24,7 +24,7 @@ from superopt.kernels.schedule import (
 from superopt.kernels.transform import reduction
 from superopt.te.expr import Tensor
 from superopt.te.node import Axis, Index, Load
-from superopt.te.walk import index_axes, loads, subexpressions, computed_tensors
+from superopt.te.walk import computed_tensors, index_axes, loads, subexpressions
 
 MAX_TREES = 64  # at a time: four vectors of 16 hide the latency of loads
 

@@ -81,11 +81,15 @@ class Float64Builder:
 
     def to_int(self, x: Value) -> Value:
         """Emit the int64 of an integral float below 2^51."""
-        return self.op("sub", self.bitcast(self.op("fadd", x, ROUND_TO_INT), I64), ROUND_TO_INT_BITS)
+        return self.op(
+            "sub", self.bitcast(self.op("fadd", x, ROUND_TO_INT), I64), ROUND_TO_INT_BITS
+        )
 
     def to_float(self, n: Value) -> Value:
         """Emit the inverse of `to_int`: processors without AVX-512 convert lanes one by one."""
-        return self.op("fsub", self.bitcast(self.op("add", n, ROUND_TO_INT_BITS), F64), ROUND_TO_INT)
+        return self.op(
+            "fsub", self.bitcast(self.op("add", n, ROUND_TO_INT_BITS), F64), ROUND_TO_INT
+        )
 
     def log(self, x: Value) -> Value:
         """Emit log(x): NaN below 0, infinite for 0 and infinity; x is no subnormal of float64."""
@@ -94,7 +98,9 @@ class Float64Builder:
         exponent = self.op("ashr", above, 52)
         m = self.bitcast(self.op("sub", raw, self.op("shl", exponent, 52)), F64)
         s = self.op("fdiv", self.op("fsub", m, 1.0), self.op("fadd", m, 1.0))
-        out = self.fma(self.to_float(exponent), self.constant(math.log(2)), self.odd_polynomial(LOG, s))
+        out = self.fma(
+            self.to_float(exponent), self.constant(math.log(2)), self.odd_polynomial(LOG, s)
+        )
         out = self.select(self.compare("oeq", x, math.inf), x, out)
         out = self.select(self.compare("oeq", x, 0.0), self.constant(-math.inf), out)
         out = self.select(self.compare("olt", x, 0.0), self.constant(math.nan), out)
@@ -160,7 +166,9 @@ def remainder(t: TextBuilder, x: Value, y: Value) -> Value:
     rest = w.select(w.compare("olt", rest, 0.0), w.op("fadd", rest, b), rest)
     out = w.call("copysign", rest, x)
     far, endless = w.compare("uge", q, 2.0**23), w.compare("oeq", b, math.inf)
-    return _with_libm_fallback(t, t.make(f"or {far}, {endless.text}", BOOL, x.lanes), [x, y], out, "fmod")
+    return _with_libm_fallback(
+        t, t.make(f"or {far}, {endless.text}", BOOL, x.lanes), [x, y], out, "fmod"
+    )
 
 
 def trigonometric(fn: str) -> Callable[[TextBuilder, Value], Value]:
@@ -196,7 +204,9 @@ def _reduced_trigonometric(w: Float64Builder, fn: str, x: Value) -> Value:
     return w.select(below, w.t.make(f"fneg {out}", F64, n.lanes), out)
 
 
-def _with_libm_fallback(t: TextBuilder, where: Value, args: Sequence[Value], out: Value, fn: str) -> Value:
+def _with_libm_fallback(
+    t: TextBuilder, where: Value, args: Sequence[Value], out: Value, fn: str
+) -> Value:
     """Emit `out`, with libm's results in lanes where `where` holds, behind a branch."""
     some = where
     if where.lanes:
@@ -244,7 +254,9 @@ def _series_near_zero(w: Float64Builder, x: Value, out: Value, cubed: float) -> 
     return w.select(w.compare("olt", x, SERIES_BOUND), w.odd_polynomial((1.0, cubed), x), out)
 
 
-def odd_function(function: Callable[[Float64Builder, Value], Value]) -> Callable[[TextBuilder, Value], Value]:
+def odd_function(
+    function: Callable[[Float64Builder, Value], Value],
+) -> Callable[[TextBuilder, Value], Value]:
     """Return the emitter of an odd function from one of |x|."""
 
     def whole(t: TextBuilder, x: Value) -> Value:
@@ -280,8 +292,17 @@ def acosh(t: TextBuilder, x: Value) -> Value:
 
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "pow": power, "fmod": remainder,
-    "sin": trigonometric("sin"), "cos": trigonometric("cos"), "tan": trigonometric("tan"),
-    "asin": odd_function(_asin), "acos": acos, "atan": odd_function(lambda w, x: w.atan(x, w.constant(1.0))),
-    "sinh": odd_function(_sinh), "cosh": cosh, "asinh": odd_function(_asinh), "acosh": acosh, "atanh": odd_function(_atanh),
-}  # fmt: skip
+    "pow": power,
+    "fmod": remainder,
+    "sin": trigonometric("sin"),
+    "cos": trigonometric("cos"),
+    "tan": trigonometric("tan"),
+    "asin": odd_function(_asin),
+    "acos": acos,
+    "atan": odd_function(lambda w, x: w.atan(x, w.constant(1.0))),
+    "sinh": odd_function(_sinh),
+    "cosh": cosh,
+    "asinh": odd_function(_asinh),
+    "acosh": acosh,
+    "atanh": odd_function(_atanh),
+}

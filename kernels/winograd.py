@@ -29,11 +29,27 @@ from functools import lru_cache
 from math import prod
 
 from superopt.kernels.contraction import VECTOR_REGISTERS, Contraction, register_tiles
-from superopt.kernels.cook_toom import to_array, distinct_rows, transform_matrices, transform_operations
-from superopt.kernels.factor import AlgorithmForm, substitute_and_fold, replace_loads, scatter_layout
+from superopt.kernels.cook_toom import (
+    distinct_rows,
+    to_array,
+    transform_matrices,
+    transform_operations,
+)
+from superopt.kernels.factor import (
+    AlgorithmForm,
+    replace_loads,
+    scatter_layout,
+    substitute_and_fold,
+)
 from superopt.kernels.layout import Layout, ScatteredLayout
 from superopt.kernels.nest import replace_reduction
-from superopt.kernels.picture import TiledConvolution, tile_counts, ceil_div, tile_begin, tile_store_index
+from superopt.kernels.picture import (
+    TiledConvolution,
+    ceil_div,
+    tile_begin,
+    tile_counts,
+    tile_store_index,
+)
 from superopt.kernels.schedule import Schedule, parse_schedule
 from superopt.kernels.transform import reduction
 from superopt.te import index
@@ -57,7 +73,12 @@ class Plan:
 
 
 def winograd_form(
-    t: Tensor, c: Contraction, p: TiledConvolution, plan: Plan, layout: Layout | ScatteredLayout, lanes: int
+    t: Tensor,
+    c: Contraction,
+    p: TiledConvolution,
+    plan: Plan,
+    layout: Layout | ScatteredLayout,
+    lanes: int,
 ) -> AlgorithmForm:
     """Return the tensor by F(m x m, r x s), for a window of r x s."""
     found = reduction(t)
@@ -96,9 +117,12 @@ def winograd_form(
             for x, n in ((xi, high_u), (nu, wide_u))
         )
         if p.depth is None:
-            return reduce_sum(p.reduction_sizes, lambda ch: read[xi, nu, q, y, x, ch] * u[i, j, o, ch])
+            return reduce_sum(
+                p.reduction_sizes, lambda ch: read[xi, nu, q, y, x, ch] * u[i, j, o, ch]
+            )
         return reduce_sum(
-            p.reduction_sizes, lambda z, ch: read[xi, nu, p.summed_image(q, z), y, x, ch] * u[i, j, o, z, ch]
+            p.reduction_sizes,
+            lambda z, ch: read[xi, nu, p.summed_image(q, z), y, x, ch] * u[i, j, o, z, ch],
         )
 
     s = compute((a, b, n, high, wide, k), sums, name="s")
@@ -121,7 +145,9 @@ def winograd_form(
     q, ty, tx, i, j, o = y.axes
     # a row of tiles is a chunk, in which columns are stored in order
     row = tile_store_index(ty, i, h, mh, down)
-    place = tuple(p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values())
+    place = tuple(
+        p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values()
+    )
     lies = scatter_layout(t, layout, y.axes, place)
     how = (_channel_schedules if plan.apart else _row_schedules)((d, v, s, rows, y), plan, lanes)
     by_rows, by_columns = (transform_matrices(*form) for form in p.forms(plan.m))
@@ -180,8 +206,14 @@ L2_BYTES = {32: 800_000, 16: 400_000}  # of tiles, by registers
 MAX_CACHED_KERNEL_BYTES = 16 << 20  # larger filters come from memory each time
 # Bytes per vector FMA, by registers: of a filter from memory, and from the last-level cache; and of
 # tiles that do not stay in L2, and are written and read there.
-MEMORY_BYTES_PER_FMA, L3_BYTES_PER_FMA, L2_MISS_BYTES_PER_FMA = {32: 6, 16: 3}, {32: 12, 16: 6}, {32: 6, 16: 3}
-MIN_L3_TILE_BYTES = 4 << 20  # tiles that come from the last-level cache for each part of the channels
+MEMORY_BYTES_PER_FMA, L3_BYTES_PER_FMA, L2_MISS_BYTES_PER_FMA = (
+    {32: 6, 16: 3},
+    {32: 12, 16: 6},
+    {32: 6, 16: 3},
+)
+MIN_L3_TILE_BYTES = (
+    4 << 20
+)  # tiles that come from the last-level cache for each part of the channels
 TRANSFORM_FMA_COST = {32: 1.4, 16: 2.4}  # of a transform's FMA, by registers
 SHARED_WORK_COST_FACTOR = 1.05  # cost of sharing work among threads
 NON_BOTTLENECK_SHARE = 0.3  # share of the time of what is not the bottleneck that is not hidden
@@ -190,7 +222,9 @@ _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vecto
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
-def candidate_plans(p: TiledConvolution, m: int, lanes: int, registers: int = VECTOR_REGISTERS) -> list[tuple[float, Plan]]:
+def candidate_plans(
+    p: TiledConvolution, m: int, lanes: int, registers: int = VECTOR_REGISTERS
+) -> list[tuple[float, Plan]]:
     """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first."""
     (high, wide), (a, b), k = tile_counts(p, m), p.input_tile_sides(m), p.k.size
     given, made = p.image_counts
@@ -203,8 +237,14 @@ def candidate_plans(p: TiledConvolution, m: int, lanes: int, registers: int = VE
             continue
         count = ceil_div(high, block)
         tiles_ = a * b * block * wide * p.channels * 4
-        moved = 0 if tiles_ <= L2_BYTES[registers] else tiles_ * count * given / L2_MISS_BYTES_PER_FMA[registers]
-        far = tiles_ * count * made / L3_BYTES_PER_FMA[registers] if tiles_ > MIN_L3_TILE_BYTES else 0
+        moved = (
+            0
+            if tiles_ <= L2_BYTES[registers]
+            else tiles_ * count * given / L2_MISS_BYTES_PER_FMA[registers]
+        )
+        far = (
+            tiles_ * count * made / L3_BYTES_PER_FMA[registers] if tiles_ > MIN_L3_TILE_BYTES else 0
+        )
         again = L3_BYTES_PER_FMA if size <= MAX_CACHED_KERNEL_BYTES else MEMORY_BYTES_PER_FMA
         for time, *tile in sorted(_sum_tiles(block, wide, k, lanes, registers))[:MAX_TILES_TRIED]:
             busy = time * a * b * terms
@@ -219,7 +259,9 @@ def candidate_plans(p: TiledConvolution, m: int, lanes: int, registers: int = VE
                 # With one block, threads share what follows the transform; an image that is a term
                 # of several sums is transformed for each, unless that is done before.
                 slow = 1.0 if apart or count * made > 1 else SHARED_WORK_COST_FACTOR
-                turned = TRANSFORM_FMA_COST[registers] * (to * (1 if apart else p.taps) + fro) / lanes
+                turned = (
+                    TRANSFORM_FMA_COST[registers] * (to * (1 if apart else p.taps) + fro) / lanes
+                )
                 out.append((total * slow + turned, Plan(m, apart, block, *tile)))
     some: dict[int, int] = {}
     for _, plan in sorted(out, key=lambda x: x[0]):
@@ -286,7 +328,11 @@ def _sum_tiles(
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
                 by_column = n // by_row
-                count = ceil_div(block, by_row) * ceil_div(wide, by_column) * ceil_div(k, vectors * lanes)
+                count = (
+                    ceil_div(block, by_row)
+                    * ceil_div(wide, by_column)
+                    * ceil_div(k, vectors * lanes)
+                )
                 wider = WIDE_TILE_COST_FACTOR[registers].get(vectors, 1.0 if vectors < 4 else 1.2)
                 slow = wider * (each if registers < VECTOR_REGISTERS else _tile_cost_factor(n))
                 slow *= 1.02 if by_row == 1 and registers == VECTOR_REGISTERS else 1

@@ -11,7 +11,7 @@ from superopt.kernels.text import TextBuilder, Value
 from superopt.te.dtype import DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Index, Load, Reduce
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 _UNCOUNTED = frozenset(("select", "cast", "bitcast"))
 _LANES = 16  # typical vector length
@@ -66,7 +66,9 @@ class _AxisDependence:
             case Apply(fn, args):
                 axes = frozenset[Axis]().union(*map(self.axes, args))
                 if fn not in _UNCOUNTED and args[0].dtype.kind != "x":
-                    self.operations.append((axes, function_operations(fn, args[0].dtype, len(args), e.dtype)))
+                    self.operations.append(
+                        (axes, function_operations(fn, args[0].dtype, len(args), e.dtype))
+                    )
                 return axes
             case Load(_, index):
                 return frozenset[Axis]().union(*map(self.axes, index))

@@ -14,11 +14,11 @@ from superopt.ir.graph import (
     Graph,
     Node,
     Value,
-    result,
     nodes,
     operands,
     producer,
     replace,
+    result,
     results,
 )
 from superopt.ir.op import Attr, InferError
@@ -40,8 +40,8 @@ from superopt.rules.term import (
     Formula,
     MapTerms,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Term,
     Var,
@@ -297,7 +297,9 @@ class _Builder:
     def build_node(self, t: App) -> Callable[[Cells], Node]:
         regroups = self.may_regroup and t.op.name in SUM_OPS
         op, index = t.op, 1 if t.op.name.startswith("Gather") else -1
-        parts: list[tuple[BuildOne | None, BuildMany | None, Callable[[Cells, DType], Value] | None]] = []
+        parts: list[
+            tuple[BuildOne | None, BuildMany | None, Callable[[Cells, DType], Value] | None]
+        ] = []
         for o in t.operands:
             match o:
                 case Number() | Scalar() | Fill():

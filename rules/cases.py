@@ -26,7 +26,11 @@ class Cases:
 
 
 def cases(
-    rule: Rule, seed: int, count: int, max_elements: int = MAX_ELEMENTS, min_count: int = MIN_INSTANCES
+    rule: Rule,
+    seed: int,
+    count: int,
+    max_elements: int = MAX_ELEMENTS,
+    min_count: int = MIN_INSTANCES,
 ) -> Cases:
     """Return the instances of a trial, generated on demand. Fewer than `count` if the literal sizes
     of the rule make each of them large."""
@@ -38,4 +42,7 @@ def cases(
 
 def literal_elements(rule: Rule) -> int:
     """Return the least number of elements of an operand, by the rule's literal sizes."""
-    return max((p.literal_elements for p in rule.params if isinstance(p, Param) and p.literal_elements), default=1)
+    return max(
+        (p.literal_elements for p in rule.params if isinstance(p, Param) and p.literal_elements),
+        default=1,
+    )

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from superopt.ir.graph import Item, Node, results
-from superopt.rules.checks import definition_step, condition_step
+from superopt.rules.checks import condition_step, definition_step
 from superopt.rules.condition import Scope, compile_formula
 from superopt.rules.functions import Result, show_result
 from superopt.rules.rule import Rule
@@ -75,7 +75,9 @@ class PatternBuilder:
             have = [f"{n} is {show_result(env[s])}" for n, s in slots]
             return f" ({'; '.join(have)})" if have else ""
 
-        return condition_step(compile_formula(c, self.scope, self.is_used_only_inside), show(c), shown)
+        return condition_step(
+            compile_formula(c, self.scope, self.is_used_only_inside), show(c), shown
+        )
 
     def definition_step(self, name: str, f: Formula) -> Step:
         self.bound.add(name)

@@ -49,7 +49,9 @@ def same_value_step(slot: int, other: int, text: str) -> Step:
     return Step(make, lambda env: f"{text} stands for two different values")
 
 
-def dtype_step(slot: int, allowed: frozenset[DType], letter: int | None, bind: bool, text: str) -> Step:
+def dtype_step(
+    slot: int, allowed: frozenset[DType], letter: int | None, bind: bool, text: str
+) -> Step:
     """Require the element type of a value (or of each of a tuple); `letter` is the slot of a shared
     one."""
 
@@ -145,8 +147,14 @@ def _input_types(n: Node) -> Types:
     return tuple(None if v is None else v.type for v in n.inputs)
 
 
-def attributes_step(slot: int, op: Op, fixed: Attrs, binds: Sequence[tuple[str, int]], rest: int | None,
-         explicit_keys: frozenset[str]) -> Step:  # fmt: skip
+def attributes_step(
+    slot: int,
+    op: Op,
+    fixed: Attrs,
+    binds: Sequence[tuple[str, int]],
+    rest: int | None,
+    explicit_keys: frozenset[str],
+) -> Step:
     """Require `fixed` attributes (defaults included), and bind others."""
     order = sorted(op.attrs)
     cache: dict[tuple[Attrs, Types], bool] = {}
@@ -193,7 +201,9 @@ def attributes_step(slot: int, op: Op, fixed: Attrs, binds: Sequence[tuple[str, 
         have = dict(n.attrs)
         for k, v in fixed:
             free = {f: x for f, x in n.attrs if f != k}
-            if not are_attrs_equal(have.get(k), v) and not _yields_attributes(op, _input_types(n), free | {k: v}, n.attrs):
+            if not are_attrs_equal(have.get(k), v) and not _yields_attributes(
+                op, _input_types(n), free | {k: v}, n.attrs
+            ):
                 default = "" if k in explicit_keys else ", its default"
                 found = f"{op.name} has {k}={show_attr(have[k])}"
                 return f"{found}, the rule wants {show_attr(v)}{default}"
@@ -209,7 +219,9 @@ def _yields_attributes(op: Op, types: Types, attrs: dict[str, Any], goal: Attrs)
         return False
 
 
-def attribute_formula_step(slot: int, op: Op, key: str, formula: Callable[[Cells], Any], text: str) -> Step:
+def attribute_formula_step(
+    slot: int, op: Op, key: str, formula: Callable[[Cells], Any], text: str
+) -> Step:
     """Require that an attribute equals a formula, in canonical form."""
 
     def holds(env: Cells) -> bool:
@@ -245,7 +257,10 @@ def other_attributes_step(slot: int, explicit_keys: frozenset[str], rest: int, n
 
     def make(go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
-            if tuple([pair for pair in env[slot].attrs if pair[0] not in explicit_keys]) == env[rest]:
+            if (
+                tuple([pair for pair in env[slot].attrs if pair[0] not in explicit_keys])
+                == env[rest]
+            ):
                 go(env)
 
         return run
@@ -253,7 +268,9 @@ def other_attributes_step(slot: int, explicit_keys: frozenset[str], rest: int, n
     return Step(make, lambda env: f"the other attributes differ from **{name}")
 
 
-def condition_step(condition: Callable[[Cells], Any], text: str, shown: Callable[[Cells], str]) -> Step:
+def condition_step(
+    condition: Callable[[Cells], Any], text: str, shown: Callable[[Cells], str]
+) -> Step:
     """Require a condition. An unknown condition does not hold."""
 
     def make(go: Continuation) -> Continuation:
@@ -357,7 +374,9 @@ def nearest_step(first_root: int, op: Op, target: int, reach: int) -> Step:
     return Step(make, lambda env: f"there is no other {op.name} near it")
 
 
-def distinct_step(slot: int, others: Sequence[int], before: Sequence[int], after: Sequence[int]) -> Step:
+def distinct_step(
+    slot: int, others: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> Step:
     """Require a root distinct from the others; in a symmetric pair, also in a fixed order."""
 
     def make(go: Continuation) -> Continuation:

@@ -14,30 +14,30 @@ from superopt.rules.functions import (
     NotKnown,
     Result,
     apply_binary,
-    compare_results,
     as_integer,
-    item_of,
     as_number,
     as_tuple,
-    show_result,
     as_value,
+    compare_results,
+    item_of,
+    show_result,
 )
 from superopt.rules.term import (
-    Subscript,
     Binary,
     Call,
     Compare,
-    Slice,
     Comprehension,
     Formula,
     If,
     Lit,
     Logic,
     Name,
-    TermValue,
     Seq,
+    Slice,
     Spread,
+    Subscript,
     Term,
+    TermValue,
     Unary,
     children,
     show,
@@ -82,7 +82,9 @@ def required_names(f: Formula) -> frozenset[str | Term]:
         case TermValue(term):
             return frozenset((term,))
         case Comprehension(body, own, over, test):
-            inside = required_names(body) | (required_names(test) if test is not None else frozenset())
+            inside = required_names(body) | (
+                required_names(test) if test is not None else frozenset()
+            )
             return required_names(over) | (inside - frozenset(own))
         case Name(n):
             return frozenset((n,))
@@ -193,7 +195,10 @@ def _tuple(
     items: Sequence[Formula], scope: Scope, used_only: UsedOnly
 ) -> Callable[[Env], tuple[Result, ...]]:
     runs = [
-        (isinstance(i, Spread), compile_formula(i.value if isinstance(i, Spread) else i, scope, used_only))
+        (
+            isinstance(i, Spread),
+            compile_formula(i.value if isinstance(i, Spread) else i, scope, used_only),
+        )
         for i in items
     ]
     if not any(spread for spread, _ in runs):

@@ -42,7 +42,9 @@ class GraphContext:
     def nodes_near(self, nodes: Collection[Node], steps: int) -> NodesByOp:
         """Return by operator the nodes that reach one of `nodes` within `steps` operands."""
         if not self.neighborhoods or self.neighborhoods[-1][0] is not nodes:
-            self.neighborhoods[:] = [(nodes, [self._group_by_op(n for n in nodes if n in self.position)])]
+            self.neighborhoods[:] = [
+                (nodes, [self._group_by_op(n for n in nodes if n in self.position)])
+            ]
         levels = self.neighborhoods[-1][1]
         while len(levels) <= steps:
             last = {n: None for some in levels[-1].values() for n in some}

@@ -22,7 +22,13 @@ import numpy as np
 
 from superopt.ir.graph import Constant, Input, Node
 from superopt.ir.syntax import show_attr
-from superopt.rules.instances import Instance, try_instance, changed_instances, open_shapes, replace_size
+from superopt.rules.instances import (
+    Instance,
+    changed_instances,
+    open_shapes,
+    replace_size,
+    try_instance,
+)
 from superopt.rules.rule import Rule
 from superopt.rules.sample.draw import Draw, Style
 from superopt.rules.syntax import Param
@@ -30,11 +36,11 @@ from superopt.rules.term import free_names
 from superopt.rules.trial import (
     STORED_TYPES_DRAW,
     Refuted,
+    draw_feeds,
+    draws_for,
     evaluate_sides,
     has_float_casts,
     real_difference,
-    draws_for,
-    draw_feeds,
 )
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64, to_numpy
@@ -88,7 +94,10 @@ class Counterexample:
 
 
 def smallest_counterexample(
-    rule: Rule, seed: int, known_instances: Iterable[Instance] = (), attempts: int = ATTEMPTS_PER_STYLE
+    rule: Rule,
+    seed: int,
+    known_instances: Iterable[Instance] = (),
+    attempts: int = ATTEMPTS_PER_STYLE,
 ) -> Counterexample | None:
     """Return the smallest counterexample found over floats; None if there is none, as for a law
     that only the prime field refutes. known_instances: further instances to try. attempts: for
@@ -144,7 +153,9 @@ def _smaller_instances(rule: Rule, one: Instance) -> Iterator[Instance]:
     """Yield instances like `one` with a smaller size everywhere, in one name, or on one axis, or
     with one axis less."""
     free = open_shapes(rule, one)
-    own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in free_names(f)}
+    own = {
+        n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in free_names(f)
+    }
     sizes = {n: v for n, v in one.names.items() if n in own}
     there = {d for i in one.inputs for d in i.type.shape or () if isinstance(d, int)}
     for size in sorted(there, reverse=True):
@@ -207,7 +218,9 @@ def _simplify_numbers(rule: Rule, failure: _Failure) -> Counterexample:
     """Simplify the numbers while the sides still differ."""
     held, found = dict(failure.feeds), failure.difference
     limits = {i.name: limit for i, limit in found.instance.limits.items()}
-    pending = [(name, k) for name, x in held.items() for k in range(min(x.size, MAX_SIMPLIFIED_ELEMENTS))]
+    pending = [
+        (name, k) for name, x in held.items() for k in range(min(x.size, MAX_SIMPLIFIED_ELEMENTS))
+    ]
     for name, k in (*pending, *pending):  # a number needed at first may not be needed later
         x = held[name]
         for v in _simpler_numbers(x.reshape(-1)[k], x.dtype, limits.get(name)):

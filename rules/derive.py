@@ -95,10 +95,16 @@ def derive(
     own = frozenset(n.op for graph in (a, b) for n in ir_graph.nodes(graph))
     if not own.isdisjoint(RESHAPE_OPS):
         own |= RESHAPE_OPS
-    looks = [(index.restricted_to(own), bounds.max_growth, LOOK_SHARE), (index, 0, LOOK_SHARE), (index, bounds.max_growth, 1.0)]
+    looks = [
+        (index.restricted_to(own), bounds.max_growth, LOOK_SHARE),
+        (index, 0, LOOK_SHARE),
+        (index, bounds.max_growth, 1.0),
+    ]
     visited = 0
     for rules, grow, share in looks if bounds.max_growth else looks[::2]:
-        some = replace(bounds, max_growth=grow, max_graphs=int(share * (bounds.max_graphs - visited)))
+        some = replace(
+            bounds, max_growth=grow, max_graphs=int(share * (bounds.max_graphs - visited))
+        )
         now = time.monotonic()
         found = _search_chain(a, b, rules, some, now + share * (end - now), stop, excluded)
         visited += found.visited
@@ -118,7 +124,9 @@ def _search_chain(
 ) -> Derived | Underived:
     order = _Canonicalizer({}, {}, _small_constants(a, b))
     ends = tuple(order.canonical_graph(graph) for graph in (a, b))
-    sides = tuple(_Side(*end, _op_counts(to)) for end, (to, _) in zip(ends, ends[::-1], strict=True))
+    sides = tuple(
+        _Side(*end, _op_counts(to)) for end, (to, _) in zip(ends, ends[::-1], strict=True)
+    )
     if sides[0].start == sides[1].start:
         return Derived((), (), 0)
     most = max(side.queue[0][2].size for side in sides) + bounds.max_growth
@@ -160,7 +168,11 @@ def _search_chain(
 
 
 def shorten(
-    found: Derived, a: ir_graph.Graph, b: ir_graph.Graph, index: RuleIndex, stop: Callable[[], bool] = lambda: False
+    found: Derived,
+    a: ir_graph.Graph,
+    b: ir_graph.Graph,
+    index: RuleIndex,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Derived:
     """Return the chains without detours. Every rewrite between graphs of the chains is tried, and
     the shortest path is taken."""
@@ -185,7 +197,9 @@ def shorten(
     return Derived(forth[meet], back[meet], found.visited)
 
 
-def _shortest_paths(hops: Sequence[Mapping[int, Link]], order: range) -> dict[int, tuple[Link, ...]]:
+def _shortest_paths(
+    hops: Sequence[Mapping[int, Link]], order: range
+) -> dict[int, tuple[Link, ...]]:
     """Return the shortest path from the first graph to each, in this order."""
     ways: dict[int, tuple[Link, ...]] = {order[0]: ()}
     for n in order:
@@ -276,7 +290,9 @@ class _Canonicalizer:
         p = ir_graph.producer(v)
         return v if p is None else self.canonical[p][v.index if isinstance(v, ir_graph.Item) else 0]
 
-    def fold(self, n: ir_graph.Node, inputs: Sequence[ir_graph.Value | None]) -> tuple[ir_graph.Constant, ...] | None:
+    def fold(
+        self, n: ir_graph.Node, inputs: Sequence[ir_graph.Value | None]
+    ) -> tuple[ir_graph.Constant, ...] | None:
         """Return the results of a node of constants, if they are small."""
         if any(_element_count(t) is None for t in n.types):
             return None
@@ -309,7 +325,11 @@ ROUNDING_ULPS = 4  # units in the last place
 
 
 def _small_constants(*graphs: ir_graph.Graph) -> tuple[ir_graph.Constant, ...]:
-    return tuple(dict.fromkeys(c for graph in graphs for c in ir_graph.constants(graph) if _is_small_constant(c)))
+    return tuple(
+        dict.fromkeys(
+            c for graph in graphs for c in ir_graph.constants(graph) if _is_small_constant(c)
+        )
+    )
 
 
 def _is_small_constant(v: ir_graph.Value) -> bool:
@@ -326,10 +346,16 @@ def _element_count(t: TensorType) -> int | None:
     return count if count <= MAX_FOLDED_ELEMENTS else None
 
 
-def _scalarize_uniform(n: ir_graph.Node, inputs: tuple[ir_graph.Value | None, ...]) -> tuple[ir_graph.Value | None, ...]:
+def _scalarize_uniform(
+    n: ir_graph.Node, inputs: tuple[ir_graph.Value | None, ...]
+) -> tuple[ir_graph.Value | None, ...]:
     """Replace uniform operands by scalars if the others determine the shape."""
     for k, v in enumerate(inputs):
-        if not isinstance(v, ir_graph.Constant) or not v.type.shape or (one := uniform_value(v)) is None:
+        if (
+            not isinstance(v, ir_graph.Constant)
+            or not v.type.shape
+            or (one := uniform_value(v)) is None
+        ):
             continue
         assert v.type.dtype is not None
         scalar = ir_graph.constant(np.full((), one, to_numpy(v.type.dtype)))

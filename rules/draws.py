@@ -29,7 +29,9 @@ EXCEPTIONAL_DRAWS = (*EXCEPTIONAL_SHARES, *CONSTANT_DRAWS, *EXTREME_DRAWS)
 MAX_RULE_NUMBER = 1e12  # largest literal of a rule that is drawn
 SMALL_FRACTIONS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # quotients are exact
 EXCEPTIONAL_VALUES = np.array([np.inf, -np.inf, np.nan, 0.0])
-EXTREME_VALUES = np.array([s * n for n in (1e308, 1e200, 1e-160, 1e-308, 5e-324) for s in (1.0, -1.0)])
+EXTREME_VALUES = np.array(
+    [s * n for n in (1e308, 1e200, 1e-160, 1e-308, 5e-324) for s in (1.0, -1.0)]
+)
 
 
 def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:

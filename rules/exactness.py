@@ -89,7 +89,10 @@ def _agreement_degree(one: Instance, draw: str, seed: int) -> int:
     values may flip: its result differs, however close its operands are."""
     feeds = real_feeds(one, draw, seed)
     here, there = RoundingDomain(seed), RoundingDomain(seed)
-    left, right = _evaluate_rounding(one, one.lhs, feeds, here), _evaluate_rounding(one, one.rhs, feeds, there)
+    left, right = (
+        _evaluate_rounding(one, one.lhs, feeds, here),
+        _evaluate_rounding(one, one.rhs, feeds, there),
+    )
     for degree in range(len(EXACTNESS_DEGREES) if here.undecided == there.undecided else 1):
         if all(
             v.type.dtype is not None and elements_agree(degree, a, b, v.type.dtype)
@@ -160,8 +163,15 @@ def _exceptional_class(one: Instance, seed: int) -> int:
         worst = max(worst, _compare_exceptional(one, drawn))
         for name in floats if small else ():
             value = named_rng(f"{name} all {what}", seed).choice(some)
-            worst = max(worst, _compare_exceptional(one, {**feeds, name: _replace_where(feeds[name], True, value)}))
-    if EXCEPTIONAL in map(partial(_compare_exceptional, one), _out_of_range_feeds(one, feeds, seed)):
+            worst = max(
+                worst,
+                _compare_exceptional(
+                    one, {**feeds, name: _replace_where(feeds[name], True, value)}
+                ),
+            )
+    if EXCEPTIONAL in map(
+        partial(_compare_exceptional, one), _out_of_range_feeds(one, feeds, seed)
+    ):
         return EXCEPTIONAL  # but overflow of sums elsewhere is known
     return worst
 
@@ -204,7 +214,13 @@ def _compare_exceptional(one: Instance, feeds: dict[str, np.ndarray]) -> int:
             worst = max(worst, EXCEPTIONAL if (a != b).any() else 0)
             continue
         number, still = np.isfinite(a), np.isfinite(b)
-        apart = number & still & ~np.isclose(a, b, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * (1 + _finite_rms(a)))
+        apart = (
+            number
+            & still
+            & ~np.isclose(
+                a, b, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * (1 + _finite_rms(a))
+            )
+        )
         if (apart | (still & ~number)).any():
             return EXCEPTIONAL
         if (number & ~still).any() or not np.array_equal(a[~number], b[~number], equal_nan=True):

@@ -98,7 +98,9 @@ def _attempts(
     return [Attempt(p.rule.name, site, "failed", last, count, reason)]
 
 
-def _probe_chain(p: Pattern, start: Start, progress: list[tuple[int, tuple[Any, ...]]]) -> Continuation:
+def _probe_chain(
+    p: Pattern, start: Start, progress: list[tuple[int, tuple[Any, ...]]]
+) -> Continuation:
     """Return the step chain, which records the last step reached and its bindings in `progress`."""
 
     def probe(number: int, go: Continuation) -> Continuation:

@@ -117,7 +117,9 @@ def apply_binary(op: str, a: Result, b: Result) -> Result:
         if isinstance(b, tuple) and isinstance(a, int) and op == "*":
             return _repeat(b, a)
         if op in _SIZE_FUNCTIONS:
-            return index.dim(apply(_SIZE_FUNCTIONS[op], index.as_index(as_size(a)), index.as_index(as_size(b))))
+            return index.dim(
+                apply(_SIZE_FUNCTIONS[op], index.as_index(as_size(a)), index.as_index(as_size(b)))
+            )
     except (ZeroDivisionError, OverflowError) as e:
         raise NotKnown(f"{show_result(a)} {op} {show_result(b)}: {e}") from None
     raise NotKnown(f"{show_result(a)} {op} {show_result(b)} is undefined")
@@ -385,7 +387,9 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "drop": Function(_drop, 2, 2, "s without the item at i (or at each of a tuple i)"),
         "insert": Function(_insert, 3, 3, "s with d inserted before index i"),
         "replace": Function(_replace, 3, 3, "s with d in place of item i"),
-        "positive": Function(lambda i, n: _checked_index(i, as_integer(n)), 2, 2, "axis i counted from 0"),
+        "positive": Function(
+            lambda i, n: _checked_index(i, as_integer(n)), 2, 2, "axis i counted from 0"
+        ),
         "broadcast": Function(_broadcast, 1, 8, "the shape that shapes broadcast to"),
     }
 )

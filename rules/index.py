@@ -15,10 +15,10 @@ from superopt.ir.op import Op
 from superopt.rules.context import GraphContext
 from superopt.rules.make import NARY_OPS
 from superopt.rules.match import Match, compiled_chains, new_environment
-from superopt.rules.plan import Pattern, Start, root_app, term_depth, compile_pattern
+from superopt.rules.plan import Pattern, Start, compile_pattern, root_app, term_depth
 from superopt.rules.rule import Rule
 from superopt.rules.steps import FOUND_SLOT, Continuation
-from superopt.rules.term import AllResults, App, Fill, Number, Pick, OperandRun, Scalar, Term, walk
+from superopt.rules.term import AllResults, App, Fill, Number, OperandRun, Pick, Scalar, Term, walk
 
 # The producer of an operand: an operator, with a single result or not; or CONSTANT; or OTHER.
 CONSTANT, OTHER = "constant", "other"
@@ -77,7 +77,9 @@ class RuleIndex:
 
     def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
         """Return what `matches` yields for each rule, one rule after the other."""
-        nodes = ((n, 0) for n in ctx.position) if near is None else _nodes_above(ctx, near, self._reach)
+        nodes = (
+            ((n, 0) for n in ctx.position) if near is None else _nodes_above(ctx, near, self._reach)
+        )
         found: list[tuple[int, int, int, list[Match]]] = []
         for n, level in nodes:
             if self._deepest.get(n.op, 0) <= level:
@@ -120,7 +122,9 @@ def rule_operators(rule: Rule) -> frozenset[Op]:
     )
 
 
-def _nodes_above(ctx: GraphContext, near: Collection[Node], reach: int) -> Iterator[tuple[Node, int]]:
+def _nodes_above(
+    ctx: GraphContext, near: Collection[Node], reach: int
+) -> Iterator[tuple[Node, int]]:
     """Yield the nodes that reach `near`, with their distance in operands."""
     users = ctx.users
     seen = {n for n in near if n in ctx.position}
@@ -150,7 +154,9 @@ def _can_start(root: App, sources: tuple[Source, ...]) -> bool:
     """True if the operands of `root` can have these producers."""
     terms = root.operands
     if any(isinstance(t, (OperandRun, AllResults)) for t in terms):
-        return all(any(_can_be(t, s) for s in sources) for t in terms if not isinstance(t, OperandRun))
+        return all(
+            any(_can_be(t, s) for s in sources) for t in terms if not isinstance(t, OperandRun)
+        )
     if root.op.name in NARY_OPS and len(sources) > len(terms) > 1:
         # a run may be an operand that the rule names: only operators in the pattern count
         return all(

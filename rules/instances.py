@@ -139,7 +139,12 @@ def cramped_instances(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
         maker = LeftSideBuilder(rule, Draw(Random(rng.random()), Style(equal_sizes=True)))
         shape = _equal_sizes(rng, image) if number % 2 else _role_shapes(rng, image, roles)
         for p in rule.params:
-            if isinstance(p, Param) and p.shape is None and not p.is_run and roles.get(p.name) != BIAS_ROLE:
+            if (
+                isinstance(p, Param)
+                and p.shape is None
+                and not p.is_run
+                and roles.get(p.name) != BIAS_ROLE
+            ):
                 given = Input(p.name, TensorType(maker.element_type(p.kind), shape(p.name)))
                 maker.names[p.name] = given
                 maker.inputs.append(given)
@@ -164,7 +169,9 @@ def resized_instances(rule: Rule, one: Instance) -> Iterator[Instance]:
     """Yield instances like `one` with one of its sizes changed everywhere, and one with a leading
     axis added to all parameters of any shape."""
     free = open_shapes(rule, one)
-    own = {n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in free_names(f)}
+    own = {
+        n for p in rule.params if isinstance(p, Param) for f in p.shape or () for n in free_names(f)
+    }
     sizes = {n: v for n, v in one.names.items() if n in own}
     every = [*free.values(), *(v if isinstance(v, tuple) else (v,) for v in sizes.values())]
     known = {d for some in every for d in some or () if type(d) is int}

@@ -5,7 +5,15 @@ from __future__ import annotations
 from superopt.ir.graph import Constant, Item, Node, Value
 from superopt.ir.op import Op
 from superopt.rules.chain import PatternBuilder
-from superopt.rules.checks import ShapePattern, constant_step, definition_step, same_value_step, shape_step, dtype_step, condition_step
+from superopt.rules.checks import (
+    ShapePattern,
+    condition_step,
+    constant_step,
+    definition_step,
+    dtype_step,
+    same_value_step,
+    shape_step,
+)
 from superopt.rules.condition import required_names
 from superopt.rules.facts import uniform_value
 from superopt.rules.fills import ARRAY_FILLS, is_array_fill, is_fill, is_number_constant
@@ -20,8 +28,8 @@ from superopt.rules.term import (
     Lit,
     Name,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Spread,
     Term,
@@ -116,7 +124,9 @@ def shape_pattern(c: PatternBuilder, shape: tuple[Formula, ...], slot: int) -> S
     return ShapePattern(before, (c.scope.slots[name], bind), after)
 
 
-def dim_pattern(c: PatternBuilder, d: Formula, slot: int, i: int) -> tuple[int | None, int | None, bool]:
+def dim_pattern(
+    c: PatternBuilder, d: Formula, slot: int, i: int
+) -> tuple[int | None, int | None, bool]:
     match d:
         case Lit(int(n)):
             return None, n, False

@@ -26,7 +26,9 @@ _BOUNDED_OPS = frozenset(
         "InstanceNormalization", "GroupNormalization", "Attention",
     }
 )  # fmt: skip
-_FIRST_OPERAND_OPS = frozenset({"Clip", "Pow", "Gather", "GatherND", "GatherElements", "Pad", "Tile", "Slice"})
+_FIRST_OPERAND_OPS = frozenset(
+    {"Clip", "Pow", "Gather", "GatherND", "GatherElements", "Pad", "Tile", "Slice"}
+)
 
 _MAGNITUDE: WeakKeyDictionary[Value, float] = WeakKeyDictionary()
 
@@ -111,7 +113,9 @@ def lossy_operand(op: Op, operands: list[Value | None]) -> Value | None:
         return None
     floats = [v for v in operands if v is not None and (t := v.type.dtype) and t.is_float]
     data = [
-        size for v in floats if (size := magnitude(v)) > 0.0 and (size < TINY_MAGNITUDE or not is_const(v))
+        size
+        for v in floats
+        if (size := magnitude(v)) > 0.0 and (size < TINY_MAGNITUDE or not is_const(v))
     ]
     most = LARGE_MAGNITUDE * min((1.0, *data))
     for v in floats:

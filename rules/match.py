@@ -16,10 +16,20 @@ from superopt.ir.graph import Node, Value, result, results
 from superopt.rules.context import GraphContext
 from superopt.rules.plan import Pattern, compile_pattern
 from superopt.rules.rule import Rule
-from superopt.rules.steps import CONTEXT_SLOT, FOUND_SLOT, NEAR_SLOT, RESERVED_SLOTS, PART_SLOT, Cells, Continuation
+from superopt.rules.steps import (
+    CONTEXT_SLOT,
+    FOUND_SLOT,
+    NEAR_SLOT,
+    PART_SLOT,
+    RESERVED_SLOTS,
+    Cells,
+    Continuation,
+)
 from superopt.rules.term import Term
 
-_NO_CONTEXT = (None,) * RESERVED_SLOTS  # a match keeps neither the graph's indices nor other matches
+_NO_CONTEXT = (
+    None,
+) * RESERVED_SLOTS  # a match keeps neither the graph's indices nor other matches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +91,9 @@ def emit_match(p: Pattern) -> Continuation:
         else:
             some = [results(env[s]) if i is None else (result(env[s], i),) for s, i in p.roots]
             roots = tuple([v for one in some for v in one])
-        env[FOUND_SLOT].append(Match(rule, roots, nodes, part, p, (*_NO_CONTEXT, *env[RESERVED_SLOTS:])))
+        env[FOUND_SLOT].append(
+            Match(rule, roots, nodes, part, p, (*_NO_CONTEXT, *env[RESERVED_SLOTS:]))
+        )
 
     return run
 
@@ -120,7 +132,9 @@ def _matches(p: Pattern, ctx: GraphContext, near: Collection[Node] | None) -> It
     starts = p.starts
     if near is None:
         start = starts[0]
-        return _matches_from(ctx.by_op[start.op], start.slot, compiled_chains(p)[0], new_environment(p, ctx, None))
+        return _matches_from(
+            ctx.by_op[start.op], start.slot, compiled_chains(p)[0], new_environment(p, ctx, None)
+        )
     env: Cells | None = None
     some: list[list[Match]] = []
     for start, chain in zip(starts, compiled_chains(p), strict=True):

@@ -15,12 +15,12 @@ from superopt.ir.graph import results
 from superopt.ir.op import REQUIRED, Attr, Op
 from superopt.rules.chain import END, PatternBuilder
 from superopt.rules.checks import (
-    distinct_step,
     attribute_formula_step,
-    nearest_step,
-    pick_step,
-    other_attributes_step,
     attributes_step,
+    distinct_step,
+    nearest_step,
+    other_attributes_step,
+    pick_step,
     same_value_step,
     users_step,
 )
@@ -35,12 +35,12 @@ from superopt.rules.steps import (
     Continuation,
     Step,
     all_results_step,
-    nary_step,
-    operands_step,
     is_present,
+    nary_step,
     operand_run_step,
+    operands_step,
 )
-from superopt.rules.symmetry import is_swap_redundant, are_roots_interchangeable
+from superopt.rules.symmetry import are_roots_interchangeable, is_swap_redundant
 from superopt.rules.syntax import LETTERS
 from superopt.rules.term import (
     AllResults,
@@ -50,8 +50,8 @@ from superopt.rules.term import (
     Lit,
     Name,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Term,
     Var,
     free_names,
@@ -332,7 +332,9 @@ def find_root(c: PatternBuilder, app: App, before: list[int]) -> None:
         c.steps.append(nearest_step(first, app.op, into, MAX_ROOT_DISTANCE))
 
 
-def bound_paths(c: PatternBuilder, t: App, above: tuple[Op, ...], out: list[tuple[int, tuple[Op, ...]]]) -> None:
+def bound_paths(
+    c: PatternBuilder, t: App, above: tuple[Op, ...], out: list[tuple[int, tuple[Op, ...]]]
+) -> None:
     """Collect the bound values inside `t`: their slots, and the operators from there up."""
     for o in t.operands:
         match o:

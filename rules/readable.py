@@ -66,7 +66,9 @@ def _show_bounds(name: str, low: int, high: int) -> str:
 def _analyze(text: str, min_value: int) -> tuple[str, str, tuple[int, int] | None]:
     """Return a condition as text, its only name, and its bounds, if it is a range; no name if it
     always holds."""
-    names = list(dict.fromkeys(n for n in _NAME.findall(text) if n not in (*_FUNCTIONS, *_KEYWORDS)))
+    names = list(
+        dict.fromkeys(n for n in _NAME.findall(text) if n not in (*_FUNCTIONS, *_KEYWORDS))
+    )
     plain = {n: f"n{k}" for k, n in enumerate(names)}
     own = _NAME.sub(lambda m: plain.get(m[0], m[0]), text)
     try:
@@ -226,7 +228,9 @@ def _as_sum(e: ast.expr) -> Sum:
                     return _scale(other, one.get("", 0))
             return {f"{_show_atom(x)} * {_show_atom(y)}": 1}
         case ast.BinOp(a, ast.FloorDiv() | ast.Mod() as op, b):
-            return {f"{_show_atom(_as_sum(a))} {_DIVISIONS[type(op)][0]} {_show_atom(_as_sum(b))}": 1}
+            return {
+                f"{_show_atom(_as_sum(a))} {_DIVISIONS[type(op)][0]} {_show_atom(_as_sum(b))}": 1
+            }
         case ast.Call(ast.Name(fn), args) if fn in _FUNCTIONS:
             some = {_show_sum(s): s for s in map(_as_sum, _flatten_calls(fn, args))}
             return {f"{fn}({', '.join(some)})": 1} if len(some) > 1 else some.popitem()[1]

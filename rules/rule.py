@@ -33,12 +33,12 @@ from superopt.rules.term import (
     Lit,
     MapTerms,
     Name,
-    TermValue,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Spread,
     Term,
+    TermValue,
     Var,
     free_names,
     show,
@@ -109,7 +109,9 @@ def has_one_shape(rule: Rule) -> bool:
 
 def has_one_size(rule: Rule) -> bool:
     """True if only one size and the numbers of the operands are open."""
-    params = [p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.is_run]
+    params = [
+        p for p in rule.params if isinstance(p, Param) and p.shape is not None and not p.is_run
+    ]
     sizes = {d for p in params for d in p.shape or () if not isinstance(d, Lit)}
     return len(params) == len(rule.params) and len(sizes) == 1 and isinstance(sizes.pop(), Name)
 
@@ -358,12 +360,16 @@ def _check_rule(rule: Rule) -> None:
     used = frozenset[str]().union(*map(free_names, rule.lhs))
     unused = [n for n in operands if n not in used]
     if unused:
-        raise MalformedText(f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}")
+        raise MalformedText(
+            f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}"
+        )
     free = used.union(*map(free_names, rule.rhs))
     asked = [*rule.where, *(d for p in operands.values() for d in p.shape or ())]
     free = free.union(*map(free_names, asked)) - bound_names(rule)
     if free:
-        raise MalformedText(f"{rule.name}: {min(free)} has no value: the left side does not bind it")
+        raise MalformedText(
+            f"{rule.name}: {min(free)} has no value: the left side does not bind it"
+        )
     every = chain.from_iterable((*left, *right, *map(walk, asked)))
     of = [p for p in every if isinstance(p, TermValue)]
     if of:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from superopt.ir.graph import Item, Node, Value, result, node, producer
+from superopt.ir.graph import Item, Node, Value, node, producer, result
 from superopt.ir.op import InferError, Op
 from superopt.rules.context import GraphContext
 from superopt.rules.functions import show_result
@@ -133,15 +133,15 @@ def operands_step(slot: int, given: Sequence[Operand], swap: bool) -> Step:
             if not o.accepts(v):
                 order = " (in either order)" if swap else ""
                 found = show_source(v)
-                return (
-                    f"operand {number} of {n.op.name} is {found}, the rule wants {o.text}{order}"
-                )
+                return f"operand {number} of {n.op.name} is {found}, the rule wants {o.text}{order}"
         return "no order of its operands fits"
 
     return Step(one if count == 1 else two if count == 2 else several, why)
 
 
-def nary_step(slot: int, given: Sequence[Operand], swap: bool, allow_parts: bool, only: bool) -> Step:
+def nary_step(
+    slot: int, given: Sequence[Operand], swap: bool, allow_parts: bool, only: bool
+) -> Step:
     """Match the operands of an n-ary operator: these, or more, cut into as many runs.
 
     A run of several operands is the operator applied to them. `allow_parts` (at the root): also
@@ -228,7 +228,9 @@ def join_operands(ctx: GraphContext, n: Node, i: int, j: int) -> Value | None:
     return ctx.joined_parts[key]
 
 
-def operand_run_step(slot: int, before: Sequence[Operand], target: int, after: Sequence[Operand]) -> Step:
+def operand_run_step(
+    slot: int, before: Sequence[Operand], target: int, after: Sequence[Operand]
+) -> Step:
     """Match some operands, a run of any length, and some more."""
     head, tail = len(before), len(after)
 

@@ -8,7 +8,18 @@ from dataclasses import fields, is_dataclass, replace
 from superopt.ir.op import Op
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
-from superopt.rules.term import App, Formula, Name, Part, OperandRun, Term, Var, rebuild, rename, show
+from superopt.rules.term import (
+    App,
+    Formula,
+    Name,
+    OperandRun,
+    Part,
+    Term,
+    Var,
+    rebuild,
+    rename,
+    show,
+)
 from superopt.te.dtype import DType
 
 
@@ -41,7 +52,9 @@ def _unify(a: object, b: object, renaming: dict[str, str]) -> bool:
         case (Var(x), Var(y)) | (Name(x), Name(y)) | (OperandRun(x), OperandRun(y)):
             return _rename_pair(x, y, renaming)
         case tuple(), tuple():
-            return len(a) == len(b) and all(_unify(x, y, renaming) for x, y in zip(a, b, strict=True))
+            return len(a) == len(b) and all(
+                _unify(x, y, renaming) for x, y in zip(a, b, strict=True)
+            )
         case App(op, xs, attrs, rest), App(other, ys, others, last):
             if op is not other or (rest is None) != (last is None):
                 return False

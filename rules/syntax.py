@@ -18,11 +18,9 @@ from superopt.rules.term import (
     Absent,
     AllResults,
     App,
-    Subscript,
     Binary,
     Call,
     Compare,
-    Slice,
     Comprehension,
     Fill,
     Formula,
@@ -32,13 +30,15 @@ from superopt.rules.term import (
     MapTerms,
     Name,
     Number,
-    TermValue,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Seq,
+    Slice,
     Spread,
+    Subscript,
     Term,
+    TermValue,
     Unary,
     Var,
     show,
@@ -237,7 +237,9 @@ def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
             return MapTerms(
                 parse_term(body, ops),
                 own,
-                source.term if isinstance(source, TermValue) and isinstance(source.term, App) else source,
+                source.term
+                if isinstance(source, TermValue) and isinstance(source.term, App)
+                else source,
             )
         case ast.Subscript(v, ast.Constant(int() as index)):
             match parse_term(v, ops):
@@ -285,7 +287,9 @@ def _table_shape(rows: Formula) -> tuple[int, ...]:
     return ()
 
 
-def _parse_app(op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]) -> Term:
+def _parse_app(
+    op: Op, args: list[ast.expr], keywords: list[ast.keyword], ops: Mapping[str, Op]
+) -> Term:
     if op.opaque:
         raise MalformedText(f"{op.name} has no tensor expression: rules cannot use it")
     operands = [parse_term(a, ops) for a in args]
@@ -332,7 +336,11 @@ def parse_params(header: str, ops: Mapping[str, Op]) -> tuple[Param | AttrParam,
     if a.vararg is not None:
         out.append(_parse_param(a.vararg, True, ops))
     for p in a.kwonlyargs:
-        kind = None if p.annotation is None else parse_formula(p.annotation, ops, check_functions=False)
+        kind = (
+            None
+            if p.annotation is None
+            else parse_formula(p.annotation, ops, check_functions=False)
+        )
         out.append(AttrParam(p.arg, kind))
     for one in out:
         if one.name in DTYPES or one.name == "inf":
@@ -357,7 +365,9 @@ def _parse_param(p: ast.arg, is_run: bool, ops: Mapping[str, Op]) -> Param:
             raise MalformedText(f"{p.arg}: {ast.unparse(other)} is not a type such as f[n, 4]")
     if kind not in KINDS and kind not in DTYPES:
         known = ", ".join(KINDS)
-        raise MalformedText(f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32")
+        raise MalformedText(
+            f"{p.arg}: {kind} is not a tensor kind; kinds are {known} and types as f32"
+        )
     if shape is not None:
         runs = [d for d in shape if isinstance(d, Spread)]
         if len(runs) > 1 or any(not isinstance(d.value, Name) for d in runs):

@@ -135,7 +135,20 @@ class Comprehension:
 
 
 Formula = (
-    Lit | Name | TermValue | Seq | Spread | Call | Unary | Binary | Compare | Logic | If | Subscript | Slice | Comprehension
+    Lit
+    | Name
+    | TermValue
+    | Seq
+    | Spread
+    | Call
+    | Unary
+    | Binary
+    | Compare
+    | Logic
+    | If
+    | Subscript
+    | Slice
+    | Comprehension
 )
 
 # --- terms ----------------------------------------------------------------------------------------

@@ -21,7 +21,14 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.cases import Cases, cases
-from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, LARGE_SCALES, draw_array, real_feeds, mix_in_rule_numbers
+from superopt.rules.draws import (
+    DRAWS,
+    EXCEPTIONAL_DRAWS,
+    LARGE_SCALES,
+    draw_array,
+    mix_in_rule_numbers,
+    real_feeds,
+)
 from superopt.rules.instances import Instance
 from superopt.rules.rule import Rule, has_one_shape, has_one_size
 from superopt.rules.term import App, Number, walk
@@ -121,7 +128,9 @@ def try_on_instances(rule: Rule, trial_cases: Cases, seed: int) -> Verdict:
         if isinstance(verdict, Refuted):
             return verdict
         field, finite = field and verdict.in_field, finite or verdict.has_finite
-    enough = 1 if has_one_shape(rule) else 5 if has_one_size(rule) else trial_cases.count  # that exist
+    enough = (
+        1 if has_one_shape(rule) else 5 if has_one_size(rule) else trial_cases.count
+    )  # that exist
     if tried < min(trial_cases.count, enough):
         return Untestable(f"only {tried} of {trial_cases.count} instances were found{HINT}")
     if tried and not finite:
@@ -173,7 +182,9 @@ def _try_instance(rule: Rule, one: Instance, draws: Sequence[str], seed: int) ->
     return verdict if is_field_judged(one) and not zeros else _Held(False, finite)
 
 
-def _find_real_difference(rule: Rule, one: Instance, draws: Sequence[str], seed: int) -> bool | Refuted:
+def _find_real_difference(
+    rule: Rule, one: Instance, draws: Sequence[str], seed: int
+) -> bool | Refuted:
     """Return a difference over the reals, or else whether there were finite values."""
     finite = False
     for draw, sides in evaluate_draws(rule, one, draws, seed):
@@ -324,9 +335,13 @@ def is_field_judged(one: Instance) -> bool:
     reals. False if a constant was rounded: nine times the float nearest to 1 / 9 is not 1 in the
     field."""
     roots = (*one.lhs, *one.rhs)
-    if any(_has_rounded_fractions(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)):
+    if any(
+        _has_rounded_fractions(v) for n in nodes(roots) for v in n.inputs if isinstance(v, Constant)
+    ):
         return False
-    return all(scalar_function(fn).field_semantics in FIELD_JUDGED for fn in scalar_functions(roots))
+    return all(
+        scalar_function(fn).field_semantics in FIELD_JUDGED for fn in scalar_functions(roots)
+    )
 
 
 MAX_FRACTION_DENOMINATOR = 4096  # largest denominator of a fraction that a float may stand for

@@ -26,7 +26,7 @@ from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
-from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.derive import Derived, DeriveLimits, derive
 from superopt.rules.index import RuleIndex
 from superopt.rules.shipped import load_library
 from superopt.te.domain import Reals
@@ -90,7 +90,9 @@ def holds(e: Equation) -> bool:
 
 def library(generated: bool) -> RuleIndex:
     """All rules, or the generated ones alone."""
-    return RuleIndex(anywhere(r for r in load_library() if not generated or r.origin == "generated"))
+    return RuleIndex(
+        anywhere(r for r in load_library() if not generated or r.origin == "generated")
+    )
 
 
 def main() -> int:

@@ -143,7 +143,13 @@ def analysis() -> Iterator[list[str]]:
             found = find_regions(a, b)
             ms.append(1e3 * (time.process_time() - begin))
         wrong = " ".join(map(boxes.format_box, found.different)) or "none"
-        yield [name, f"{100 * found.equal_share:.1f} %", wrong, str(found.compared_elements), f"{median(ms):.0f}"]
+        yield [
+            name,
+            f"{100 * found.equal_share:.1f} %",
+            wrong,
+            str(found.compared_elements),
+            f"{median(ms):.0f}",
+        ]
 
 
 def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:

@@ -22,7 +22,7 @@ from superopt.onnx_io.weightless import demo_models
 from superopt.pipeline.shapes import representative
 from superopt.rules.shipped import load_library
 from superopt.rules.term import App, walk
-from superopt.search.backtrack import SearchResult, Limits, search
+from superopt.search.backtrack import Limits, SearchResult, search
 from superopt.search.book import rule_set
 from superopt.search.move import Refusals
 from superopt.search.partition import split_into_pieces
@@ -38,7 +38,10 @@ def visit(model: ModelLike, graphs: int) -> tuple[int, SearchResult, float]:
         r
         for r in load_library()
         if all(
-            is_expressible(p.op, imported.opset) for t in r.rhs for p in walk(t) if isinstance(p, App)
+            is_expressible(p.op, imported.opset)
+            for t in r.rhs
+            for p in walk(t)
+            if isinstance(p, App)
         )
     )
     piece = split_into_pieces(imported.graph, costs, NODES)[0].graph
@@ -62,7 +65,9 @@ def main() -> None:
     for name, model in given.items():
         nodes, found, seconds = visit(model, args.graphs)
         rate = found.visited / seconds
-        print(f"{name}: {nodes} nodes, {found.visited} graphs in {seconds:.1f} s, {rate:.0f} a second")
+        print(
+            f"{name}: {nodes} nodes, {found.visited} graphs in {seconds:.1f} s, {rate:.0f} a second"
+        )
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.exactness import float_class, error_growth
+from superopt.rules.exactness import error_growth, float_class
 from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.shipped import parse_file, library_files
+from superopt.rules.shipped import library_files, parse_file
 from superopt.rules.stated import FLOATS, library_float_classes, proof_key
 
 COUNT, SEEDS = 16, (0, 1)  # instances of each seed
@@ -58,7 +58,11 @@ def main() -> int:
     every = library()
     entries: dict[str, tuple[str | None, float | None]] = {}
     if args.new:
-        entries |= {k: library_float_classes()[k] for k in map(proof_key, every) if k in library_float_classes()}
+        entries |= {
+            k: library_float_classes()[k]
+            for k in map(proof_key, every)
+            if k in library_float_classes()
+        }
     of_part = [(n, proof_key(r)) for n, r in enumerate(every) if args.part in r.source]
     some = [n for n, k in of_part if k not in entries]
     count: Counter[str] = Counter()

@@ -30,7 +30,7 @@ from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
-from superopt.onnx_io.exporter import ExportError, export_model, export_graph
+from superopt.onnx_io.exporter import ExportError, export_graph, export_model
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read_model
 from superopt.ops import OPS
@@ -66,7 +66,9 @@ def subgraph(rng: random.Random) -> ir_graph.Graph | None:
     return ir_graph.Graph(tuple(given), (made,))
 
 
-def rewritten(graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random) -> list[Step]:
+def rewritten(
+    graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random
+) -> list[Step]:
     """A partial rule, and up to two more rewrites; no step where none matches."""
     costs, refusals = Costs({}, by_roofline(1)), Refusals()
     steps: list[Step] = []
@@ -81,7 +83,9 @@ def rewritten(graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: rand
     return steps
 
 
-def wrong(graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random, run: bool) -> str | None:
+def wrong(
+    graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random, run: bool
+) -> str | None:
     """What is wrong with a rewritten graph; "" where nothing is, None where no rule matched."""
     try:
         made = oir.to_proto(export_graph(graph, opset=OPSET, ir_version=VERSION))

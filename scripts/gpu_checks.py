@@ -29,7 +29,7 @@ def folder() -> Path:
 def most(precision: str) -> Any:
     """What the current GPU can do at most (`gpu_device.Peak`): a large product by cuBLAS, and
     a large copy, where its figures are not given."""
-    from superopt.kernels.gpu_device import GpuPeak, execution_device, device_name, measure_gpu_peak
+    from superopt.kernels.gpu_device import GpuPeak, device_name, execution_device, measure_gpu_peak
 
     on = execution_device()
     if (card := device_name(on)) in GIVEN:

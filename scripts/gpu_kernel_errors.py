@@ -71,7 +71,9 @@ def kernel_errors(
         return (d for d in port.shape if isinstance(d, str))
 
     sizes = {name: size for p in compiler.ports() for name in symbols(p)}
-    segments = partition_by_cost(compiler.model.graph, lambda n: not compiler.why_not(n, sizes), sizes)
+    segments = partition_by_cost(
+        compiler.model.graph, lambda n: not compiler.why_not(n, sizes), sizes
+    )
     programs = [compiler.program(s, sizes) for s in segments if s.native]
     problems = {
         key: (p, made.options[key]) for made in programs for key, p in made.problems.items()
@@ -94,7 +96,7 @@ def _compile(p: Any, option: Any, device: str, dots: str) -> None:
 
 def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple[Any, Any, Any]:
     """The kernels of a problem with memory of their own, the buffers by tensor, and the choice."""
-    from superopt.kernels.built import kernel_buffers, build_kernels
+    from superopt.kernels.built import build_kernels, kernel_buffers
     from superopt.kernels.cpu_run import Ref
     from superopt.kernels.gpu_program import KernelCall, build_program
     from superopt.kernels.gpu_space import build_choice, launch_parameters
@@ -105,7 +107,9 @@ def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple
     number = {t: n for n, t in enumerate(given)}
     calls = [
         KernelCall(
-            x.kernel, tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)), *launch_parameters(option)
+            x.kernel,
+            tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)),
+            *launch_parameters(option),
         )
         for x in made
     ]
@@ -119,7 +123,7 @@ def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple
 def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> float:
     """The error of a problem's kernels under an option, on operands that are drawn."""
     from superopt.kernels.built import input_buffers
-    from superopt.kernels.gpu_device import to_array, copy_to_device, synchronize
+    from superopt.kernels.gpu_device import copy_to_device, synchronize, to_array
     from superopt.te.interpret import evaluate
 
     r, given, (choice, packs) = _running(p, option, device, dots, record=True)
@@ -182,7 +186,7 @@ def _drawn(t: Any, rng: np.random.Generator) -> np.ndarray:
 def _stored(value: np.ndarray, t: Any, layouts: Mapping[Any, Any], packs: Any) -> np.ndarray:
     """The value as it lies in the buffer that a kernel reads."""
     from superopt.kernels.layout import Layout
-    from superopt.kernels.pack import to_layout, pack_constant
+    from superopt.kernels.pack import pack_constant, to_layout
 
     if t in packs:
         return pack_constant(packs[t], value)

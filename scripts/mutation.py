@@ -29,7 +29,14 @@ from superopt.rules.rule import LIBRARY, Rule
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import MUTANTS, proof_key
 from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import evaluate_sides, real_difference, draws_for, draw_feeds, try_on_instances, try_rule
+from superopt.rules.trial import (
+    draw_feeds,
+    draws_for,
+    evaluate_sides,
+    real_difference,
+    try_on_instances,
+    try_rule,
+)
 from superopt.te.domain import Reals
 from superopt.te.dtype import F64
 from superopt.verifier.prove import Limits, prove

@@ -98,7 +98,9 @@ def main() -> int:
                 status = 1
             else:
                 axioms.add(one)
-        print(f"{len(axioms.axioms)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True)
+        print(
+            f"{len(axioms.axioms)} axioms proved, {time.perf_counter() - begin:.0f} s", flush=True
+        )
         plain = dict(zip(known, pool.map(balanced, known, chunksize=8), strict=True))
     print(
         f"{sum(plain.values())} rules are balanced, {time.perf_counter() - begin:.0f} s", flush=True

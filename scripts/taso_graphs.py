@@ -274,7 +274,9 @@ class _Make:
         whole = self.shape(s.args[0].dims)[axis]
         kept = self.shape(s.dims)[axis]
         sizes = (kept, whole - kept) if s.op == "split_0" else (whole - kept, kept)
-        return graph.result(graph.node(OPS["Split"], args, axis=axis, split=sizes), int(s.op == "split_1"))
+        return graph.result(
+            graph.node(OPS["Split"], args, axis=axis, split=sizes), int(s.op == "split_1")
+        )
 
 
 def _pads(kernel: tuple[int, ...], strides: tuple[int, ...], padding: int) -> tuple[int, ...]:

@@ -40,8 +40,8 @@ from superopt.rules.stated import (
     UNPROVED,
     Proof,
     find_proof,
-    proof_key,
     library_proofs,
+    proof_key,
     tier,
     unproved_reasons,
 )

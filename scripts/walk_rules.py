@@ -71,7 +71,9 @@ def walk(model: Model, rules: RuleSet, steps: int, each: int, seed: int) -> Walk
     for k in range(steps):
         nodes = ir_graph.nodes(now)
         ctx, there = graph_context(now), set(nodes)
-        some = list(find_moves(ctx, rules, costs, refusals, [n for n in near if n in there] or None))
+        some = list(
+            find_moves(ctx, rules, costs, refusals, [n for n in near if n in there] or None)
+        )
         if not near or not some:
             few = rng.sample(nodes, min(START, len(nodes)))
             some = list(find_moves(ctx, rules, costs, refusals, few))
@@ -121,7 +123,10 @@ def off(graph: ir_graph.Graph, given: Arrays, base: Sequence[np.ndarray]) -> flo
 
 
 def _blame(
-    model: Model, path: Sequence[tuple[Move, ir_graph.Graph]], given: Arrays, base: Sequence[np.ndarray]
+    model: Model,
+    path: Sequence[tuple[Move, ir_graph.Graph]],
+    given: Arrays,
+    base: Sequence[np.ndarray],
 ) -> str:
     """The first wrong step of a path, which ends wrong."""
     names = Names(model.names)

@@ -213,7 +213,9 @@ def verify(
     with guard.limited(limit, memory, begin=begin) as limits:
         if certificate is not None:
             found = certify_.read_file(Path(certificate))
-            return certify_.verdict(read_model(a), read_model(b), found, [*map(with_computed_class, own_rules(rules))])
+            return certify_.verdict(
+                read_model(a), read_model(b), found, [*map(with_computed_class, own_rules(rules))]
+            )
         question = verify_.Question(
             inputs=read_inputs(inputs),
             shapes=dict(shapes or {}),

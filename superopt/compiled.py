@@ -301,7 +301,9 @@ def _tune(
 
     if target == "cpu":
         part, may = GRAPH_PART * seconds, Allowed(float_class)
-        return tuning.tuned(read_model(model), threads, shapes, seconds, part, place, show, stop, may)
+        return tuning.tuned(
+            read_model(model), threads, shapes, seconds, part, place, show, stop, may
+        )
     on = compile(
         model, target="cuda", precision=precision, store=place, vendor=vendor,
         float_class=float_class,

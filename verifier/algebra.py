@@ -9,18 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from superopt.verifier import normal
-from superopt.verifier import poly
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.facts import Facts, negate
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import (
-    outer_guard,
-    sum_over,
     multiply,
-    simplify_under,
+    outer_guard,
     restrict,
+    simplify_under,
+    sum_over,
 )
 
 
@@ -100,7 +98,9 @@ def _reciprocal(a: NF) -> NF:
         powers = tuple((f, -e) for f, e in one.powers)
         return normal.from_terms((Term(1 / one.coefficient, (), frozenset(), powers),))
     content, rest = factor_out(a)
-    powers = tuple(sorted((*((f, -e) for f, e in content.powers), (normal.sum_factor(rest), Fraction(-1)))))
+    powers = tuple(
+        sorted((*((f, -e) for f, e in content.powers), (normal.sum_factor(rest), Fraction(-1))))
+    )
     return normal.from_terms((Term(1 / content.coefficient, (), frozenset(), powers),))
 
 
@@ -110,7 +110,11 @@ def factor_out(a: NF) -> tuple[Term, NF]:
     common: dict[Factor, Fraction] | None = None
     for t in a.terms:
         own = frozenset(t.bound)
-        here = {f: e for f, e in t.powers if f.free_vars.isdisjoint(own) and not isinstance(f, normal.Truth)}
+        here = {
+            f: e
+            for f, e in t.powers
+            if f.free_vars.isdisjoint(own) and not isinstance(f, normal.Truth)
+        }
         if common is None:
             common = here
         else:
@@ -148,7 +152,9 @@ def common_powers(forms: Sequence[NF], bound: frozenset[Var]) -> list[normal.Pow
     for t in (t for a in forms for t in a.terms):
         inside = bound.union(t.bound)
         here = {
-            f: e for f, e in t.powers if f.free_vars.isdisjoint(inside) and not isinstance(f, normal.Truth)
+            f: e
+            for f, e in t.powers
+            if f.free_vars.isdisjoint(inside) and not isinstance(f, normal.Truth)
         }
         if shared is None:
             shared = here
@@ -208,7 +214,11 @@ def simplify_roots(a: NF, facts: Facts) -> NF:
     """Return `a` with x for sqrt(x) ** 2, and likewise for other even powers of roots."""
     out: list[NF] = []
     for t in map(_reduce_root_powers, a.terms):
-        roots = [] if t.bound or t.guards else [(f, e) for f, e in t.powers if _is_even_root_power(f, e)]
+        roots = (
+            []
+            if t.bound or t.guards
+            else [(f, e) for f, e in t.powers if _is_even_root_power(f, e)]
+        )
         rest = tuple(p for p in t.powers if p not in roots)
         one = normal.from_terms((Term(t.coefficient, t.bound, t.guards, rest),))
         for f, e in roots:
@@ -220,7 +230,9 @@ def simplify_roots(a: NF, facts: Facts) -> NF:
 
 def _is_even_root_power(f: Factor, e: Fraction) -> bool:
     half = e / 2
-    return isinstance(f, normal.Fn) and f.name == "sqrt" and half.denominator == 1 and abs(half) <= 4
+    return (
+        isinstance(f, normal.Fn) and f.name == "sqrt" and half.denominator == 1 and abs(half) <= 4
+    )
 
 
 def _reduce_root_powers(t: Term) -> Term:
@@ -245,4 +257,4 @@ def odd_function(name: str, a: NF) -> NF:
     return power(normal.fn(name, (a,)))
 
 
-__all__ = ["P", "exponential", "reciprocal", "sum_over", "uninterpreted_function"]
+__all__ = ["exponential", "reciprocal", "sum_over", "uninterpreted_function"]

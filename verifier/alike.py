@@ -29,7 +29,9 @@ class _OutOfTime(Exception):
     """The deadline has passed."""
 
 
-def candidate_pairs(a: graph.Graph, b: graph.Graph, seed: int, deadline: float) -> dict[graph.Value, graph.Value]:
+def candidate_pairs(
+    a: graph.Graph, b: graph.Graph, seed: int, deadline: float
+) -> dict[graph.Value, graph.Value]:
     """Map values of `a` and `b` to an earlier value of `a` that agrees on random inputs.
 
     The result is empty if the graphs cannot be evaluated, and partial if `deadline` (of
@@ -56,7 +58,9 @@ def candidate_pairs(a: graph.Graph, b: graph.Graph, seed: int, deadline: float) 
         known.add(i, feeds[i.name].astype(np.float64) if _is_float(i) else feeds[i.name])
     try:
         with np.errstate(all="ignore"):
-            evaluate(graph.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), on_result=keep)
+            evaluate(
+                graph.Graph(a.inputs, (*a.outputs, *b.outputs)), feeds, Reals(F64), on_result=keep
+            )
     except _OutOfTime:
         return found
     except (ValueError, TypeError, IndexError, InferError, MemoryError):

@@ -65,7 +65,9 @@ def unknown_name(v: object) -> str | None:
 def unknown_root_name(v: Fraction) -> str | None:
     """Return the name of the unknown of which `v` is the computed square root."""
     square = float(v) ** 2
-    return next((name for name, m in _MARK_BY_NAME.items() if abs(m - square) < 1e-14 and v > 0), None)
+    return next(
+        (name for name, m in _MARK_BY_NAME.items() if abs(m - square) < 1e-14 and v > 0), None
+    )
 
 
 # What the options leave out; the scope of a proof that used one lists it.

@@ -58,7 +58,10 @@ AXIS_ATTRIBUTES = {
     },
 }
 # These operators name all axes from one axis to the last.
-TRAILING_AXES_OPS = {"LayerNormalization": ("epsilon", "stash_type"), "RMSNormalization": ("epsilon",)}
+TRAILING_AXES_OPS = {
+    "LayerNormalization": ("epsilon", "stash_type"),
+    "RMSNormalization": ("epsilon",),
+}
 UNIFORM_FILLS = frozenset(("zeros", "ones"))
 P = TypeVar("P", bound=Part)
 

@@ -11,11 +11,29 @@ from superopt.ir.op import Attr, InferError, Op, Types, _canonical_attrs
 from superopt.ops.slicing import PAST_START
 from superopt.rules.functions import NotKnown, Result, as_tuple
 from superopt.rules.syntax import AttrParam, Param
-from superopt.rules.term import App, Subscript, Compare, Formula, Lit, Name, Seq, Spread, Var, free_names, walk
+from superopt.rules.term import (
+    App,
+    Compare,
+    Formula,
+    Lit,
+    Name,
+    Seq,
+    Spread,
+    Subscript,
+    Var,
+    free_names,
+    walk,
+)
 from superopt.te import index
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Expr
-from superopt.verifier.attributes import NATURALS_NOTE, Unsupported, option_ranks, scope_limits, attribute_options
+from superopt.verifier.attributes import (
+    NATURALS_NOTE,
+    Unsupported,
+    attribute_options,
+    option_ranks,
+    scope_limits,
+)
 from superopt.verifier.choices import SCOPE_NOTES
 from superopt.verifier.conditions import Conditions
 from superopt.verifier.sizes import Fork, Misfit, nonnegative_states
@@ -100,7 +118,9 @@ class Bindings(Conditions):
         some = attribute_options(op, key, ranks, known_attrs, self.ranks.max_rank, name)
         if not some:
             raise Misfit
-        n = self.choose(f"{name} of {len(some)}", range(len(some)), option_ranks(op, key, ranks, some))
+        n = self.choose(
+            f"{name} of {len(some)}", range(len(some)), option_ranks(op, key, ranks, some)
+        )
         assert isinstance(n, int)
         if op.name == "Slice" and key == "starts" and operands:
             return self.choose_starts(name, operands[0], known_attrs)
@@ -164,7 +184,9 @@ class Bindings(Conditions):
         if high is not None and high < 1:
             raise Misfit
         if low is None or low < 1:
-            cases = nonnegative_states(self.state, index.polynomial(index.as_index(index.as_index(begin) - 1)), "")
+            cases = nonnegative_states(
+                self.state, index.polynomial(index.as_index(index.as_index(begin) - 1)), ""
+            )
             if cases is None:
                 raise Unsupported(f"is {begin} at least 1?")
             raise Fork(cases)
@@ -269,7 +291,9 @@ class Bindings(Conditions):
             case _:
                 pass
 
-    def require_formula(self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula) -> None:
+    def require_formula(
+        self, op: Op, types: Types, full: dict[str, Attr], key: str, f: Formula
+    ) -> None:
         """Require that a canonical attribute equals a formula."""
         wanted = {**full, key: _as_attribute(self.formula_value(f))}
         try:

@@ -46,7 +46,9 @@ class Source:
         if self.tolerance is None:
             return np.flatnonzero(self.bits == bits)[:MAX_CANDIDATE_OFFSETS]
         with np.errstate(invalid="ignore"):
-            return np.flatnonzero(np.abs(self.values - values) <= self.tolerance)[:MAX_CANDIDATE_OFFSETS]
+            return np.flatnonzero(np.abs(self.values - values) <= self.tolerance)[
+                :MAX_CANDIDATE_OFFSETS
+            ]
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:
@@ -61,7 +63,9 @@ def cover_by_blocks(array: np.ndarray, sources: Sequence[Source]) -> Value | Non
         return None
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)
-    return _Cover(array, bits_of(array), wide, sources).cover(tuple(slice(0, n) for n in array.shape))
+    return _Cover(array, bits_of(array), wide, sources).cover(
+        tuple(slice(0, n) for n in array.shape)
+    )
 
 
 @dataclass(slots=True)

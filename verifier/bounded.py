@@ -28,7 +28,7 @@ from superopt.verifier.instance import Instance, instances
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.refute import MAX_ELEMENTS, holds_at
 from superopt.verifier.scalars import NEAREST_NOTE
-from superopt.verifier.scope import rank_scope, unclear_reason, show_ranks
+from superopt.verifier.scope import rank_scope, show_ranks, unclear_reason
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
 
 SIZE_BOUND = 4  # largest size
@@ -77,9 +77,19 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     if not shapes:
         return Unknown("no instance", since())
     where = "the one shape there is" if fixed else f"{show_ranks(rule, ranks)}, sizes to {bound}"
-    scope = Scope(f"{where}, by {EXACT}", ways, (*ASSUMPTIONS, *([NEAREST_NOTE] if nearest else [])))
+    scope = Scope(
+        f"{where}, by {EXACT}", ways, (*ASSUMPTIONS, *([NEAREST_NOTE] if nearest else []))
+    )
     return Proved(
-        scope, (), (), shapes, 0, since(), ranks.max_rank, "polynomials", bound=0 if fixed else bound
+        scope,
+        (),
+        (),
+        shapes,
+        0,
+        since(),
+        ranks.max_rank,
+        "polynomials",
+        bound=0 if fixed else bound,
     )
 
 

@@ -12,12 +12,12 @@ from superopt.te.node import Apply, Const, Expr, Size
 from superopt.verifier.sizes import (
     MAX_ENUMERATED_SIZE,
     State,
+    assumed_order,
     bounded_states,
     equate,
     nonnegative_states,
-    order_states,
-    assumed_order,
     normalize_equation,
+    order_states,
     with_not_one,
 )
 
@@ -56,7 +56,9 @@ def positive_extent_states(state: State, d: Dim) -> list[State | None] | None:
     if signs == [True]:
         return nonnegative_states(state, index.polynomial(gap), "")
     found = bounded_states(state, gap) or []
-    return found if found and all(s is None or _is_fresh_positive(state, s) for s in found) else None
+    return (
+        found if found and all(s is None or _is_fresh_positive(state, s) for s in found) else None
+    )
 
 
 def _is_fresh_positive(before: State, after: State) -> bool:
@@ -88,7 +90,9 @@ def _constant_quotient(gap: index.Poly) -> list[tuple[Expr, int]] | None:
     match [m for m in gap if m]:
         case [(Apply("floordiv", (p, Const(k)), _),) as m] if gap[m] == 1:
             first = -int(gap.get((), 0)) * int(k)
-            return [(p, first + r) for r in range(int(k))] if int(k) <= MAX_ENUMERATED_SIZE else None
+            return (
+                [(p, first + r) for r in range(int(k))] if int(k) <= MAX_ENUMERATED_SIZE else None
+            )
         case _:
             return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from superopt.ir.graph import Input
 from superopt.rules.functions import NotKnown, Result, as_number
 from superopt.rules.rule import Rule
-from superopt.rules.sample.formulas import parameter_uses, prepare, formula_value
+from superopt.rules.sample.formulas import formula_value, parameter_uses, prepare
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     Binary,
@@ -19,11 +19,11 @@ from superopt.rules.term import (
     Lit,
     Name,
     Number,
-    TermValue,
     Part,
     Scalar,
     Spread,
     Term,
+    TermValue,
     Var,
     rebuild,
     show,
@@ -41,17 +41,24 @@ from superopt.verifier.attributes import (
     unknown_mark,
     unknown_name,
 )
-from superopt.verifier.cases import comparison_states, unit_states, known_comparison
+from superopt.verifier.cases import comparison_states, known_comparison, unit_states
 from superopt.verifier.constants import fill_tensor
 from superopt.verifier.sizes import (
     Fork,
     Misfit,
     State,
-    equate,
     assumed_order,
+    equate,
     with_not_one,
 )
-from superopt.verifier.vectors import FIRST_PREFIX, LENGTH_PREFIX, SECOND_PREFIX, contiguous_vectors, replace_items, contiguous_vector
+from superopt.verifier.vectors import (
+    FIRST_PREFIX,
+    LENGTH_PREFIX,
+    SECOND_PREFIX,
+    contiguous_vector,
+    contiguous_vectors,
+    replace_items,
+)
 
 VALUE_PREFIX = "value of "  # prefix of a parameter's name: the number that it holds
 
@@ -86,7 +93,9 @@ class Choices:
     memo: dict[object, object] = field(default_factory=dict)  # shared by all attempts
     question_count: int = 0  # asked by operators
     item_path: str = ""  # the items that conditions are about
-    undecided_orders: list[tuple[Dim, Dim]] = field(default_factory=list)  # orders that stayed undecided
+    undecided_orders: list[tuple[Dim, Dim]] = field(
+        default_factory=list
+    )  # orders that stayed undecided
     size_roots: dict[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
 
     # --- what operators ask -----------------------------------------------------------------------
@@ -113,12 +122,20 @@ class Choices:
         if any(s is self.state for s in found):
             return True
         # if both are 1 they are equal
-        single = [s for p, q in ((a, b), (b, a)) for s in unit_states(with_not_one(self.state, q), p)]
+        single = [
+            s for p, q in ((a, b), (b, a)) for s in unit_states(with_not_one(self.state, q), p)
+        ]
         if self.is_right_side:
-            needs = " or ".join(f"{self.state.in_rule_sizes(index.as_index(d))} == 1" for d in (a, b))
+            needs = " or ".join(
+                f"{self.state.in_rule_sizes(index.as_index(d))} == 1" for d in (a, b)
+            )
             single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
-        if self.state.level > MAX_UNRESTRICTED_RANK:  # higher ranks have many combinations that add little
-            if single and self.state.stretched_count >= MAX_STRETCHED_BY_RANK.get(self.state.level, 1):
+        if (
+            self.state.level > MAX_UNRESTRICTED_RANK
+        ):  # higher ranks have many combinations that add little
+            if single and self.state.stretched_count >= MAX_STRETCHED_BY_RANK.get(
+                self.state.level, 1
+            ):
                 SCOPE_NOTES.add(FEW_BROADCAST_NOTE)
                 single = []
             once_more = self.state.stretched_count + 1
@@ -140,7 +157,9 @@ class Choices:
             if len(values) == 1:
                 return values[0]
             some = levels or [0] * len(values)
-            raise Fork([self.state.with_choice(key, v, n) for v, n in zip(values, some, strict=True)])
+            raise Fork(
+                [self.state.with_choice(key, v, n) for v, n in zip(values, some, strict=True)]
+            )
         return self.state.choices[key]
 
     def fresh_size(self, name: str) -> Dim:
@@ -193,7 +212,11 @@ class Choices:
     def bind_parameter(self, name: str) -> None:
         """Give a parameter a shape of symbols."""
         p = next(
-            (p for p in self.rule.params if isinstance(p, Param) and p.name == name and not p.is_run),
+            (
+                p
+                for p in self.rule.params
+                if isinstance(p, Param) and p.name == name and not p.is_run
+            ),
             None,
         )
         if p is None or self.is_right_side:
@@ -258,10 +281,15 @@ class Choices:
         """Return a parameter that holds one or two contiguous runs, which formulas use."""
         if len(shape) != 1 or not kind.is_int:
             raise Unsupported(f"the numbers of {name}")
-        begins = [self.any_integer(f"{name}.{k}") for k in range(2 if self.contiguous_vectors()[name] else 1)]
+        begins = [
+            self.any_integer(f"{name}.{k}")
+            for k in range(2 if self.contiguous_vectors()[name] else 1)
+        ]
         place: Dim = 0
         if self.contiguous_vectors()[name]:
-            place = self.names[self.contiguous_vectors()[name]] = self.fresh_size(self.contiguous_vectors()[name])
+            place = self.names[self.contiguous_vectors()[name]] = self.fresh_size(
+                self.contiguous_vectors()[name]
+            )
         self.names.update({FIRST_PREFIX + name: begins[0], SECOND_PREFIX + name: begins[-1]})
         self.names[LENGTH_PREFIX + name] = shape[0]
         second = begins[1] if len(begins) > 1 else None

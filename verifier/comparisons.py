@@ -10,9 +10,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 from superopt.verifier import normal
-from superopt.verifier.algebra import INFINITY, hoist_guards, divide_by_powers, power, common_powers
+from superopt.verifier.algebra import INFINITY, common_powers, divide_by_powers, hoist_guards, power
 from superopt.verifier.facts import Facts
-from superopt.verifier.monotone import function_argument, odd_function_name, is_positive_reciprocal, expand_reciprocal
+from superopt.verifier.monotone import (
+    expand_reciprocal,
+    function_argument,
+    is_positive_reciprocal,
+    odd_function_name,
+)
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.order import known_signs, sign
 
@@ -77,17 +82,28 @@ def _cancel_monotone(d: NF, facts: Facts) -> NF | None:
     s, t = d.terms
     c, ratio = s.coefficient, -t.coefficient / s.coefficient
     name = odd_function_name(s) if s.powers else ""
-    if name in TOTAL_INCREASING_ODD and t.powers and odd_function_name(t) == name and abs(ratio) == 1:
-        return normal.scale(normal.subtract(function_argument(s), normal.scale(function_argument(t), ratio)), c)
+    if (
+        name in TOTAL_INCREASING_ODD
+        and t.powers
+        and odd_function_name(t) == name
+        and abs(ratio) == 1
+    ):
+        return normal.scale(
+            normal.subtract(function_argument(s), normal.scale(function_argument(t), ratio)), c
+        )
     if ratio < 0:
         return None
     if ratio == 1 and all(isinstance(f, normal.Exp) for u in (s, t) for f, _ in u.powers):
         x, y = (
-            normal.add(*(normal.scale(f.argument, e) for f, e in u.powers if isinstance(f, normal.Exp)))
+            normal.add(
+                *(normal.scale(f.argument, e) for f, e in u.powers if isinstance(f, normal.Exp))
+            )
             for u in (s, t)
         )
         return normal.scale(normal.subtract(x, y), c)
-    if _is_constant_or_reciprocal(s) and _is_constant_or_reciprocal(t):  # 1 / x < r / y is y < r x, of both above 0
+    if _is_constant_or_reciprocal(s) and _is_constant_or_reciprocal(
+        t
+    ):  # 1 / x < r / y is y < r x, of both above 0
         x, y = (expand_reciprocal(u, facts) for u in (s, t))
         return normal.scale(normal.subtract(y, normal.scale(x, ratio)), c)
     return None

@@ -18,7 +18,12 @@ from superopt.te import index
 from superopt.te.dtype import BOOL
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr
-from superopt.verifier.attributes import NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE, Unsupported, unknown_name
+from superopt.verifier.attributes import (
+    NO_PADDING_WINDOWS_NOTE,
+    SMALL_DILATIONS_NOTE,
+    Unsupported,
+    unknown_name,
+)
 from superopt.verifier.choices import SCOPE_NOTES, Choices
 from superopt.verifier.sizes import Fork, Misfit, State, bounded_states, equate
 
@@ -76,7 +81,9 @@ class Conditions(Choices):
                 raise Misfit
         elif a != b:
             if unknown_name(a) or unknown_name(b):
-                raise Unsupported(f"is any number, {unknown_name(a) or unknown_name(b)}, one that is given?")
+                raise Unsupported(
+                    f"is any number, {unknown_name(a) or unknown_name(b)}, one that is given?"
+                )
             raise Misfit
 
     def require_comparison(self, a: Result, op: str, b: Result) -> None:
@@ -85,7 +92,11 @@ class Conditions(Choices):
             self.require_equal(a, b)
             return
         numbers = (int, float, Fraction)
-        if isinstance(a, numbers) and isinstance(b, numbers) and (unknown_name(a) or unknown_name(b)):
+        if (
+            isinstance(a, numbers)
+            and isinstance(b, numbers)
+            and (unknown_name(a) or unknown_name(b))
+        ):
             self.require_order(a, op, b)
             return
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
@@ -107,7 +118,9 @@ class Conditions(Choices):
                 raise Misfit
         elif h not in self.state.hypotheses:
             if op in ("<", "<="):
-                cases = bounded_states(self.state, index.as_index(y - x - 1 if op == "<" else y - x))
+                cases = bounded_states(
+                    self.state, index.as_index(y - x - 1 if op == "<" else y - x)
+                )
                 if cases is not None:
                     raise Fork(cases)
             raise Fork([self.state.with_hypothesis(h, "")])
@@ -190,7 +203,9 @@ class Conditions(Choices):
         if not self.formula_value(drop_const_conditions(f)):
             raise Misfit
 
-    def require_for_each(self, body: Formula, variables: tuple[str, ...], items: tuple[Result, ...]) -> None:
+    def require_for_each(
+        self, body: Formula, variables: tuple[str, ...], items: tuple[Result, ...]
+    ) -> None:
         """Make a condition true for each item."""
         outer = self.item_path
         for n, item in enumerate(items):

@@ -9,7 +9,7 @@ from superopt.rules.fills import Content, shape_and_content
 from superopt.rules.functions import Result, as_number, as_tuple
 from superopt.te import index
 from superopt.te.dtype import BOOL, INDEX, DType
-from superopt.te.expr import Dim, Tensor, conjunction, cast, compute, const, product, select
+from superopt.te.expr import Dim, Tensor, cast, compute, conjunction, const, product, select
 from superopt.te.node import Const, Expr
 from superopt.verifier.attributes import Unsupported
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.facts import Facts
 from superopt.verifier.normal import NF, Term
 from superopt.verifier.simplify import multiply

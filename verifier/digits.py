@@ -7,12 +7,21 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import chain
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.bounds import lower_bound
 from superopt.verifier.facts import Facts, Guard, ge
 from superopt.verifier.normal import NF, Piece, Term
-from superopt.verifier.poly import Min, Poly, Quotient, Var, const, divide, fresh_var, linear_coefficients, atom_poly
+from superopt.verifier.poly import (
+    Min,
+    Poly,
+    Quotient,
+    Var,
+    atom_poly,
+    const,
+    divide,
+    fresh_var,
+    linear_coefficients,
+)
 
 MAX_CASE_VALUES = 6
 
@@ -44,13 +53,17 @@ def split_sum_indices(d: NF) -> NF:
     terms = [_split_term_indices(t) for t in d.terms]
     if all(new is t for new, t in zip(terms, d.terms, strict=True)):
         return d
-    return normal.from_terms(t if new is t else substitute.close(new) for new, t in zip(terms, d.terms, strict=True))
+    return normal.from_terms(
+        t if new is t else substitute.close(new) for new, t in zip(terms, d.terms, strict=True)
+    )
 
 
 def _split_term_indices(closed: Term) -> Term:
     """Split the indices of a term; an open term if it changed."""
     t = substitute.open_term(closed)
-    found = _split_bound_vars(t.bound, normal.from_terms([Term(t.coefficient, (), t.guards, t.powers)]))
+    found = _split_bound_vars(
+        t.bound, normal.from_terms([Term(t.coefficient, (), t.guards, t.powers)])
+    )
     if found is None:
         return closed
     bound, env = found
@@ -65,10 +78,16 @@ def split_piece_indices(p: Piece) -> Piece:
     if found is None:
         return p
     bound, env = found
-    return Piece(bound, frozenset(substitute.guard_at(g, env) for g in p.guards), substitute.form_at(p.value, env))
+    return Piece(
+        bound,
+        frozenset(substitute.guard_at(g, env) for g in p.guards),
+        substitute.form_at(p.value, env),
+    )
 
 
-def _split_bound_vars(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, ...], dict[Var, Poly]] | None:
+def _split_bound_vars(
+    bound: tuple[Var, ...], *inside: NF
+) -> tuple[tuple[Var, ...], dict[Var, Poly]] | None:
     """Return bound variables with one of them split in two, and the value of that one."""
     own = frozenset(bound)
     for n, v in enumerate(bound):
@@ -77,7 +96,9 @@ def _split_bound_vars(bound: tuple[Var, ...], *inside: NF) -> tuple[tuple[Var, .
         both = _split_index(v, chain.from_iterable(map(substitute.polynomials, inside)), "k")
         if both is not None and not any(w.extent.vars & own for w in both):
             digits, digit = both
-            return (*bound[:n], *both, *bound[n + 1 :]), {v: atom_poly(digits) * digit.extent + atom_poly(digit)}
+            return (*bound[:n], *both, *bound[n + 1 :]), {
+                v: atom_poly(digits) * digit.extent + atom_poly(digit)
+            }
     return None
 
 

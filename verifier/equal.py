@@ -10,23 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.algebra import (
     Undefined,
     exponential,
     hoist_guards,
-    reciprocal,
     power,
+    reciprocal,
     record_step,
 )
 from superopt.verifier.comparisons import equals_zero, less_than_zero
 from superopt.verifier.denominators import clear_denominators
 from superopt.verifier.digits import (
     MAX_CASE_VALUES,
+    remainder_cases,
     split_output_index,
     split_piece_indices,
-    remainder_cases,
     split_sum_indices,
 )
 from superopt.verifier.facts import Facts, Guard, eq, ge, negate
@@ -35,10 +34,10 @@ from superopt.verifier.maxima import max_of_pieces
 from superopt.verifier.normal import NF, Factor, Piece, Term
 from superopt.verifier.order import (
     definedness_conditions,
-    is_order_implied,
-    is_order_contradictory,
-    split_element,
     drop_known_factor,
+    is_order_contradictory,
+    is_order_implied,
+    split_element,
 )
 from superopt.verifier.pieces import absorb_pieces, cancel_equal_maxima, join_adjacent_pieces
 from superopt.verifier.poly import Poly, Var, const, linear_coefficients
@@ -46,13 +45,13 @@ from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import apply_function
 from superopt.verifier.simplify import (
     USE_SOLVER,
+    multiply,
     open_piece,
     outer_guard,
-    simplify_term,
-    multiply,
     restrict,
+    simplify_term,
 )
-from superopt.verifier.unify import unify_forms, solve_equations
+from superopt.verifier.unify import solve_equations, unify_forms
 from superopt.verifier.unroll import unroll
 
 MAX_CASES = 400
@@ -125,7 +124,11 @@ def is_zero(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool:
         if clear is not None and clear is not d:
             record_step("clear denominators")
             return is_zero(clear, facts, budget, depth + 1)
-        if facts.nonneg and is_order_implied(d, facts) and is_order_implied(normal.scale(d, -1), facts):
+        if (
+            facts.nonneg
+            and is_order_implied(d, facts)
+            and is_order_implied(normal.scale(d, -1), facts)
+        ):
             return True
         element = split_element(d)
         if element is not None:
@@ -161,7 +164,8 @@ def _divides_by_zero(f: Factor, t: Term) -> bool:
     one = f.argument.single_term
     plain = one.powers[0][0] if one is not None and len(one.powers) == 1 else None
     return any(
-        e < 0 and (g is plain or (isinstance(g, normal.Sum) and g.argument is f.argument)) for g, e in t.powers
+        e < 0 and (g is plain or (isinstance(g, normal.Sum) and g.argument is f.argument))
+        for g, e in t.powers
     )
 
 
@@ -332,7 +336,13 @@ def _decide_comparison(fn: str, element: NF, facts: Facts) -> bool | None:
     """Return what the order facts imply of "lt" (of < 0) or "eq" (of == 0)."""
     less = normal.scale(element, -1)
     if fn == "lt":
-        return False if is_order_implied(element, facts) else True if is_order_implied(less, facts, True) else None
+        return (
+            False
+            if is_order_implied(element, facts)
+            else True
+            if is_order_implied(less, facts, True)
+            else None
+        )
     if is_order_implied(element, facts, True) or is_order_implied(less, facts, True):
         return False
     return True if is_order_implied(element, facts) and is_order_implied(less, facts) else None
@@ -360,7 +370,11 @@ def _max_under_order(pieces: list[Piece], facts: Facts) -> NF:
                 and not p.bound
                 and (
                     any(is_order_implied(normal.subtract(q.value, p.value), facts) for q in plain)
-                    or any(_has_value_at_least(q, p.value, facts) for q in kept if q is not p and q.bound)
+                    or any(
+                        _has_value_at_least(q, p.value, facts)
+                        for q in kept
+                        if q is not p and q.bound
+                    )
                 )
             )
             if below:
@@ -383,9 +397,11 @@ def _has_value_at_least(q: Piece, low: NF, facts: Facts) -> bool:
             for u in q.bound:
                 wanted += [ge(env[u]), ge(substitute.poly_at(u.extent, env) - 1 - env[u])]
             inside = all(facts.holds(g) for g in wanted)
-            if inside and is_order_implied(normal.subtract(substitute.form_at(q.value, env), low), facts):
+            if inside and is_order_implied(
+                normal.subtract(substitute.form_at(q.value, env), low), facts
+            ):
                 return True
     return False
 
 
-__all__ = ["Undefined", "are_equal", "are_equal_where_defined", "refine", "is_zero"]
+__all__ = ["Undefined", "are_equal", "are_equal_where_defined", "is_zero", "refine"]

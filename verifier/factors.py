@@ -101,7 +101,7 @@ class Truth(Factor):
     """An indicator: 1 where an element compares with 0 ("lt", "eq") or a bool element "is" true,
     else 0."""
 
-    __slots__ = ("fn", "argument")
+    __slots__ = ("argument", "fn")
 
     def __init__(self, fn: str, argument: NF) -> None:
         self.fn, self.argument = fn, argument

@@ -10,10 +10,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from superopt.verifier import guard
-from superopt.verifier import poly
-from superopt.verifier.bounds import is_sum_of_nonnegative, lower_bound, is_nonnegative, is_independent_linear, eliminate_quotient
-from superopt.verifier.guard import Guard, OutOfTime, eq, ge, check_budget, negate, start_budget
+from superopt.verifier import guard, poly
+from superopt.verifier.bounds import (
+    eliminate_quotient,
+    is_independent_linear,
+    is_nonnegative,
+    is_sum_of_nonnegative,
+    lower_bound,
+)
+from superopt.verifier.guard import Guard, OutOfTime, check_budget, eq, ge, negate, start_budget
 from superopt.verifier.models import Model, extend_models, has_countermodel, sample_models
 from superopt.verifier.poly import Monomial, Poly, Quotient, Symbol
 from superopt.verifier.solver import is_implied
@@ -37,7 +42,9 @@ class Facts:
     samples: list[Model] | None = None
     parent: Facts | None = None
     children: dict[tuple[Guard, ...], Facts] = field(default_factory=dict)
-    equal_products: tuple[tuple[Monomial, Monomial], ...] = ()  # products that are equal, in both directions
+    equal_products: tuple[
+        tuple[Monomial, Monomial], ...
+    ] = ()  # products that are equal, in both directions
     quotients: tuple[Quotient, ...] = ()  # of sizes, in the hypotheses
 
     def __post_init__(self) -> None:
@@ -122,7 +129,11 @@ class Facts:
                     if is_sum_of_nonnegative(g.p, self.nonneg_polys):
                         return True
                     low = lower_bound(g.p)
-                    if low is not None and low is not g.p and is_sum_of_nonnegative(low, self.nonneg_polys):
+                    if (
+                        low is not None
+                        and low is not g.p
+                        and is_sum_of_nonnegative(low, self.nonneg_polys)
+                    ):
                         return True
                 elif is_independent_linear(g.p):
                     return False
@@ -206,11 +217,11 @@ __all__ = [
     "Facts",
     "Guard",
     "OutOfTime",
+    "check_budget",
     "coarsen",
     "eq",
     "ge",
-    "check_budget",
-    "negate",
     "is_nonnegative",
+    "negate",
     "start_budget",
 ]

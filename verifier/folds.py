@@ -24,14 +24,28 @@ from superopt.verifier.forms import (
     constant_bias,
     element_count,
     first_forms,
-    reshape,
-    fixed_shape,
     first_weights,
+    fixed_shape,
+    reshape,
 )
 
-MOVEMENT_OPS = frozenset(["Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Expand"])
-TRANSPARENT_OPS = MOVEMENT_OPS | {"Concat", "Split", "Slice", "Relu", "Neg", "Gather", "Pad", "ReduceMean",
-                  "ReduceSum", "GlobalAveragePool", "AveragePool", "MaxPool"}  # fmt: skip
+MOVEMENT_OPS = frozenset(
+    ["Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Expand"]
+)
+TRANSPARENT_OPS = MOVEMENT_OPS | {
+    "Concat",
+    "Split",
+    "Slice",
+    "Relu",
+    "Neg",
+    "Gather",
+    "Pad",
+    "ReduceMean",
+    "ReduceSum",
+    "GlobalAveragePool",
+    "AveragePool",
+    "MaxPool",
+}
 
 
 def foldable_constants(graph: ir_graph.Graph, max_elements: int) -> list[ir_graph.Value]:
@@ -87,13 +101,17 @@ def _node_forms(n: ir_graph.Node, forms: dict[ir_graph.Value, Forms], pool: Pool
             return Forms()
 
 
-def _lookup_table(n: ir_graph.Node, forms: dict[ir_graph.Value, Forms], pool: Pool) -> tuple[ir_graph.Value, ir_graph.Value] | None:
+def _lookup_table(
+    n: ir_graph.Node, forms: dict[ir_graph.Value, Forms], pool: Pool
+) -> tuple[ir_graph.Value, ir_graph.Value] | None:
     """Return the index and the table whose rows a value is: functions of rows become tables,
     too."""
     if n.op.name == "Gather" and n.attr("axis") == 0 and isinstance(n.inputs[0], ir_graph.Constant):
         index = n.inputs[1]
         return None if index is None else (index, n.inputs[0])
-    tables = {forms.get(v, Forms()).table for v in n.inputs if not isinstance(v, ir_graph.Constant) if v}
+    tables = {
+        forms.get(v, Forms()).table for v in n.inputs if not isinstance(v, ir_graph.Constant) if v
+    }
     one = next(iter(tables)) if len(tables) == 1 else None
     if one is None or len(n.types) > 1:
         return None
@@ -151,7 +169,9 @@ def _add_forms(a: Forms, b: Forms, op: str, pool: Pool) -> Forms:
             if (v.root, v.kind, v.axis, v.result_axis) == (w.root, w.kind, w.axis, w.result_axis):
                 sums.append(_add_weights(w, v, op, pool))
     weights = first_weights([*sums, *a.weights, *b.weights])
-    return Forms(first_forms([*a.scales, *b.scales]), first_forms([*shifts, *a.shifts, *b.shifts]), weights)
+    return Forms(
+        first_forms([*a.scales, *b.scales]), first_forms([*shifts, *a.shifts, *b.shifts]), weights
+    )
 
 
 def _add_weights(w: Weight, v: Weight, op: str, pool: Pool) -> Weight | None:
@@ -183,10 +203,16 @@ def _scalar_forms(operand_forms: Sequence[Forms], pool: Pool) -> Forms:
                 pool.make("Mul", t, s)
             for w in operand_forms[one].weights:
                 _scale_weight(w, s, "Mul", pool)
-    return Forms(first_forms([*both, *(s for one in some for s in one)]), first_forms(shifts), first_weights(weights))
+    return Forms(
+        first_forms([*both, *(s for one in some for s in one)]),
+        first_forms(shifts),
+        first_weights(weights),
+    )
 
 
-def _batch_norm_forms(f: Forms, n: ir_graph.Node, constants: Sequence[ir_graph.Constant], pool: Pool) -> Forms:
+def _batch_norm_forms(
+    f: Forms, n: ir_graph.Node, constants: Sequence[ir_graph.Constant], pool: Pool
+) -> Forms:
     """Return (x - mean) / sqrt(variance + epsilon) * scale + b as x s + t."""
     scale, b, mean, variance = constants
     dtype = variance.type.dtype
@@ -201,10 +227,14 @@ def _batch_norm_forms(f: Forms, n: ir_graph.Node, constants: Sequence[ir_graph.C
     shifts = [pool.make("Add", pool.make("Mul", u, s), t) for u in f.shifts]
     weights = [_scale_weight(w, s, "Mul", pool) for w in f.weights]
     more = [pool.make("Mul", u, s) for u in f.scales]
-    return Forms(first_forms([s, *more]), first_forms([t, *shifts]), first_weights([*weights, *f.weights]))
+    return Forms(
+        first_forms([s, *more]), first_forms([t, *shifts]), first_weights([*weights, *f.weights])
+    )
 
 
-def _matmul_forms(f: Forms, n: ir_graph.Node, x: ir_graph.Value, w: ir_graph.Value, pool: Pool) -> Forms:
+def _matmul_forms(
+    f: Forms, n: ir_graph.Node, x: ir_graph.Value, w: ir_graph.Value, pool: Pool
+) -> Forms:
     """Return the weight of x W or W x, also scaled by the scales of x, and after the weights of
     x."""
     right = n.inputs[1] is w
@@ -257,10 +287,14 @@ def _concat_matmul_forms(x: ir_graph.Value, w: ir_graph.Value, pool: Pool) -> Fo
         shifts.append(found.shifts)
     first, *others = [s for s in shifts if s] or [()]
     total = [pool.sum_of([t, *(s[0] for s in others)]) for t in first]
-    return Forms((), first_forms([*total, *(s for some in shifts for s in some)]), first_weights(weights))
+    return Forms(
+        (), first_forms([*total, *(s for some in shifts for s in some)]), first_weights(weights)
+    )
 
 
-def _split_heads(v: ir_graph.Value, w: ir_graph.Value, heads: int) -> tuple[ir_graph.Value | None, ir_graph.Value | None]:
+def _split_heads(
+    v: ir_graph.Value, w: ir_graph.Value, heads: int
+) -> tuple[ir_graph.Value | None, ir_graph.Value | None]:
     """Return x V with its columns split into heads, and W with its rows split, heads leading."""
     if len(fixed_shape(v)) != 2 or len(fixed_shape(w)) != 2:
         return None, None
@@ -268,7 +302,9 @@ def _split_heads(v: ir_graph.Value, w: ir_graph.Value, heads: int) -> tuple[ir_g
     if d != e or d % heads:
         return None, None
     first = reshape(v, (k, heads, d // heads))
-    return ir_graph.node(OPS["Transpose"], [first], perm=(1, 0, 2)), reshape(w, (heads, d // heads, m))
+    return ir_graph.node(OPS["Transpose"], [first], perm=(1, 0, 2)), reshape(
+        w, (heads, d // heads, m)
+    )
 
 
 def _gemm_forms(f: Forms, n: ir_graph.Node, x: ir_graph.Value, pool: Pool) -> Forms:
@@ -311,7 +347,11 @@ def _conv_forms(f: Forms, n: ir_graph.Node, x: ir_graph.Value, pool: Pool) -> Fo
     shifts: list[ir_graph.Value] = []
     if b is not None:
         shifts.append(reshape(b, (element_count(b), *(1 for _ in range(rank - 2)))))
-    return Forms(first_forms(s for s in f.scales if element_count(s) == 1), first_forms(shifts), first_weights(root))
+    return Forms(
+        first_forms(s for s in f.scales if element_count(s) == 1),
+        first_forms(shifts),
+        first_weights(root),
+    )
 
 
 def _movement_forms(operand_forms: Sequence[Forms], n: ir_graph.Node, pool: Pool) -> Forms:

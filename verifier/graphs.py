@@ -17,7 +17,7 @@ from superopt.verifier.algebra import Undefined
 from superopt.verifier.choices import SCOPE_NOTES
 from superopt.verifier.equal import are_equal
 from superopt.verifier.facts import Facts, OutOfTime
-from superopt.verifier.poly import fresh_var, atom_poly
+from superopt.verifier.poly import atom_poly, fresh_var
 from superopt.verifier.prove import ASSUMPTIONS, Limits
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.scalars import POWERS_NOTE
@@ -61,7 +61,9 @@ def prove_equal(
         if not are_equal(one, two, nothing):
             return Unknown("not shown equal", since())
     except OutOfTime:
-        return Unknown(f"{limit.seconds:.1f} seconds, or the work, are over", since(), is_out_of_budget=True)
+        return Unknown(
+            f"{limit.seconds:.1f} seconds, or the work, are over", since(), is_out_of_budget=True
+        )
     except (Unreadable, Undefined) as e:
         return Unknown(f"{type(e).__name__}: {e}", since())
     except RecursionError:

@@ -100,7 +100,9 @@ def check_budget() -> None:
     left = min(BUDGET.cpu_deadline - time.thread_time(), BUDGET.wall_deadline - now)
     if left < 0:
         raise OutOfTime
-    BUDGET.next_clock_check = now + left  # CPU time is slow to read and never runs ahead of the clock
+    BUDGET.next_clock_check = (
+        now + left
+    )  # CPU time is slow to read and never runs ahead of the clock
 
 
 def check_deadline() -> None:
@@ -120,10 +122,17 @@ class OutOfTime(Exception):
     """The time or work of the proof is used up."""
 
 
-def start_budget(seconds: float, max_work: float = float("inf"), wall_deadline: float = float("inf")) -> ProofBudget:
+def start_budget(
+    seconds: float, max_work: float = float("inf"), wall_deadline: float = float("inf")
+) -> ProofBudget:
     """Start new counters. OutOfTime is raised after `seconds` of this thread's CPU time, after
     `max_work`, or when `time.monotonic()` reaches `wall_deadline`."""
-    global TALLY
+    global BUDGET
     deadline = time.thread_time() + seconds
-    BUDGET = ProofBudget(cpu_deadline=deadline, wall_deadline=wall_deadline, created_at_start=created_count(), max_work=max_work)
+    BUDGET = ProofBudget(
+        cpu_deadline=deadline,
+        wall_deadline=wall_deadline,
+        created_at_start=created_count(),
+        max_work=max_work,
+    )
     return BUDGET

@@ -23,8 +23,8 @@ from superopt.rules.term import (
     Formula,
     MapTerms,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Term,
     Var,
@@ -42,8 +42,16 @@ from superopt.verifier.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.facts import check_budget
 from superopt.verifier.products import mentioned_differences
 from superopt.verifier.refusal import accepted_sizes
-from superopt.verifier.scope import is_broadcasting, broadcast_only_operands
-from superopt.verifier.sizes import Fork, Misfit, State, extreme_states, not_one_hypothesis, order_states, implied_states
+from superopt.verifier.scope import broadcast_only_operands, is_broadcasting
+from superopt.verifier.sizes import (
+    Fork,
+    Misfit,
+    State,
+    extreme_states,
+    implied_states,
+    not_one_hypothesis,
+    order_states,
+)
 
 # Messages of formulas that are invalid at every size: then there is no such instance.
 INVALID_FORMULA_TEXTS = (" is not in [", " is no permutation", " items, not ", " of nothing")
@@ -83,7 +91,10 @@ SIZES_PER_WORK_UNIT = 10
 
 
 def instances(
-    rule: Rule, ranks: Ranks, number_types: Sequence[DType] = NUMBER_TYPES, include_covered: bool = False
+    rule: Rule,
+    ranks: Ranks,
+    number_types: Sequence[DType] = NUMBER_TYPES,
+    include_covered: bool = False,
 ) -> Iterator[Instance]:
     """Yield every instance at these ranks, lower ranks first. number_types: element types tried for
     `num`. include_covered: also instances that the proof of another one covers."""
@@ -108,7 +119,9 @@ def instances(
                 raise
 
 
-def instance_of_state(rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]) -> Instance:
+def instance_of_state(
+    rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]
+) -> Instance:
     """Return the instance of `rule` in a state. Raises Fork or Misfit."""
     return _Attempt(rule, state, ranks, number_types, memo={"stretched": set()}).build_instance()
 
@@ -196,7 +209,9 @@ class _Attempt(Bindings):
             case _:
                 raise Misfit
 
-    def expand_map(self, body: Term, variables: tuple[str, ...], over: Formula | App) -> list[Tensor]:
+    def expand_map(
+        self, body: Term, variables: tuple[str, ...], over: Formula | App
+    ) -> list[Tensor]:
         items: Sequence[Result]
         if isinstance(over, App):
             items = [self.stand_in(t) for t in self.build_app(over)]
@@ -238,12 +253,15 @@ class _Attempt(Bindings):
         picks: Any = () if self.is_right_side else self.memo["picks"]
         return frozenset(p.index for p in picks if p.term == t)
 
-    def require_full_shape(self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor) -> None:
+    def require_full_shape(
+        self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor
+    ) -> None:
         """Require the full shape for operands that are only broadcast to one shape."""
         full = self.memo.get("stretched")
         if full is None:
             full = self.memo["stretched"] = {
-                (name, self.term_id(app)) for name, app in broadcast_only_operands(self.rule).items()
+                (name, self.term_id(app))
+                for name, app in broadcast_only_operands(self.rule).items()
             }
         assert isinstance(full, set)
         if is_broadcasting(t):
@@ -342,7 +360,9 @@ class _Attempt(Bindings):
             if "symbolic" in str(e):
                 raise Unsupported(str(e)) from e
             for a, b in self.undecided_orders:
-                raise Fork(order_states(self.state, a, b, "right" if self.is_right_side else "")) from e
+                raise Fork(
+                    order_states(self.state, a, b, "right" if self.is_right_side else "")
+                ) from e
             self.raise_if_sometimes_accepted(op, operands, given, e)
             raise Misfit from e
         except (

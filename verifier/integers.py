@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from superopt.verifier import normal
-from superopt.verifier import poly
+from superopt.verifier import normal, poly
 from superopt.verifier.algebra import power
 from superopt.verifier.facts import Facts, eq, ge
 from superopt.verifier.normal import NF, Factor, Term
 from superopt.verifier.order import is_order_implied
 from superopt.verifier.poly import Poly
-from superopt.verifier.simplify import quotient, multiply
+from superopt.verifier.simplify import multiply, quotient
 
 QUOTIENT, MODULO = "div of integers", "mod of integers"
 
@@ -121,6 +120,10 @@ def _factor_poly(f: Factor, facts: Facts) -> Poly | None:
             return poly.atom_poly(f.atom)
         case normal.Fn(name="mod of integers", args=(e, n)):  # as an index; negative: from the end
             bound = as_poly(n, facts)
-            return poly.element_index(e, bound) if bound is not None and facts.holds(ge(bound - 1)) else None
+            return (
+                poly.element_index(e, bound)
+                if bound is not None and facts.holds(ge(bound - 1))
+                else None
+            )
         case _:
             return None

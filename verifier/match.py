@@ -10,15 +10,13 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import islice
 
-from superopt.verifier import guard
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import guard, normal, substitute
 from superopt.verifier.algebra import factor_out, record_step
 from superopt.verifier.facts import Facts, Guard, eq, ge, negate
 from superopt.verifier.normal import NF, Term
-from superopt.verifier.poly import Poly, Var, fresh_var, linear_coefficients, atom_poly
+from superopt.verifier.poly import Poly, Var, atom_poly, fresh_var, linear_coefficients
 from superopt.verifier.simplify import simplify_term
-from superopt.verifier.unify import MAX_PAIRINGS, unify_powers, solve_equations
+from superopt.verifier.unify import MAX_PAIRINGS, solve_equations, unify_powers
 from superopt.verifier.unroll import unroll
 
 
@@ -50,7 +48,10 @@ def _cancel_partial_sum(d: NF, facts: Facts) -> NF:
             rest = _remaining_terms(a, b, facts)
             if rest is not None:
                 record_step("split sums")
-                return normal.add(normal.from_terms(t for t in d.terms if t is not a and t is not b), normal.from_terms(rest))
+                return normal.add(
+                    normal.from_terms(t for t in d.terms if t is not a and t is not b),
+                    normal.from_terms(rest),
+                )
     return d
 
 
@@ -114,7 +115,9 @@ def _is_mapped_by(s: Term, t: Term, phi: dict[Var, Poly], facts: Facts) -> bool:
     return _are_powers_equal(substitute.powers_at(t.powers, phi), s.powers, inside)
 
 
-def _are_powers_equal(a: tuple[normal.Power, ...], b: tuple[normal.Power, ...], facts: Facts) -> bool:
+def _are_powers_equal(
+    a: tuple[normal.Power, ...], b: tuple[normal.Power, ...], facts: Facts
+) -> bool:
     if a == b:
         return True
     for equations in islice(unify_powers(a, b), MAX_PAIRINGS):
@@ -130,7 +133,9 @@ def are_polys_equal(p: Poly, q: Poly, facts: Facts) -> bool:
 def _is_left_inverse(phi: dict[Var, Poly], psi: dict[Var, Poly], s: Term, facts: Facts) -> bool:
     """True if psi(phi(v)) = v."""
     inside = facts.with_guards(*s.guards)
-    return all(are_polys_equal(substitute.poly_at(psi[v], phi), atom_poly(v), inside) for v in s.bound)
+    return all(
+        are_polys_equal(substitute.poly_at(psi[v], phi), atom_poly(v), inside) for v in s.bound
+    )
 
 
 # --- sums inside sums -----------------------------------------------------------------------------
@@ -170,7 +175,9 @@ def _shear(u: Term) -> Term:
             guards = {substitute.guard_at(h, env) for h in u.guards - {g, other}}
             guards |= {ge(env[v]), ge(v.extent - 1 - env[v])}
             powers_ = substitute.powers_at(u.powers, env)
-            if sum(len(f.free_vars) for f, _ in powers_) < sum(len(f.free_vars) for f, _ in u.powers):
+            if sum(len(f.free_vars) for f, _ in powers_) < sum(
+                len(f.free_vars) for f, _ in u.powers
+            ):
                 bound = tuple(w if b is v else b for b in u.bound)
                 return _shear(Term(u.coefficient, bound, frozenset(guards), powers_))
     return u

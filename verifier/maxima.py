@@ -8,25 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
+    common_powers,
+    divide_by_powers,
     exponential,
     hoist_guards,
-    reciprocal,
     odd_function,
-    divide_by_powers,
     power,
-    common_powers,
+    reciprocal,
 )
 from superopt.verifier.facts import Facts, Guard, ge, negate
-from superopt.verifier.monotone import INCREASING, function_argument, odd_function_name, is_positive_reciprocal, expand_reciprocal
-from superopt.verifier.normal import NF, Piece, Term, Max
+from superopt.verifier.monotone import (
+    INCREASING,
+    expand_reciprocal,
+    function_argument,
+    is_positive_reciprocal,
+    odd_function_name,
+)
+from superopt.verifier.normal import NF, Max, Piece, Term
 from superopt.verifier.order import known_signs, sign
 from superopt.verifier.poly import Var
-from superopt.verifier.simplify import open_piece, outer_guard, simplify_piece, multiply, simplify_under
+from superopt.verifier.simplify import (
+    multiply,
+    open_piece,
+    outer_guard,
+    simplify_piece,
+    simplify_under,
+)
 
 MAX_PIECES = 64
 
@@ -66,7 +77,9 @@ def _split_pieces(
     if len(out) > MAX_PIECES:
         raise Undefined("too many pieces of a maximum")
     for side in (g, negate(g)):
-        _split_pieces(simplify_under(a, facts.with_guards(*guards, side)), bound, guards | {side}, facts, out)
+        _split_pieces(
+            simplify_under(a, facts.with_guards(*guards, side)), bound, guards | {side}, facts, out
+        )
 
 
 def max_of_pieces(pieces: Sequence[Piece], facts: Facts) -> NF:
@@ -120,7 +133,9 @@ def _split_absolute_products(pieces: dict[Piece, None], facts: Facts) -> dict[Pi
         for f, e in one.powers:
             x = power(f, e)
             if e.denominator == 1 and int(e) % 2 and (_power_sign((f, e), facts) or 0) < 1:
-                x = max_of_pieces([Piece((), frozenset(), y) for y in (x, normal.scale(x, -1))], facts)
+                x = max_of_pieces(
+                    [Piece((), frozenset(), y) for y in (x, normal.scale(x, -1))], facts
+                )
             value = multiply(value, x, facts)
         out[Piece((), frozenset(), value)] = None
     return out
@@ -145,7 +160,11 @@ def _hoist_factors(pieces: Sequence[Piece], facts: Facts) -> NF:
 
 def _max_or_monotone(pieces: Sequence[Piece], facts: Facts) -> NF:
     grown = _hoist_monotone(pieces, facts)
-    return power(normal.maximum(frozenset(map(substitute.close_piece, pieces)))) if grown is None else grown
+    return (
+        power(normal.maximum(frozenset(map(substitute.close_piece, pieces))))
+        if grown is None
+        else grown
+    )
 
 
 def _is_negative_infinity(a: NF) -> bool:
@@ -187,7 +206,9 @@ def _common_terms(pieces: list[Piece]) -> NF:
     for p in pieces:
         own = frozenset(p.bound)
         here = {
-            t: t for t in p.value.terms if normal.term_free_vars(t).isdisjoint(own) and (t.powers or t.bound)
+            t: t
+            for t in p.value.terms
+            if normal.term_free_vars(t).isdisjoint(own) and (t.powers or t.bound)
         }
         shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
     if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
@@ -200,7 +221,10 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     minimum): exp, 1 / x for positive x, roots and others. None if there is no such function."""
     plus = _added_constant(pieces[0].value)
     if plus and all(_added_constant(p.value) == plus for p in pieces):
-        rest = [Piece(p.bound, p.guards, normal.subtract(p.value, normal.constant(plus))) for p in pieces]
+        rest = [
+            Piece(p.bound, p.guards, normal.subtract(p.value, normal.constant(plus)))
+            for p in pieces
+        ]
         found = _hoist_monotone(rest, facts)
         return None if found is None else normal.add(found, normal.constant(plus))
     values = [one for p in pieces if (one := p.value.single_term) is not None and one.powers]
@@ -211,14 +235,17 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     def greatest(args: Sequence[NF], up: bool) -> NF:
         scale = 1 if up else -1
         some = [
-            Piece(p.bound, p.guards, normal.scale(a, scale)) for p, a in zip(pieces, args, strict=True)
+            Piece(p.bound, p.guards, normal.scale(a, scale))
+            for p, a in zip(pieces, args, strict=True)
         ]
         return normal.scale(max_of_pieces(some, facts), scale)
 
     name = odd_function_name(values[0])
     if name and all(odd_function_name(t) == name for t in values):
         args = [normal.scale(function_argument(t), t.coefficient / c) for t in values]
-        return hoist_guards([greatest(args, True)], facts, lambda a, _: normal.scale(odd_function(name, a[0]), c))
+        return hoist_guards(
+            [greatest(args, True)], facts, lambda a, _: normal.scale(odd_function(name, a[0]), c)
+        )
     up = values[0].coefficient > 0
     if any((t.coefficient > 0) != up for t in values):
         return None
@@ -226,7 +253,9 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     if all(isinstance(f, normal.Exp) for t in values for f, _ in t.powers):
         k = abs(values[0].powers[0][1])
         args = [
-            normal.add(*(normal.scale(f.argument, e / k) for f, e in t.powers if isinstance(f, normal.Exp)))
+            normal.add(
+                *(normal.scale(f.argument, e / k) for f, e in t.powers if isinstance(f, normal.Exp))
+            )
             for t in values
         ]
         return normal.scale(exponential(normal.scale(greatest(args, up), k), facts), c)
@@ -243,7 +272,9 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
         isinstance(g, normal.Fn) and g.name == name and e == 1 for t in values for g, e in t.powers
     ):
         top = greatest([function_argument(t) for t in values], up)
-        return hoist_guards([top], facts, lambda a, _: normal.scale(power(normal.fn(name, (a[0],))), c))
+        return hoist_guards(
+            [top], facts, lambda a, _: normal.scale(power(normal.fn(name, (a[0],))), c)
+        )
     return None
 
 

@@ -24,7 +24,7 @@ from superopt.verifier.factors import (
     Fn as Fn,
 )
 from superopt.verifier.factors import (
-    TermKey as TermKey,
+    Max as Max,
 )
 from superopt.verifier.factors import (
     Num as Num,
@@ -36,10 +36,10 @@ from superopt.verifier.factors import (
     Read as Read,
 )
 from superopt.verifier.factors import (
-    Max as Max,
+    Sum as Sum,
 )
 from superopt.verifier.factors import (
-    Sum as Sum,
+    TermKey as TermKey,
 )
 from superopt.verifier.factors import (
     Truth as Truth,
@@ -246,7 +246,9 @@ def sum_factor(argument: NF) -> Factor:
 
 
 def truth(name: str, argument: NF) -> Factor:
-    return _intern_factor(("truth", name, argument), Truth(name, argument), argument.vars, argument.level)
+    return _intern_factor(
+        ("truth", name, argument), Truth(name, argument), argument.vars, argument.level
+    )
 
 
 def piece_free_vars(p: Piece) -> frozenset[Var]:

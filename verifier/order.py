@@ -8,9 +8,7 @@ from fractions import Fraction
 from itertools import combinations, islice
 from typing import TYPE_CHECKING
 
-from superopt.verifier import guard
-from superopt.verifier import normal
-from superopt.verifier import solver
+from superopt.verifier import guard, normal, solver
 from superopt.verifier.algebra import factor_out
 from superopt.verifier.facts import Facts, is_nonnegative
 from superopt.verifier.normal import NF, Factor, Term
@@ -121,7 +119,9 @@ def _exponential_bounds(a: NF, facts: Facts) -> dict[object, int]:
             or not all(isinstance(f, normal.Exp) for f, _ in t.powers)
         ):
             continue
-        of = normal.add(*(normal.scale(f.argument, e) for f, e in t.powers if isinstance(f, normal.Exp)))
+        of = normal.add(
+            *(normal.scale(f.argument, e) for f, e in t.powers if isinstance(f, normal.Exp))
+        )
         if is_order_implied(of, facts):
             out[t.key] = 1
         elif is_order_implied(normal.scale(of, -1), facts):
@@ -182,11 +182,15 @@ def _intrinsic_sign(f: Factor, factor_signs: Mapping[Factor, int]) -> Sign:
             if lows and max(lows) > 0:
                 return 2
             plain = {p.value for p in f.pieces if not p.bound and not p.guards}
-            sizes = any(normal.scale(a, -1) in plain for a in plain)  # one of x and -x is nonnegative
+            sizes = any(
+                normal.scale(a, -1) in plain for a in plain
+            )  # one of x and -x is nonnegative
             return 1 if sizes or (lows and max(lows) == 0) else None
         case normal.Sum():
             signs = [
-                s if (s := sign(u, factor_signs)) and (s > 0) == (u.coefficient > 0) and s > 0 else None
+                s
+                if (s := sign(u, factor_signs)) and (s > 0) == (u.coefficient > 0) and s > 0
+                else None
                 for u in f.argument.terms
             ]
             if any(s is None for s in signs):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from itertools import islice
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.facts import Facts, ge
 from superopt.verifier.match import are_polys_equal
-from superopt.verifier.normal import NF, Piece, Term, Max
-from superopt.verifier.poly import Poly, Var, const, fresh_var, atom_poly
+from superopt.verifier.normal import NF, Max, Piece, Term
+from superopt.verifier.poly import Poly, Var, atom_poly, const, fresh_var
 from superopt.verifier.simplify import open_piece
-from superopt.verifier.unify import MAX_PAIRINGS, unify_forms, solve_equations
+from superopt.verifier.unify import MAX_PAIRINGS, solve_equations, unify_forms
 
 
 def cancel_equal_maxima(d: NF, facts: Facts) -> NF:
@@ -49,7 +48,9 @@ def _differ_in_equal_maxima(a: Term, b: Term, facts: Facts) -> bool:
 def _are_maxima_equal(f: Max, g: Max, facts: Facts) -> bool:
     """True if each value of either maximum is a value of the other."""
     return all(
-        any(_is_covered_by(p, q, facts) for q in t.pieces) for s, t in ((f, g), (g, f)) for p in s.pieces
+        any(_is_covered_by(p, q, facts) for q in t.pieces)
+        for s, t in ((f, g), (g, f))
+        for p in s.pieces
     )
 
 

@@ -7,20 +7,19 @@ the exponential of a sum.
 
 from __future__ import annotations
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.algebra import Undefined, exponential, hoist_guards, power
 from superopt.verifier.facts import Facts, Guard, negate
 from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Var
 from superopt.verifier.simplify import (
+    multiply,
+    normalize_domain,
     open_piece,
     outer_guard,
-    normalize_domain,
-    sum_over,
-    multiply,
-    simplify_under,
     restrict,
+    simplify_under,
+    sum_over,
 )
 
 MAX_GUARD_DEPTH = 8  # nested guards that are split
@@ -35,7 +34,9 @@ def product_over(
     if g is None:
         return _product_over_unguarded(a, bound, guards, facts)
     if g.p.vars.isdisjoint(bound):
-        return hoist_guards([a], facts, lambda args, more: product_over(args[0], bound, more, guards))
+        return hoist_guards(
+            [a], facts, lambda args, more: product_over(args[0], bound, more, guards)
+        )
     if len(guards) >= MAX_GUARD_DEPTH:
         raise Undefined("too many parts of a product")
     out = normal.constant(1)
@@ -45,7 +46,9 @@ def product_over(
     return out
 
 
-def _product_over_unguarded(a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> NF:
+def _product_over_unguarded(
+    a: NF, bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> NF:
     """Return the product of a value without outer guards."""
     found = normalize_domain(bound, guards, facts)
     if found is None:
@@ -55,7 +58,9 @@ def _product_over_unguarded(a: NF, bound: tuple[Var, ...], guards: frozenset[Gua
     apart = next((g for g in sorted(guards) if g.p.vars.isdisjoint(bound)), None)
     if apart is not None:  # a guard on the outer index
         inner = _product_over_unguarded(a, bound, guards - {apart}, facts.with_guards(apart))
-        return normal.add(restrict(inner, apart, facts), restrict(normal.constant(1), negate(apart), facts))
+        return normal.add(
+            restrict(inner, apart, facts), restrict(normal.constant(1), negate(apart), facts)
+        )
     if not bound:
         return a
     one = a.single_term
@@ -67,9 +72,12 @@ def _product_over_unguarded(a: NF, bound: tuple[Var, ...], guards: frozenset[Gua
     for f, e in one.powers:
         if isinstance(f, normal.Exp):
             inside = [
-                Term(t.coefficient * e, t.bound, t.guards | guards, t.powers) for t in f.argument.terms
+                Term(t.coefficient * e, t.bound, t.guards | guards, t.powers)
+                for t in f.argument.terms
             ]
-            out = multiply(out, exponential(sum_over(normal.from_terms(inside), bound, facts), facts), facts)
+            out = multiply(
+                out, exponential(sum_over(normal.from_terms(inside), bound, facts), facts), facts
+            )
         elif isinstance(f, normal.Prod) and e == 1:
             q = open_piece(f.piece)
             inner = product_over(q.value, (*bound, *q.bound), facts, guards | q.guards)

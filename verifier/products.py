@@ -112,14 +112,19 @@ def solve_multiple(gap: index.Poly) -> tuple[str, list[Expr]] | None:
                 case Apply("floordiv", (Size(name), g), _):
                     wanted = index.as_index(index.as_index(x * g) - Size(name))
                     poly = index.polynomial(wanted)
-                    if drop_common_factors(poly) == gap or drop_common_factors({k: -c for k, c in poly.items()}) == gap:
+                    if (
+                        drop_common_factors(poly) == gap
+                        or drop_common_factors({k: -c for k, c in poly.items()}) == gap
+                    ):
                         return name, [index.as_index(Size(f"{name}'") * g)]
                 case _:
                     pass
     return None
 
 
-def solve_remainder(gap: index.Poly, mentioned: Collection[tuple[str, int]]) -> tuple[str, list[Expr]] | None:
+def solve_remainder(
+    gap: index.Poly, mentioned: Collection[tuple[str, int]]
+) -> tuple[str, list[Expr]] | None:
     """Solve p % g == c for p = n + r: n is a multiple of g, less r, plus c. Return the values of n.
     mentioned: the differences n - c in the rule, which become products."""
     left = dict(gap)

@@ -19,19 +19,19 @@ from superopt.verifier.algebra import Undefined
 from superopt.verifier.attributes import Unsupported
 from superopt.verifier.axes import with_named_axes_only
 from superopt.verifier.bounds import is_nonnegative
-from superopt.verifier.choices import SCOPE_NOTES, NUMBER_TYPES, Ranks
+from superopt.verifier.choices import NUMBER_TYPES, SCOPE_NOTES, Ranks
 from superopt.verifier.equal import are_equal, are_equal_where_defined
-from superopt.verifier.facts import Facts, Guard, OutOfTime, eq, ge, check_budget
+from superopt.verifier.facts import Facts, Guard, OutOfTime, check_budget, eq, ge
 from superopt.verifier.guard import ProofBudget
 from superopt.verifier.instance import Instance, instances
-from superopt.verifier.poly import Min, Poly, const, fresh_var, atom_poly
+from superopt.verifier.poly import Min, Poly, atom_poly, const, fresh_var
 from superopt.verifier.reader import Reader, Unreadable
 from superopt.verifier.refute import counterexample
 from superopt.verifier.scalars import number_of
-from superopt.verifier.scope import SEVERAL_TYPES, rank_scope, unclear_reason, show_ranks
+from superopt.verifier.scope import SEVERAL_TYPES, rank_scope, show_ranks, unclear_reason
 from superopt.verifier.skeleton import skeleton
 from superopt.verifier.types import SEPARATE_TYPES_NOTE as TYPES_APART
-from superopt.verifier.types import rules_by_type, representative_types
+from superopt.verifier.types import representative_types, rules_by_type
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
 CACHES = (bounds, guard, normal, simplify, solver)
@@ -85,7 +85,9 @@ def prove(
     widest = rank_scope(rule)
     found = _prove_at_ranks(rule, widest, limit, tally, begin, known_rank)
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
-        return _prove_at_ranks(rule, Ranks(widest.min_rank, MAX_RANK), limit, tally, begin, known_rank)
+        return _prove_at_ranks(
+            rule, Ranks(widest.min_rank, MAX_RANK), limit, tally, begin, known_rank
+        )
     return found
 
 
@@ -123,7 +125,9 @@ def _prove_at_ranks(
     try:
         return _prove_for_types(rule, scope, NUMBER_TYPES[:1], limit, budget, begin, known_rank)
     except _TypeDependent:
-        return _prove_for_types(rule, scope, NUMBER_TYPES, limit, budget, begin, -1)  # of these nothing is known
+        return _prove_for_types(
+            rule, scope, NUMBER_TYPES, limit, budget, begin, -1
+        )  # of these nothing is known
 
 
 class _TypeDependent(Exception):
@@ -158,7 +162,11 @@ def _prove_for_types(
 
     def proved(most: int) -> Proved:
         return Proved(
-            Scope(show_ranks(rule, Ranks(scope.min_rank, most)), seen, (*ASSUMPTIONS, *sorted(SCOPE_NOTES))),
+            Scope(
+                show_ranks(rule, Ranks(scope.min_rank, most)),
+                seen,
+                (*ASSUMPTIONS, *sorted(SCOPE_NOTES)),
+            ),
             tuple(derived),
             tuple(sorted(algebra.STEPS.names)),
             checked + budget.matched_sums,
@@ -175,11 +183,17 @@ def _prove_for_types(
                 if level > min(MIN_PROVED_RANK, scope.max_rank) and seen:
                     best = replace(proved(level - 1), is_complete=False)
                 if low and level > min(MIN_PROVED_RANK, scope.max_rank):
-                    budget.cpu_deadline = min(budget.cpu_deadline, time.thread_time() + limit.seconds / 4)
+                    budget.cpu_deadline = min(
+                        budget.cpu_deadline, time.thread_time() + limit.seconds / 4
+                    )
                     budget.max_work = budget.work_done() + limit.work_beyond
                     budget.next_clock_check = 0.0
                 work = budget.work_done()
-                ahead = _next_level_work(work - done[1], done[1] - done[0]) if level > MIN_PROVED_RANK + 1 else 0.0
+                ahead = (
+                    _next_level_work(work - done[1], done[1] - done[0])
+                    if level > MIN_PROVED_RANK + 1
+                    else 0.0
+                )
                 if best and ahead > budget.max_work - work:
                     return best
                 done = [done[1], work]
@@ -245,7 +259,9 @@ def _prove_instance(
     for h in sorted(one.state.hypotheses, key=_is_equation):  # equations may divide by sizes
         known = known.with_guards(_guard(reader, h, known))
     for low, strictly, high in one.state.number_orders:
-        known = known.with_order(verifier_normal.subtract(number_of(high), number_of(low)), strictly)
+        known = known.with_order(
+            verifier_normal.subtract(number_of(high), number_of(low)), strictly
+        )
     reader.size_facts = known
     for t in (*one.inputs, *one.lhs_tensors):
         known = _with_min_extent(1, reader, t, known)
@@ -255,7 +271,9 @@ def _prove_instance(
         new = set(more.hypotheses[len(known.hypotheses) :])
         for d in t.shape if new else ():
             if ge(reader.dim(d)) in new:
-                extra[str(ge(reader.dim(index.dim(one.state.in_rule_sizes(index.as_index(d))))))] = None
+                extra[
+                    str(ge(reader.dim(index.dim(one.state.in_rule_sizes(index.as_index(d))))))
+                ] = None
         known = more
     if known.is_contradictory():
         return None

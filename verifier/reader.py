@@ -10,11 +10,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from superopt.te.dtype import BOOL, INDEX, DType, to_numpy, is_widening
+from superopt.te.dtype import BOOL, INDEX, DType, is_widening, to_numpy
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
-from superopt.verifier import normal
-from superopt.verifier import poly
+from superopt.verifier import normal, poly
 from superopt.verifier.algebra import (
     power,
     uninterpreted_function,
@@ -32,11 +31,11 @@ from superopt.verifier.prods import product_over
 from superopt.verifier.scalars import apply_function, number_of
 from superopt.verifier.simplify import (
     canonical_products,
+    multiply,
     outer_guard,
     quotient,
-    sum_over,
-    multiply,
     restrict,
+    sum_over,
 )
 
 # Functions that easily leave the range of a small or unsigned type.
@@ -130,7 +129,11 @@ class Reader:
                         if not facts.holds(ge(q - 1)):
                             raise Unreadable(f"{e}: is {q} at least 1?")
                         whole = quotient(out, q, facts)
-                        return whole if fn == "floordiv" else canonical_products(out - q * whole, facts)
+                        return (
+                            whole
+                            if fn == "floordiv"
+                            else canonical_products(out - q * whole, facts)
+                        )
                     case "min":
                         return _minimum(some[0], some[1], facts)
                     case "max":
@@ -155,7 +158,9 @@ class Reader:
             case Index(element, _):
                 return outer_guard(self.value(element, axis_values, facts))
             case Apply(_, args, _):
-                return next((g for a in args if (g := self.index_guard(a, axis_values, facts))), None)
+                return next(
+                    (g for a in args if (g := self.index_guard(a, axis_values, facts))), None
+                )
             case _:
                 return None
 
@@ -184,7 +189,9 @@ class Reader:
                     self.is_type_dependent = True  # no integer equals it
                 size = self.size_roots.get(unknown_name(v) or "")
                 if size is not None:
-                    root = apply_function("sqrt", [normal.from_poly(self.index(size, {}, facts))], True, facts)
+                    root = apply_function(
+                        "sqrt", [normal.from_poly(self.index(size, {}, facts))], True, facts
+                    )
                     return apply_function("div", [normal.constant(1), root], True, facts)
                 return number_of(v)
             case Load(tensor, index, _):
@@ -214,7 +221,12 @@ class Reader:
                     return uninterpreted_function(f"cast of an integer to {kind}", [of], facts)
                 return uninterpreted_function(f"cast to {kind}", [of], facts)
             case Apply(fn, args, kind):
-                if kind not in self.representative_types and fn in WRAPPING_FUNCTIONS and kind.is_int and _may_overflow(kind):
+                if (
+                    kind not in self.representative_types
+                    and fn in WRAPPING_FUNCTIONS
+                    and kind.is_int
+                    and _may_overflow(kind)
+                ):
                     raise Unreadable(f"{fn} of {kind} may wrap")
                 self.is_type_dependent = self.is_type_dependent or fn not in TYPE_INDEPENDENT
                 some = [self.value(a, axis_values, facts) for a in args]
@@ -233,14 +245,19 @@ class Reader:
         if len(plain) == 1 and plain[0][1] == 1 and isinstance(plain[0][0], normal.Read):
             first = self.input_types.get(plain[0][0].name)
         return is_widening(kind, target) or (
-            first is not None and first not in self.representative_types and is_widening(first, target)
+            first is not None
+            and first not in self.representative_types
+            and is_widening(first, target)
         )
 
     def reduce(
         self, fn: str, axes: tuple[Axis, ...], body: Expr, axis_values: AxisValues, facts: Facts
     ) -> NF:
         fresh = tuple(poly.fresh_var(self.dim(a.extent, axis_values)) for a in axes)
-        inner = {**axis_values, **{a.name: poly.atom_poly(v) for a, v in zip(axes, fresh, strict=True)}}
+        inner = {
+            **axis_values,
+            **{a.name: poly.atom_poly(v) for a, v in zip(axes, fresh, strict=True)},
+        }
         fresh, of = split_bound_indices(fresh, self.value(body, inner, facts))
         match fn:
             case "sum":
@@ -288,7 +305,10 @@ class Reader:
                     case "le":
                         out, expected = less_than_zero(normal.subtract(y, x), facts), not expected
                     case _:
-                        out, expected = equals_zero(normal.subtract(x, y), facts), expected == (fn == "eq")
+                        out, expected = (
+                            equals_zero(normal.subtract(x, y), facts),
+                            expected == (fn == "eq"),
+                        )
             case Apply("not", (a,), _):
                 return self.truth_value(a, not expected, axis_values, facts)
             case Apply("and" | "or" as fn, (a, b), _):
@@ -302,7 +322,10 @@ class Reader:
             case Apply("isnan" | "isinf", _, _):
                 return normal.constant(int(not expected))
             case Apply("xor", (a, b), _):
-                x, y = self.truth_value(a, True, axis_values, facts), self.truth_value(b, True, axis_values, facts)
+                x, y = (
+                    self.truth_value(a, True, axis_values, facts),
+                    self.truth_value(b, True, axis_values, facts),
+                )
                 out = normal.subtract(normal.add(x, y), normal.scale(multiply(x, y, facts), 2))
             case Apply("select", (guard, yes, no), _):
                 out = self.select(guard, yes, no, axis_values, facts)
@@ -317,7 +340,9 @@ class Reader:
             case Reduce(fn, axes, body, _):
                 out = self.reduce(fn, axes, body, axis_values, facts)
             case Apply("cast", (x,), _):
-                out = normal.subtract(normal.constant(1), equals_zero(self.value(x, axis_values, facts), facts))
+                out = normal.subtract(
+                    normal.constant(1), equals_zero(self.value(x, axis_values, facts), facts)
+                )
             case _:
                 raise Unreadable(str(e))
         return out if expected else normal.subtract(normal.constant(1), out)
@@ -361,4 +386,6 @@ def _is_zero_one(element: NF) -> bool:
     if len(element.terms) != 1:
         return False
     (t,) = element.terms
-    return t.coefficient == 1 and not t.bound and all(isinstance(f, normal.Truth) for f, _ in t.powers)
+    return (
+        t.coefficient == 1 and not t.bound and all(isinstance(f, normal.Truth) for f, _ in t.powers)
+    )

@@ -91,7 +91,9 @@ def _literals(h: Expr) -> Iterator[int]:
             return
 
 
-def _accepts(op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[str, int]) -> bool:
+def _accepts(
+    op: Op, given: Types, attrs: Sequence[tuple[str, Attr]], sizes: dict[str, int]
+) -> bool:
     def at(d: Dim) -> int:
         return index.evaluate(d, sizes)
 

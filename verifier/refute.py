@@ -129,7 +129,9 @@ def _find_difference(one: Instance, sizes: dict[str, int], seed: int) -> Differe
     return None
 
 
-def _draw_array(t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator) -> np.ndarray:
+def _draw_array(
+    t: Tensor, sizes: dict[str, int], draw: str, rng: np.random.Generator
+) -> np.ndarray:
     shape = tuple(index.evaluate(d, sizes) for d in t.shape)
     stored = to_numpy(F64 if t.dtype.is_float else t.dtype)
     if t.dtype == BOOL:

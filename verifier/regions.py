@@ -24,7 +24,7 @@ from superopt.verifier.alike import candidate_pairs
 from superopt.verifier.graphs import prove_equal
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Unknown
-from superopt.verifier.written import is_uniform_or_exact, is_readable
+from superopt.verifier.written import is_readable, is_uniform_or_exact
 
 REGION_DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 64)  # operators between a value and the cut
 ROUND_SECONDS = (0.5, 2.0, 8.0, 60.0)  # seconds for a region, by round
@@ -71,7 +71,11 @@ def compare_graphs(
     for patience in ROUND_SECONDS:
         work = _Round(a, limits, end, stop, alike, known, patience)
         found = work.run(b)
-        if not any(isinstance(v, Unknown) for v in found.outputs) or work.is_over() or not work.is_out_of_time:
+        if (
+            not any(isinstance(v, Unknown) for v in found.outputs)
+            or work.is_over()
+            or not work.is_out_of_time
+        ):
             break
     return found
 
@@ -196,7 +200,9 @@ class _Round:
                     seen.add(given)
                     yield given
 
-    def cut_values(self, x: graph.Value, y: graph.Value, depth: int, numbers: bool) -> Iterator[graph.Value]:
+    def cut_values(
+        self, x: graph.Value, y: graph.Value, depth: int, numbers: bool
+    ) -> Iterator[graph.Value]:
         """Yield the values of the first graph that cut off both values at this depth, and
         constants; with `numbers` only constants whose numbers are not read anyway."""
         far: dict[graph.Value, int] = {x: 0, y: 0}

@@ -42,7 +42,9 @@ class Relation:
     ulps: float | None
 
 
-def relate_constants(a: graph.Graph, b: graph.Graph, seconds: float = 10.0) -> tuple[graph.Graph, tuple[Relation, ...]]:
+def relate_constants(
+    a: graph.Graph, b: graph.Graph, seconds: float = 10.0
+) -> tuple[graph.Graph, tuple[Relation, ...]]:
     """Return `b` with constants that `a` lacks expressed by those it has, if possible, and these
     relations. Both graphs have the same inputs. seconds: no new work starts after them."""
     b = _share_equal_constants(a, b)
@@ -130,7 +132,10 @@ def _uniform_value(c: graph.Constant, computed: Sequence[Source]) -> graph.Value
     """Return a uniform constant as a computed number, None if no source matches."""
     one = c.load().reshape(-1)[:1]
     for s in computed:
-        if s.values.size == 1 and s.matches(np.array([0]), bits_of(one), one.astype(np.float64)).all():
+        if (
+            s.values.size == 1
+            and s.matches(np.array([0]), bits_of(one), one.astype(np.float64)).all()
+        ):
             plain = s.value if s.shape == () else graph.node(OPS["Reshape"], [s.value], shape=())
             shape = c.type.shape or ()
             return plain if not shape else graph.node(OPS["Expand"], [plain], shape=shape)
@@ -140,13 +145,19 @@ def _uniform_value(c: graph.Constant, computed: Sequence[Source]) -> graph.Value
 def _is_short_fraction(c: graph.Constant) -> bool:
     """True for a uniform constant that is a short fraction and is read as such."""
     first = float(c.load().flat[0])
-    return _is_uniform(c) and (not np.isfinite(first) or Fraction(first).denominator <= MAX_SHORT_DENOMINATOR)
+    return _is_uniform(c) and (
+        not np.isfinite(first) or Fraction(first).denominator <= MAX_SHORT_DENOMINATOR
+    )
 
 
-def _own_sources(first_constants: Sequence[graph.Constant], second_constants: set[graph.Constant], dtype: object) -> list[Source]:
+def _own_sources(
+    first_constants: Sequence[graph.Constant], second_constants: set[graph.Constant], dtype: object
+) -> list[Source]:
     """Return the first graph's constants, those first that the second graph lacks."""
     some = [c for c in first_constants if c.type.dtype == dtype and c.nbytes]
-    return [_make_source(c, c.load(), None) for c in sorted(some, key=lambda c: c in second_constants)]
+    return [
+        _make_source(c, c.load(), None) for c in sorted(some, key=lambda c: c in second_constants)
+    ]
 
 
 def _make_source(v: graph.Value, array: np.ndarray, tolerance: np.ndarray | None) -> Source:
@@ -184,7 +195,9 @@ def _computed_sources(
         dtype = v.type.dtype
         if time.monotonic() > deadline or dtype not in flat:
             continue
-        if element_count(v) > LARGE_ELEMENTS and all(c in second_constants for c in graph.constants([v]) if element_count(c) > LARGE_ELEMENTS):
+        if element_count(v) > LARGE_ELEMENTS and all(
+            c in second_constants for c in graph.constants([v]) if element_count(c) > LARGE_ELEMENTS
+        ):
             continue
         value, size = known.value_of(v)
         made = _rounded_source(v, value, size)
@@ -212,7 +225,9 @@ def _may_contain(s: Source, wanted: np.ndarray) -> bool:
     """True if its first, middle or last element is among the wanted ones."""
     assert s.tolerance is not None
     for k in {0, s.values.size // 2, s.values.size - 1}:
-        low, high = np.searchsorted(wanted, [s.values[k] - s.tolerance[k], s.values[k] + s.tolerance[k]])
+        low, high = np.searchsorted(
+            wanted, [s.values[k] - s.tolerance[k], s.values[k] + s.tolerance[k]]
+        )
         if high > low or (high < wanted.size and wanted[high] <= s.values[k] + s.tolerance[k]):
             return True
     return False
@@ -228,7 +243,9 @@ def _is_near_given(s: Source, given: Source) -> bool:
     if abs(s.values.sum() - given.values.sum()) > most + SUM_RTOL * np.abs(s.values).sum():
         return False
     order = np.argsort(s.values, kind="stable")
-    return bool((np.abs(s.values[order] - np.sort(given.values)) <= s.tolerance[order] + _TINY).all())
+    return bool(
+        (np.abs(s.values[order] - np.sort(given.values)) <= s.tolerance[order] + _TINY).all()
+    )
 
 
 _TINY = float(np.finfo(np.float64).tiny)

@@ -12,18 +12,18 @@ from superopt.verifier import normal
 from superopt.verifier.algebra import (
     INFINITY,
     Undefined,
+    common_powers,
+    divide_by_powers,
     exponential,
     factor_out,
     hoist_guards,
-    reciprocal,
-    odd_function,
-    divide_by_powers,
-    power,
     integer_power,
-    common_powers,
-    uninterpreted_function,
-    simplify_roots,
+    odd_function,
+    power,
+    reciprocal,
     record_step,
+    simplify_roots,
+    uninterpreted_function,
 )
 from superopt.verifier.attributes import unknown_name, unknown_root_name
 from superopt.verifier.choices import SCOPE_NOTES
@@ -114,7 +114,9 @@ def apply_function(fn: str, args: list[NF], over_reals: bool, facts: Facts) -> N
             name = fn if over_reals else f"{fn} of integers"
             return hoist_guards(args, facts, lambda x, _: _sign_function(name, x[0]))
         case "ceil", [a] if over_reals:
-            return normal.scale(apply_function("floor", [normal.scale(a, -1)], over_reals, facts), -1)
+            return normal.scale(
+                apply_function("floor", [normal.scale(a, -1)], over_reals, facts), -1
+            )
         case _ if over_reals and fn in ROUNDING_FUNCTIONS:
             return hoist_guards(args, facts, lambda x, _: _round(fn, x[0]))
         case "max", [a, b]:
@@ -176,7 +178,9 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
     others = tuple(p for p in content.powers if p not in positive)
     if not positive:
         return plain
-    left = multiply(normal.from_terms((Term(content.coefficient, (), frozenset(), others),)), rest, Facts())
+    left = multiply(
+        normal.from_terms((Term(content.coefficient, (), frozenset(), others),)), rest, Facts()
+    )
     out = normal.zero() if left.constant == 1 else power(normal.fn("log", (left,)))
     for f, e in positive:
         of = f.argument if isinstance(f, normal.Exp) else None
@@ -191,7 +195,11 @@ def _general_power(args: list[NF], facts: Facts) -> NF:
     undefined."""
     a, b = args
     one = a.single_term
-    of = [normal.scale(f.argument, e) for f, e in one.powers if isinstance(f, normal.Exp)] if one else []
+    of = (
+        [normal.scale(f.argument, e) for f, e in one.powers if isinstance(f, normal.Exp)]
+        if one
+        else []
+    )
     if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
         return _split_exponent(a, b, facts)
     return exponential(multiply(normal.add(*of), b, facts), facts)
@@ -208,7 +216,9 @@ def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
         plain = normal.from_terms((Term(ONE, t.bound, t.guards, t.powers),))
         if plain.constant is not None:
             whole = apply_function("pow", [a, normal.constant(c)], True, facts)
-            out = multiply(out, power(normal.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts)
+            out = multiply(
+                out, power(normal.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts
+            )
         elif c.denominator == 1 and abs(c) <= MAX_EXPANDED_POWER:
             out = multiply(out, power(normal.fn("pow", (a, plain)), int(c)), facts)
         else:
@@ -225,20 +235,28 @@ def _root(args: list[NF], facts: Facts) -> NF:
         whole, rest = _square_part(c.numerator * c.denominator)
         if rest > MAX_ROOT_ARGUMENT**2:
             return number_of(math.sqrt(c))
-        out = normal.constant(1) if rest == 1 else power(normal.fn("sqrt", (normal.constant(rest),)))
+        out = (
+            normal.constant(1) if rest == 1 else power(normal.fn("sqrt", (normal.constant(rest),)))
+        )
         return normal.scale(out, Fraction(whole, c.denominator))
     one = a.single_term
     if one is not None and one.powers:  # sqrt(x y) is sqrt(x) sqrt(y) for nonnegative x
         outside = [p for p in one.powers if _has_own_root(p, known)]
         if outside and (len(one.powers) > 1 or one.coefficient != 1):
             left = tuple(p for p in one.powers if p not in outside)
-            inner = _root([normal.from_terms((Term(one.coefficient, (), frozenset(), left),))], facts)
+            inner = _root(
+                [normal.from_terms((Term(one.coefficient, (), frozenset(), left),))], facts
+            )
             for p in outside:
                 alone = normal.from_terms((Term(ONE, (), frozenset(), (p,)),))
                 inner = multiply(inner, _root([alone], facts), facts)
             return inner
     if one is None:  # sqrt(x * x * y) is max(x, -x) sqrt(y), also for sums y
-        outside = [p for p in common_powers([a], frozenset()) if _is_even_power(p) or _has_own_root(p, known)]
+        outside = [
+            p
+            for p in common_powers([a], frozenset())
+            if _is_even_power(p) or _has_own_root(p, known)
+        ]
         outside = [p for p in outside if not isinstance(p[0], normal.Num)]
         if outside:
             inner = _root([divide_by_powers(a, outside)], facts)
@@ -291,7 +309,10 @@ def _round(fn: str, a: NF) -> NF:
     whole = all(
         t.coefficient.denominator == 1
         and all(
-            isinstance(f, normal.Fn) and f.name in ROUNDING_FUNCTIONS and e > 0 and e.denominator == 1
+            isinstance(f, normal.Fn)
+            and f.name in ROUNDING_FUNCTIONS
+            and e > 0
+            and e.denominator == 1
             for f, e in t.powers
         )
         for t in a.terms

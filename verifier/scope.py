@@ -139,7 +139,9 @@ def unclear_reason(rule: Rule) -> str:
         return ""
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
     casts = [t for t in terms if isinstance(t, App) and t.op.name in CASTS]
-    if any(not _is_boolean(t.operands[0], bools) and not _is_cast_to_open_type(t, rule) for t in casts):
+    if any(
+        not _is_boolean(t.operands[0], bools) and not _is_cast_to_open_type(t, rule) for t in casts
+    ):
         return SEVERAL_TYPES
     return ""
 
@@ -181,7 +183,9 @@ def broadcast_only_operands(rule: Rule) -> dict[str, App]:
         if not isinstance(p, Param) or p.shape is not None or p.is_run:
             continue
         users = [t for t in apps if Var(p.name) in t.operands]
-        if not users or not all(is_broadcasting(t) and _has_same_operands(t, users[0]) for t in users):
+        if not users or not all(
+            is_broadcasting(t) and _has_same_operands(t, users[0]) for t in users
+        ):
             continue
         if any(p.name in free_names(f) for f in rule.where if not _is_const_condition(f)):
             continue

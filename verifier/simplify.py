@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superopt.verifier import normal
-from superopt.verifier import poly
-from superopt.verifier import substitute
-from superopt.verifier.facts import Facts, Guard, coarsen, eq, ge, negate, is_nonnegative
+from superopt.verifier import normal, poly, substitute
+from superopt.verifier.facts import Facts, Guard, coarsen, eq, ge, is_nonnegative, negate
 from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Poly, Quotient, Var
 
@@ -160,7 +158,9 @@ def simplify_term(t: Term, facts: Facts) -> list[Term]:
 _Domain = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly]]
 
 
-def normalize_domain(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _Domain | None:
+def normalize_domain(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _Domain | None:
     """Return canonical bound variables, guards and substitutions; None if no value satisfies
     them."""
     env: dict[Var, Poly] = {}
@@ -216,7 +216,9 @@ _DomainStep = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly], frozense
 NO_GUARDS: frozenset[Guard] = frozenset()
 
 
-def _domain_step(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts) -> _DomainStep | bool | None:
+def _domain_step(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _DomainStep | bool | None:
     """Fix or move one variable: (variables, new guards, substitution, guards used). False:
     empty."""
     own = frozenset(bound)
@@ -256,7 +258,12 @@ def _domain_step(bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts)
         for g, begin in low:
             if facts.holds(ge(begin)):
                 w = poly.fresh_var(v.extent - begin)
-                return _replace_var(bound, v, w), NO_GUARDS, {v: poly.atom_poly(w) + begin}, frozenset((g,))
+                return (
+                    _replace_var(bound, v, w),
+                    NO_GUARDS,
+                    {v: poly.atom_poly(w) + begin},
+                    frozenset((g,)),
+                )
     return None
 
 
@@ -294,7 +301,11 @@ def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
 
     def works(value: Poly, more: Facts) -> bool:
         env = {v: value}
-        wanted = (ge(value), ge(v.extent - 1 - value), *(substitute.guard_at(g, env) for g in guards))
+        wanted = (
+            ge(value),
+            ge(v.extent - 1 - value),
+            *(substitute.guard_at(g, env) for g in guards),
+        )
         return all(more.holds(g) for g in wanted)
 
     zero = poly.const(0)
@@ -314,7 +325,9 @@ def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
             first, there = low, at
         else:  # the first multiple of `step` that is at least `low`
             first = poly.symbol("first", 0)
-            there = at.with_guards(ge(first * step - low)).with_guards(ge(low + step - 1 - first * step))
+            there = at.with_guards(ge(first * step - low)).with_guards(
+                ge(low + step - 1 - first * step)
+            )
         if works(first, there):
             return True
     return False
@@ -395,4 +408,12 @@ def outer_guard(a: NF) -> Guard | None:
     return None
 
 
-__all__ = ["is_nonnegative", "quotient", "simplify_term", "sum_over", "multiply", "simplify_under", "restrict"]
+__all__ = [
+    "is_nonnegative",
+    "multiply",
+    "quotient",
+    "restrict",
+    "simplify_term",
+    "simplify_under",
+    "sum_over",
+]

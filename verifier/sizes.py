@@ -15,13 +15,13 @@ from superopt.te.dtype import BOOL, INDEX
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Const, Expr, Size
 from superopt.verifier.products import (
-    show_equation,
-    factorings,
-    linear_coefficients,
-    has_size,
-    solve_remainder,
     drop_common_factors,
+    factorings,
+    has_size,
+    linear_coefficients,
+    show_equation,
     solve_multiple,
+    solve_remainder,
 )
 
 
@@ -85,7 +85,13 @@ class State:
         units = frozenset(index.substitute(u, env) for u in self.unit_sizes)
         fixes = (*self.substitutions, (name, value))
         out = replace(
-            self, sizes=sizes, hypotheses=(), derived=derived, not_one=wide, unit_sizes=units, substitutions=fixes
+            self,
+            sizes=sizes,
+            hypotheses=(),
+            derived=derived,
+            not_one=wide,
+            unit_sizes=units,
+            substitutions=fixes,
         )
         some: State | None = out
         for h in self.hypotheses:
@@ -113,7 +119,9 @@ def normalize_equation(hypothesis: Expr) -> Expr:
             gap = drop_common_factors(index.polynomial(index.as_index(a - b)))
             left = index.from_polynomial({m: c for m, c in gap.items() if c > 0})
             right = index.from_polynomial({m: -c for m, c in gap.items() if c < 0})
-            return index.apply("eq", (left, right) if str(left) < str(right) else (right, left), BOOL)
+            return index.apply(
+                "eq", (left, right) if str(left) < str(right) else (right, left), BOOL
+            )
         case _:
             return hypothesis
 
@@ -159,7 +167,9 @@ def equate(state: State, a: Dim, b: Dim, why: str = "") -> list[State | None]:
     return [state.with_hypothesis(h, needs)]
 
 
-def _combine_equations(state: State, gap: index.Poly, equation: Expr, needs: str) -> list[State | None] | None:
+def _combine_equations(
+    state: State, gap: index.Poly, equation: Expr, needs: str
+) -> list[State | None] | None:
     """Return the states that gap == 0 and another equation imply together, if simpler; else
     None."""
     match equation:
@@ -323,7 +333,9 @@ def bounded_states(state: State, p: Expr) -> list[State | None] | None:
     if sum(map(bool, gap)) < 2:
         return None  # n >= 2 stays a hypothesis on n, which divides better than n' + 1
     found = nonnegative_states(state, gap, "")
-    return found if found and all(s is None or _adds_no_hypothesis(state, s) for s in found) else None
+    return (
+        found if found and all(s is None or _adds_no_hypothesis(state, s) for s in found) else None
+    )
 
 
 def _adds_no_hypothesis(before: State, after: State) -> bool:

@@ -13,23 +13,23 @@ from superopt.verifier.normal import (
     Exp,
     Factor,
     Fn,
+    Max,
     Num,
     Piece,
     Power,
     Prod,
     Read,
-    Term,
-    Max,
     Sum,
+    Term,
     Truth,
     exp,
     fn,
-    from_terms,
-    num,
     from_poly,
+    from_terms,
+    maximum,
+    num,
     prod,
     read,
-    maximum,
     sum_factor,
     truth,
 )
@@ -262,7 +262,10 @@ def _signature(v: Var, bound: tuple[Var, ...], places: _Occurrences) -> list[tup
 def _monomial_marks(p: Poly, v: Var, bound_vars: frozenset[Var]) -> list[tuple[list[str], int]]:
     return sorted(
         (
-            ["this" if a is v else "other" if a in bound_vars else _atom_mark(a, v, bound_vars) for a in m],
+            [
+                "this" if a is v else "other" if a in bound_vars else _atom_mark(a, v, bound_vars)
+                for a in m
+            ],
             c,
         )
         for m, c in p.terms
@@ -280,7 +283,9 @@ def _atom_mark(a: Atom, v: Var, bound_vars: frozenset[Var]) -> str:
     return f"n{a.number:09d}"
 
 
-def _factor_occurrences(f: Factor, v: Var, bound_vars: frozenset[Var]) -> Iterator[tuple[object, ...]]:
+def _factor_occurrences(
+    f: Factor, v: Var, bound_vars: frozenset[Var]
+) -> Iterator[tuple[object, ...]]:
     match f:
         case Read():
             for k, p in enumerate(f.index):
@@ -291,7 +296,9 @@ def _factor_occurrences(f: Factor, v: Var, bound_vars: frozenset[Var]) -> Iterat
                 if v in a.vars:
                     yield from (("fn", f.name, k, *w) for w in _form_occurrences(a, v, bound_vars))
         case Exp() | Sum() | Truth():
-            yield from ((type(f).__name__, *w) for w in _form_occurrences(f.argument, v, bound_vars))
+            yield from (
+                (type(f).__name__, *w) for w in _form_occurrences(f.argument, v, bound_vars)
+            )
         case Max():
             for piece in f.pieces:
                 yield from (("top", *w) for w in _form_occurrences(piece.value, v, bound_vars))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from superopt.verifier import normal
-from superopt.verifier import poly
-from superopt.verifier import substitute
+from superopt.verifier import normal, poly, substitute
 from superopt.verifier.guard import Guard, tick
 from superopt.verifier.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.poly import Poly, Var
@@ -98,8 +96,18 @@ def _unify_terms(ps: Sequence[Term], qs: Sequence[Term]) -> Iterator[Equations]:
         if len(p.guards) != len(q.guards):
             continue
         left, right, extents = _align_vars(p.bound, q.bound)
-        u = Term(p.coefficient, (), _substitute_guards(p.guards, left), substitute.powers_at(p.powers, left))
-        w = Term(q.coefficient, (), _substitute_guards(q.guards, right), substitute.powers_at(q.powers, right))
+        u = Term(
+            p.coefficient,
+            (),
+            _substitute_guards(p.guards, left),
+            substitute.powers_at(p.powers, left),
+        )
+        w = Term(
+            q.coefficient,
+            (),
+            _substitute_guards(q.guards, right),
+            substitute.powers_at(q.powers, right),
+        )
         for inner in unify_powers(u.powers, w.powers):
             more = _unify_guards(u.guards, w.guards)
             if more is None:
@@ -148,10 +156,14 @@ def unify_pieces(ps: Sequence[Piece], qs: Sequence[Piece]) -> Iterator[Equations
         if len(p.bound) != len(q.bound) or len(p.guards) != len(q.guards):
             continue
         left, right, extents = _align_vars(p.bound, q.bound)
-        more = _unify_guards(_substitute_guards(p.guards, left), _substitute_guards(q.guards, right))
+        more = _unify_guards(
+            _substitute_guards(p.guards, left), _substitute_guards(q.guards, right)
+        )
         if more is None:
             continue
-        for inner in unify_forms(substitute.form_at(p.value, left), substitute.form_at(q.value, right)):
+        for inner in unify_forms(
+            substitute.form_at(p.value, left), substitute.form_at(q.value, right)
+        ):
             for rest in unify_pieces(ps[1:], (*qs[:k], *qs[k + 1 :])):
                 yield (*extents, *more, *inner, *rest)
 
@@ -178,7 +190,9 @@ def solve_equations(
             free = [v for v in here.vars if v in left]
             if not free:
                 continue
-            found = _solve_one(here, q, free) or (_solve_two(here, q, free) if len(free) == 2 else None)
+            found = _solve_one(here, q, free) or (
+                _solve_two(here, q, free) if len(free) == 2 else None
+            )
             if not found and any_solution and len(free) == 2:
                 found = _solve_any(here, q, free)
             if found:

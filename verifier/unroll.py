@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator
 from itertools import product
 
-from superopt.verifier import normal
-from superopt.verifier import substitute
+from superopt.verifier import normal, substitute
 from superopt.verifier.facts import Facts
 from superopt.verifier.maxima import max_of_pieces
 from superopt.verifier.normal import NF, Piece, Term
 from superopt.verifier.poly import Poly, Var, const
-from superopt.verifier.simplify import open_piece, simplify_term, multiply
+from superopt.verifier.simplify import multiply, open_piece, simplify_term
 
 MAX_EXTENT = 9  # extent of one variable
 MAX_COPIES = 27  # terms or pieces from one

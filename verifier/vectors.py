@@ -9,16 +9,16 @@ from __future__ import annotations
 from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
-    Subscript,
     Binary,
     Call,
     Compare,
-    Slice,
     Formula,
     Lit,
     Name,
     Part,
     Seq,
+    Slice,
+    Subscript,
     rebuild,
     walk,
 )
@@ -28,7 +28,11 @@ from superopt.te.expr import Dim, Tensor, cast, compute, select
 from superopt.te.node import Expr
 from superopt.verifier.attributes import Unsupported
 
-FIRST_PREFIX, SECOND_PREFIX, LENGTH_PREFIX = "first of ", "second of ", "length of "  # prefixes of a parameter's name
+FIRST_PREFIX, SECOND_PREFIX, LENGTH_PREFIX = (
+    "first of ",
+    "second of ",
+    "length of ",
+)  # prefixes of a parameter's name
 
 
 def contiguous_vectors(rule: Rule) -> dict[str, str]:
@@ -58,7 +62,9 @@ def _is_first_run_contiguous(rule: Rule, n: str, m: str) -> bool:
     return all(f in rule.where for f in wanted)
 
 
-def contiguous_vector(kind: DType, n: Dim, start: Dim, second: Dim | None, split: Dim, name: str) -> Tensor:
+def contiguous_vector(
+    kind: DType, n: Dim, start: Dim, second: Dim | None, split: Dim, name: str
+) -> Tensor:
     """Return the vector of n integers. second: the first item of the run at `split`."""
 
     def element(j: Expr) -> Expr:
@@ -83,10 +89,16 @@ def replace_items(f: Formula, vectors: dict[str, str]) -> Formula:
                 return Name(FIRST_PREFIX + n)
             case Subscript(Call("items", (Name(n),)), Name(m)) if vectors.get(n) == m:
                 return Name(SECOND_PREFIX + n)
-            case Subscript(Call("items", (Name(n),)), Binary("-", Name(m), Lit(1))) if vectors.get(n) == m:
+            case Subscript(Call("items", (Name(n),)), Binary("-", Name(m), Lit(1))) if (
+                vectors.get(n) == m
+            ):
                 return _last_item(Name(FIRST_PREFIX + n), Name(m))
-            case Subscript(Call("items", (Name(n),)), k) if n in vectors and k == LAST_INDEX and vectors[n]:
-                return _last_item(Name(SECOND_PREFIX + n), Binary("-", Name(LENGTH_PREFIX + n), Name(vectors[n])))
+            case Subscript(Call("items", (Name(n),)), k) if (
+                n in vectors and k == LAST_INDEX and vectors[n]
+            ):
+                return _last_item(
+                    Name(SECOND_PREFIX + n), Binary("-", Name(LENGTH_PREFIX + n), Name(vectors[n]))
+                )
             case Subscript(Call("items", (Name(n),)), k) if n in vectors and k == LAST_INDEX:
                 return _last_item(Name(FIRST_PREFIX + n), Name(LENGTH_PREFIX + n))
             case Slice(Call("items", (Name(n),)), None, Lit(1), None) if n in vectors:

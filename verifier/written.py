@@ -13,7 +13,7 @@ import numpy as np
 
 from superopt.ir.graph import Constant
 from superopt.te.dtype import BOOL, F32, INDEX, DType
-from superopt.te.expr import Tensor, conjunction, cast, compare, compute, const, placeholder, select
+from superopt.te.expr import Tensor, cast, compare, compute, conjunction, const, placeholder, select
 from superopt.te.node import Expr
 
 MAX_CASES = 24  # elements that become cases
@@ -29,7 +29,11 @@ def constant_tensor(c: Constant, name: str) -> Tensor:
     array = c.load()
     if not array.size or not (kind.is_float or kind.is_int or kind == BOOL):
         return placeholder(name, c.type)
-    if kind.is_float and kind != F32 and any(_is_long_fraction(v.item()) for v in array.flat[:MAX_CASES]):
+    if (
+        kind.is_float
+        and kind != F32
+        and any(_is_long_fraction(v.item()) for v in array.flat[:MAX_CASES])
+    ):
         return placeholder(name, c.type)  # literals are read as float32
     first = array.flat[0]
     if (array == first).all():
@@ -63,7 +67,9 @@ def _select_cases(array: np.ndarray, index: tuple[Expr, ...], kind: DType) -> Ex
     every = list(np.ndindex(*array.shape))
     out: Expr = const(_python_number(array[every[-1]]), kind)
     for at in every[:-1]:
-        here = conjunction(*(compare("eq", i, const(k, INDEX)) for i, k in zip(index, at, strict=True)))
+        here = conjunction(
+            *(compare("eq", i, const(k, INDEX)) for i, k in zip(index, at, strict=True))
+        )
         out = select(here, const(_python_number(array[at]), kind), out)
     return out
 
@@ -77,15 +83,23 @@ AxisRelation = tuple[int, str, int, int]
 class _Pattern:
     """One number where relations hold, and another elsewhere."""
 
-    def __init__(self, relations: list[AxisRelation], inside_value: Any, outside_value: Any) -> None:
-        self.relations, self.inside_value, self.outside_value = relations, inside_value, outside_value
+    def __init__(
+        self, relations: list[AxisRelation], inside_value: Any, outside_value: Any
+    ) -> None:
+        self.relations, self.inside_value, self.outside_value = (
+            relations,
+            inside_value,
+            outside_value,
+        )
 
     def __call__(self, index: tuple[Expr, ...], kind: DType) -> Expr:
         holds = []
         for a, fn, b, n in self.relations:
             right: Expr = const(n, INDEX) if b < 0 else index[b] + n
             holds.append(compare(fn, index[a], right))
-        there, else_ = (const(_python_number(v), kind) for v in (self.inside_value, self.outside_value))
+        there, else_ = (
+            const(_python_number(v), kind) for v in (self.inside_value, self.outside_value)
+        )
         return select(conjunction(*holds), there, else_)
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.ir.op import Attr
-from superopt.rules.sample.ask import ABSENT, FitRequest, Fit
-from superopt.rules.sample.draw import Draw, PartialShape, Misfit, Shape, divisors, draw_shape, full_shape
+from superopt.rules.sample.ask import ABSENT, Fit, FitRequest
+from superopt.rules.sample.draw import (
+    Draw,
+    Misfit,
+    PartialShape,
+    Shape,
+    divisors,
+    draw_shape,
+    full_shape,
+)
 from superopt.rules.sample.elements import broadcastable_shape
 
 
@@ -203,7 +211,10 @@ def fit_image(request: FitRequest) -> Fit:
     draw = request.draw
     least = draw.pick((0, 1, 2)) if request.op.name == "BatchNormalization" else draw.pick((1, 2))
     rank = least if request.partial_shapes[0] is None else len(request.partial_shapes[0]) - 2
-    first = next((_known_size(h, 0) for h in request.partial_shapes[1:] if _known_size(h, 0) is not None), None)
+    first = next(
+        (_known_size(h, 0) for h in request.partial_shapes[1:] if _known_size(h, 0) is not None),
+        None,
+    )
     x = _image_shape(request.partial_shapes[0], rank, draw)
     if first is not None and _known_size(request.partial_shapes[0], 1) is None:
         x = (x[0], first, *x[2:])
@@ -242,11 +253,16 @@ def fit_along_axis(request: FitRequest) -> Fit:
 def fit_trailing_axes(request: FitRequest) -> Fit:
     """Choose a scale and an optional bias that broadcast to the axes from `axis` on."""
     draw = request.draw
-    x = full_shape(request.partial_shapes[0]) or draw_shape(request.partial_shapes[0], draw, draw.rank(1))
+    x = full_shape(request.partial_shapes[0]) or draw_shape(
+        request.partial_shapes[0], draw, draw.rank(1)
+    )
     axis = request.int_value("axis")
     found: dict[str, Attr] = {}
     if "axis" in request.free:
         axis = draw.below(len(x))
         found["axis"] = axis
     own = x[axis if axis is not None else -1 :]
-    return [x, *(_complete_shape(h, own) if h is not ABSENT else () for h in request.partial_shapes[1:])], found
+    return [
+        x,
+        *(_complete_shape(h, own) if h is not ABSENT else () for h in request.partial_shapes[1:]),
+    ], found

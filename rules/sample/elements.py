@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from superopt.rules.sample.ask import ABSENT, FitRequest, Fit
-from superopt.rules.sample.draw import Draw, PartialShape, Shape, draw_shape, complete_like, full_shape, known_rank
+from superopt.rules.sample.ask import ABSENT, Fit, FitRequest
+from superopt.rules.sample.draw import (
+    Draw,
+    PartialShape,
+    Shape,
+    complete_like,
+    draw_shape,
+    full_shape,
+    known_rank,
+)
 
 
 def fit_broadcast(request: FitRequest) -> Fit:
@@ -29,7 +37,8 @@ def broadcastable_shape(shape: PartialShape, target: Shape, draw: Draw) -> Shape
     if shape is not None:
         base = complete_like(shape, target, draw)
         return tuple(
-            1 if old is None and draw.chance(0.15) else n for old, n in zip(shape, base, strict=True)
+            1 if old is None and draw.chance(0.15) else n
+            for old, n in zip(shape, base, strict=True)
         )
     kind = draw.below(7)
     if kind < 3:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from superopt.ir.op import REQUIRED, Attr
 from superopt.rules.sample import contract, elements, moves
-from superopt.rules.sample.ask import FitRequest, Fit
+from superopt.rules.sample.ask import Fit, FitRequest
 from superopt.rules.sample.draw import Misfit
 from superopt.te.dtype import F32, F64, I32, I64
 

@@ -82,7 +82,9 @@ def parameter_uses(rule: Rule) -> ParameterUses:
     """Return how a rule uses its parameters."""
     known = _USES.get(id(rule))
     if known is None:
-        found = ParameterUses(_called_names(rule, ("value", "all_equal", "items")), _called_names(rule, ("const",)))
+        found = ParameterUses(
+            _called_names(rule, ("value", "all_equal", "items")), _called_names(rule, ("const",))
+        )
         if len(_USES) >= MAX_CACHED:
             _USES.clear()
         known = _USES[id(rule)] = (rule, found)

@@ -13,7 +13,7 @@ from superopt.rules.rule import definition
 from superopt.rules.sample.ask import FitRequest
 from superopt.rules.sample.draw import Misfit
 from superopt.rules.sample.fit import fit
-from superopt.rules.sample.formulas import formula_value, drop_const_conditions
+from superopt.rules.sample.formulas import drop_const_conditions, formula_value
 from superopt.rules.sample.params import Parameters
 from superopt.rules.sample.right import fill_constant
 from superopt.rules.term import (
@@ -25,8 +25,8 @@ from superopt.rules.term import (
     MapTerms,
     Name,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Term,
     Var,
@@ -62,7 +62,9 @@ class LeftSideBuilder(Parameters):
             found = definition(condition, frozenset(self.names))
             if found is not None:
                 self.names[found[0]] = formula_value(found[1], self.names, self.terms)
-            elif not as_bool(formula_value(drop_const_conditions(condition), self.names, self.terms)):
+            elif not as_bool(
+                formula_value(drop_const_conditions(condition), self.names, self.terms)
+            ):
                 raise Misfit("a condition does not hold")
 
     def require_attribute(self, n: Node, key: str, f: Formula) -> None:

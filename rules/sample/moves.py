@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from superopt.ir.op import Attr
-from superopt.rules.sample.ask import FitRequest, Fit
+from superopt.rules.sample.ask import Fit, FitRequest
 from superopt.rules.sample.draw import (
     Draw,
     Misfit,
     Shape,
-    draw_shape,
     complete_like,
+    draw_factors,
+    draw_shape,
     full_shape,
     known_rank,
-    draw_factors,
 )
 from superopt.rules.sample.elements import broadcastable_shape
 
@@ -34,7 +34,9 @@ def fit_concat(request: FitRequest) -> Fit:
         if axis is not None:
             rank = max(rank, axis + 1 if axis >= 0 else -axis)
     if axis is None:
-        done = [h for h in map(full_shape, request.partial_shapes) if h is not None and len(h) == rank]
+        done = [
+            h for h in map(full_shape, request.partial_shapes) if h is not None and len(h) == rank
+        ]
         apart = [a for a in range(rank) if len({h[a] for h in done}) > 1]
         axis = apart[0] if len(apart) == 1 else draw.below(rank)
     at = axis % rank if rank else 0
@@ -55,7 +57,9 @@ def fit_concat(request: FitRequest) -> Fit:
 def fit_split(request: FitRequest) -> Fit:
     draw = request.draw
     split, axis = request.int_tuple("split"), request.int_value("axis")
-    x = draw_shape(request.partial_shapes[0], draw, draw.rank(max(1, 0 if axis is None else axis + 1)))
+    x = draw_shape(
+        request.partial_shapes[0], draw, draw.rank(max(1, 0 if axis is None else axis + 1))
+    )
     if axis is None:
         axis = draw.below(len(x)) if "axis" in request.free else 0
     found: dict[str, Attr] = {"axis": axis}
@@ -77,7 +81,11 @@ def fit_split(request: FitRequest) -> Fit:
 
 def fit_slice(request: FitRequest) -> Fit:
     draw = request.draw
-    starts, ends, axes = request.int_tuple("starts"), request.int_tuple("ends"), request.int_tuple("axes")
+    starts, ends, axes = (
+        request.int_tuple("starts"),
+        request.int_tuple("ends"),
+        request.int_tuple("axes"),
+    )
     count = next((len(v) for v in (starts, ends, axes) if v is not None), None)
     least = 1 if axes is None else max([a + 1 for a in axes] + [-a for a in axes], default=0)
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(max(least, count or 0, 1)))
@@ -102,7 +110,9 @@ def fit_slice(request: FitRequest) -> Fit:
     return [x], found | {"steps": steps}
 
 
-def _slice_bounds(n: int, step: int, start: int | None, end: int | None, draw: Draw) -> tuple[int, int]:
+def _slice_bounds(
+    n: int, step: int, start: int | None, end: int | None, draw: Draw
+) -> tuple[int, int]:
     if n < 1:
         raise Misfit("a slice of nothing")
     if step < 0:
@@ -255,7 +265,9 @@ def fit_expand(request: FitRequest) -> Fit:
         x = tuple(
             1 if old is None and draw.chance(0.4) else n
             for old, n in zip(
-                request.partial_shapes[0] or (None,) * 9, draw_shape(request.partial_shapes[0], draw, draw.rank()), strict=False
+                request.partial_shapes[0] or (None,) * 9,
+                draw_shape(request.partial_shapes[0], draw, draw.rank()),
+                strict=False,
             )
         )
     if draw.chance(0.25):
@@ -268,7 +280,9 @@ def fit_expand(request: FitRequest) -> Fit:
 def fit_tile(request: FitRequest) -> Fit:
     draw = request.draw
     repeats = request.int_tuple("repeats")
-    x = draw_shape(request.partial_shapes[0], draw, draw.rank(1) if repeats is None else len(repeats), high=4)
+    x = draw_shape(
+        request.partial_shapes[0], draw, draw.rank(1) if repeats is None else len(repeats), high=4
+    )
     if repeats is None:
         kind = draw.below(3)
         times = [1 if kind == 0 else draw.pick((1, 2, 3)) for _ in x]

@@ -12,8 +12,8 @@ from superopt.rules.facts import sibling_dtype
 from superopt.rules.functions import NotKnown, Result, are_equal, as_number
 from superopt.rules.rule import Rule
 from superopt.rules.sample.ask import ABSENT
-from superopt.rules.sample.draw import Draw, PartialShape, Misfit, Shape
-from superopt.rules.sample.formulas import parameter_uses, formula_value
+from superopt.rules.sample.draw import Draw, Misfit, PartialShape, Shape
+from superopt.rules.sample.formulas import formula_value, parameter_uses
 from superopt.rules.syntax import AttrParam, Param
 from superopt.rules.term import (
     Absent,
@@ -154,7 +154,9 @@ class Parameters:
             self.spread_lengths[name] = by_style if by_style >= 0 else self.draw.pick((0, 1, 1, 2))
         return self.spread_lengths[name]
 
-    def reuse_past_shape(self, shapes: tuple[PartialShape, ...], place: int) -> tuple[PartialShape, ...]:
+    def reuse_past_shape(
+        self, shapes: tuple[PartialShape, ...], place: int
+    ) -> tuple[PartialShape, ...]:
         """If nothing is known of an operand, often use the shape of another parameter.
 
         Otherwise `Concat(Relu(x), Relu(y))` would rarely fit: its operands are chosen separately.
@@ -218,7 +220,11 @@ class Parameters:
         """Return the largest number of elements of an operand: a rule for one large image has no
         small instance, except with few channels."""
         said = self.find_param(t.name).literal_elements if isinstance(t, Var) else 1
-        return max(MAX_ELEMENTS, LITERAL_SIZE_FACTOR * said) if said <= MAX_LITERAL_ELEMENTS else MAX_ELEMENTS
+        return (
+            max(MAX_ELEMENTS, LITERAL_SIZE_FACTOR * said)
+            if said <= MAX_LITERAL_ELEMENTS
+            else MAX_ELEMENTS
+        )
 
     def make_scalar(self, f: Formula, shape: Shape, dtype: DType) -> Value:
         """Return a constant for `lit(n)` on the left."""

@@ -27,8 +27,8 @@ from superopt.rules.term import (
     Formula,
     MapTerms,
     Number,
-    Pick,
     OperandRun,
+    Pick,
     Scalar,
     Term,
     Var,
@@ -151,7 +151,9 @@ class _Side:
                 return [found[0]]
             case MapTerms(body, own, over):
                 items: Sequence[Result] = (
-                    self.build_app(over) if isinstance(over, App) else as_tuple(self.formula_value(over))
+                    self.build_app(over)
+                    if isinstance(over, App)
+                    else as_tuple(self.formula_value(over))
                 )
                 return [v for one in items for v in self.nested(own, one).values(body)]
             case _:

@@ -37,7 +37,9 @@ class Refused(Exception):
     and both sides."""
 
 
-def compare(rebuilt: graph.Graph, file: graph.Graph, tell: Tell) -> list[tuple[graph.Value, graph.Constant]]:
+def compare(
+    rebuilt: graph.Graph, file: graph.Graph, tell: Tell
+) -> list[tuple[graph.Value, graph.Constant]]:
     """Raise Refused, naming the value, where `file` does not compute what `rebuilt` computes.
 
     Returns the computed values of `rebuilt` with the constants that stand for them in the file:
@@ -82,7 +84,9 @@ def _index(v: graph.Value) -> int:
 def _kind(v: graph.Value) -> str:
     n = graph.producer(v)
     if n is None:
-        return f"input {v.name}" if isinstance(v, graph.Input) else f"a constant {show_type(v.type)}"
+        return (
+            f"input {v.name}" if isinstance(v, graph.Input) else f"a constant {show_type(v.type)}"
+        )
     return f"{n.op.name}({', '.join(f'{k}={show_attr(x)}' for k, x in explicit_attrs(n))})"
 
 

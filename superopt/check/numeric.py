@@ -206,7 +206,11 @@ def rounding_only(
 
 
 def near_ties(
-    ref: Reference, regions: Regions, candidate: ir_graph.Graph, found: Values, failed: Sequence[Result]
+    ref: Reference,
+    regions: Regions,
+    candidate: ir_graph.Graph,
+    found: Values,
+    failed: Sequence[Result],
 ) -> bool:
     """Are all failures integers or bools that rounding decided: is the candidate in float64 exactly
     what the original is, and do at most one in a thousand elements differ?

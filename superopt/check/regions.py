@@ -82,7 +82,9 @@ def cut(original: ir_graph.Graph, names: Sequence[str]) -> Regions:
     return Regions(tuple(places), _without(original, [p.value for p in places], free), free)
 
 
-def cut_like(regions: Regions, candidate: ir_graph.Graph) -> tuple[ir_graph.Graph, tuple[ir_graph.Value | None, ...]]:
+def cut_like(
+    regions: Regions, candidate: ir_graph.Graph
+) -> tuple[ir_graph.Graph, tuple[ir_graph.Value | None, ...]]:
     """`candidate` cut at the same opaque nodes; and its value (uncut) at each place.
 
     The graph's outputs are those of the regions' graph, one for each place; where the candidate
@@ -118,7 +120,9 @@ def _owners(regions: Regions) -> list[tuple[Attr, ir_graph.Node]]:
 
 
 def _without(
-    graph: ir_graph.Graph, wanted: Sequence[ir_graph.Value], free: Mapping[Attr, tuple[ir_graph.Input, ...]]
+    graph: ir_graph.Graph,
+    wanted: Sequence[ir_graph.Value],
+    free: Mapping[Attr, tuple[ir_graph.Input, ...]],
 ) -> ir_graph.Graph:
     change: dict[ir_graph.Value, ir_graph.Value] = {}
     for n in ir_graph.nodes(wanted):

@@ -16,20 +16,20 @@ from superopt.cost.tuned import Timed
 from superopt.kernels.gpu_blocks import (
     ADD_PARTS_NS,
     BLOCK_START_NS,
-    SM_BYTES_PER_NS,
     ELEMENT_END_NS,
-    MEMORY_BYTES_PER_NS,
+    LAUNCH_NS,
     MAX_BLOCKS_PER_SM,
+    MAX_WARPS_PER_SM,
+    MEMORY_BYTES_PER_NS,
+    MIN_STEP_NS,
+    MIN_WGMMA_ROWS,
     MULTIPROCESSORS,
     PARTIAL_BYTES_PER_NS,
+    PIPELINE_STAGES,
     PRODUCTS_PER_NS,
     REGISTER_BLOCK_ELEMENTS,
     SHARED_MEMORY_BYTES,
-    PIPELINE_STAGES,
-    LAUNCH_NS,
-    MIN_STEP_NS,
-    MAX_WARPS_PER_SM,
-    MIN_WGMMA_ROWS,
+    SM_BYTES_PER_NS,
 )
 from superopt.kernels.gpu_groups import match_grouped
 from superopt.kernels.gpu_products import match_matrix_product
@@ -139,7 +139,10 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     near = max(
         1,
         min(
-            SHARED_MEMORY_BYTES // max(b.shared, 1), MAX_WARPS_PER_SM // max(warps, 1), REGISTER_BLOCK_ELEMENTS[stages == PIPELINE_STAGES] // area, MAX_BLOCKS_PER_SM
+            SHARED_MEMORY_BYTES // max(b.shared, 1),
+            MAX_WARPS_PER_SM // max(warps, 1),
+            REGISTER_BLOCK_ELEMENTS[stages == PIPELINE_STAGES] // area,
+            MAX_BLOCKS_PER_SM,
         ),
     )
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
@@ -149,12 +152,16 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
     products = b.steps * area * b.deep * item / (2 * PRODUCTS_PER_NS[groups])
     read = b.steps * (b.high + b.wide) * b.deep * item / SM_BYTES_PER_NS
     moved = (gates * fixed + other + elements * item) / MEMORY_BYTES_PER_NS
-    launches = apart * LAUNCH_NS + (ADD_PARTS_NS + parts * elements * 8 / PARTIAL_BYTES_PER_NS if parts > 1 else 0.0)
+    launches = apart * LAUNCH_NS + (
+        ADD_PARTS_NS + parts * elements * 8 / PARTIAL_BYTES_PER_NS if parts > 1 else 0.0
+    )
     steps = 0.0
     if option.algorithm in MODELLED:
         together = min(near, _up(b.count, MULTIPROCESSORS))
         step = max(b.steps * MIN_STEP_NS[groups], together * max(products, read))
-        steps = apart * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
+        steps = (
+            apart * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
+        )
     return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
 
 

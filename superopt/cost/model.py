@@ -58,7 +58,11 @@ class Costs:
                 continue
             flags = tuple(
                 isinstance(v, ir_graph.Constant)
-                or (v is not None and ir_graph.producer(v) is not None and is_constant(v, self.constant))
+                or (
+                    v is not None
+                    and ir_graph.producer(v) is not None
+                    and is_constant(v, self.constant)
+                )
                 for v in n.inputs
             )
             if self.fused(n, flags):

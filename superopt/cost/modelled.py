@@ -56,7 +56,9 @@ def _taken(s: Signature, dilated: bool) -> float | None:
     layouts: dict[Tensor, Layout | ScatteredLayout] = {}
     if s.op.name == "Conv":
         layouts = {t: _picture(t) for t in (made, *read) if t not in known}
-    return estimated_product_cost(Problem(made, layouts, known, WIDTH, allow_dilated_winograd=dilated))
+    return estimated_product_cost(
+        Problem(made, layouts, known, WIDTH, allow_dilated_winograd=dilated)
+    )
 
 
 def _picture(t: Tensor) -> Layout:

@@ -51,7 +51,9 @@ def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:
     return index.evaluate(value, dict(sizes)) if isinstance(value, Expr) else value
 
 
-def signature(n: graph.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]) -> Signature | None:
+def signature(
+    n: graph.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]
+) -> Signature | None:
     """The signature of `n` at `sizes`; None where a type is unknown or a size has no value."""
     try:
         operands = tuple(

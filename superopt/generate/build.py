@@ -13,7 +13,7 @@ from superopt.generate.pattern import Hole, Leaf, Made, Pattern
 from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.rules.context import graph_context
-from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.derive import Derived, DeriveLimits, derive
 from superopt.rules.functions import Result
 from superopt.rules.index import RuleIndex
 from superopt.rules.instances import Instance
@@ -39,12 +39,16 @@ def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Va
             return graph.constant(array.reshape(shape))
         case Made(u, operands):
             use = family.uses[u]
-            made = graph.node(use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs))
+            made = graph.node(
+                use.op, [value(o, family, inputs) for o in operands], **dict(use.attrs)
+            )
             return graph.result(made, use.result)
 
 
 # One rewrite, whatever it makes of the operands' order.
-ONE = DeriveLimits(max_steps=1, max_growth=8, max_graphs=1000, max_seconds=float("inf"), forward_only=True)
+ONE = DeriveLimits(
+    max_steps=1, max_growth=8, max_graphs=1000, max_seconds=float("inf"), forward_only=True
+)
 
 
 def covered(c: Claim, family: Family, index: RuleIndex) -> bool:

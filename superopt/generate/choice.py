@@ -135,7 +135,9 @@ def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
     general only among many attempts."""
     if one is None:
         return Off()
-    some = chain(resized_instances(rule, one), islice(neighbor_instances(rule, one, seed), NEIGHBOURS))
+    some = chain(
+        resized_instances(rule, one), islice(neighbor_instances(rule, one, seed), NEIGHBOURS)
+    )
     found = try_on_instances(rule, Cases(0, (), some), seed)
     return Off(found.instance) if isinstance(found, Refuted) else None
 

@@ -116,7 +116,8 @@ def _together(u: Use, operands: tuple[Shape, ...]) -> bool:
     """Is a batch of tensors what they are one by one?"""
     rng = np.random.default_rng(0)
     given = [
-        np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in residues.MODULI]) for s in operands
+        np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in residues.MODULI])
+        for s in operands
     ]
     types = [TensorType(F32, s) for s in operands]
     attrs = canonical_attrs(u.op, tuple(types), dict(u.attrs))

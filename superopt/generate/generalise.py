@@ -78,7 +78,10 @@ def readings(c: Claim, family: Family, wrong: Container[int] = ()) -> Iterator[t
     every = list(attributes.lefts(_slots(c.left, family), rank, joins))
     ways = list(_kinds(c, family))
     # attributes as they were found say less than the ranks of the operands
-    for some in ([w for w in every if not attributes.fixed(w)], list(filter(attributes.fixed, every))):
+    for some in (
+        [w for w in every if not attributes.fixed(w)],
+        list(filter(attributes.fixed, every)),
+    ):
         for (n, kinds), mine in product(enumerate(ways), some):
             if n not in wrong:
                 yield from ((n, text) for text in _written(c, family, kinds, mine, joins))
@@ -96,7 +99,11 @@ def plain_readings(c: Claim, family: Family, number: int = -1) -> Iterator[str]:
 
 
 def _written(
-    c: Claim, family: Family, kinds: Mapping[int, str], mine: attributes.Written, joins: Sequence[attributes.Join]
+    c: Claim,
+    family: Family,
+    kinds: Mapping[int, str],
+    mine: attributes.Written,
+    joins: Sequence[attributes.Join],
 ) -> Iterator[str]:
     """The readings with these kinds of operands, and attributes on the left."""
     rank = max(map(len, c.shapes), default=2)
@@ -179,7 +186,11 @@ def written_constant(kind: str, shape: Shape, like: str, axis: int = -1) -> str:
 
 
 def _text(
-    p: Pattern, family: Family, written: Mapping[attributes.Slot, str], like: str = "", axis: int = -1
+    p: Pattern,
+    family: Family,
+    written: Mapping[attributes.Slot, str],
+    like: str = "",
+    axis: int = -1,
 ) -> str:
     match p:
         case Hole(n):

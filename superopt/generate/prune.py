@@ -12,7 +12,7 @@ from itertools import islice
 from superopt.generate.complete import BOUNDS
 from superopt.generate.naming import said_of, text_of
 from superopt.ir import graph
-from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.derive import Derived, DeriveLimits, derive
 from superopt.rules.index import RuleIndex
 from superopt.rules.instances import Instance, instances, neighbor_instances
 from superopt.rules.rule import Rule, parse_rules

@@ -17,7 +17,14 @@ from superopt.rules.build import Refusal, rewrite
 from superopt.rules.cases import Cases
 from superopt.rules.context import graph_context
 from superopt.rules.exactness import class_on_instances
-from superopt.rules.instances import SPATIAL_OPS, Instance, cramped_instances, instance_of_names, instances, neighbor_instances
+from superopt.rules.instances import (
+    SPATIAL_OPS,
+    Instance,
+    cramped_instances,
+    instance_of_names,
+    instances,
+    neighbor_instances,
+)
 from superopt.rules.match import matches
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.syntax import Param
@@ -87,8 +94,12 @@ def settled(
         return found
     found, verdict = proof(found, seed)
     if isinstance(verdict, Refuted):
-        one = instance_of_names(rule, verdict.names, seed)  # the prover's sizes: both sides, on numbers
-        seen = one is not None and isinstance(try_on_instances(found, Cases(0, (), [one]), seed), Differs)
+        one = instance_of_names(
+            rule, verdict.names, seed
+        )  # the prover's sizes: both sides, on numbers
+        seen = one is not None and isinstance(
+            try_on_instances(found, Cases(0, (), [one]), seed), Differs
+        )
         return Off(one if seen else None)
     if isinstance(verdict, Proved) and not verdict.is_complete and verdict.max_rank < least:
         return Off()

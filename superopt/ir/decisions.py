@@ -50,7 +50,9 @@ _CONSTANT_TERM = "number"  # all constant scalars are one term
 _BOTH_SIGNS: Signs = frozenset((1, -1))
 
 
-def rounding_sensitive_values(graph: ir_graph.Graph, outputs: Iterable[ir_graph.Value] = ()) -> set[ir_graph.Value]:
+def rounding_sensitive_values(
+    graph: ir_graph.Graph, outputs: Iterable[ir_graph.Value] = ()
+) -> set[ir_graph.Value]:
     """Return the values that are rounded; empty if the graph has no fp16 and bf16.
 
     outputs: values of the graph on which discontinuous operators outside of it depend.
@@ -59,7 +61,13 @@ def rounding_sensitive_values(graph: ir_graph.Graph, outputs: Iterable[ir_graph.
     if not any(is_narrow_float(t) for n in nodes for t in n.types):
         return set()
     sums = _SumTerms()
-    todo = [v for n in nodes if is_discontinuous(n) or sums.has_cancellation(n) for v in n.inputs if v is not None]
+    todo = [
+        v
+        for n in nodes
+        if is_discontinuous(n) or sums.has_cancellation(n)
+        for v in n.inputs
+        if v is not None
+    ]
     todo += outputs
     found: set[ir_graph.Value] = set()
     while todo:

@@ -67,7 +67,9 @@ def evaluate(
                 raise InferError(f"{n.op.title} is opaque and evaluate_opaque was not given")
             kinds = [NO_TENSOR if v is None else v.type for v in n.inputs]
             given_to = zip(operands, kinds, strict=True)
-            out = evaluate_opaque(n, [None if a is None else _to_domain(a, k, domain) for a, k in given_to])
+            out = evaluate_opaque(
+                n, [None if a is None else _to_domain(a, k, domain) for a, k in given_to]
+            )
             for t, array in zip(n.types, out, strict=True):  # sizes that only results determine
                 for axis, d in enumerate(t.shape or ()):
                     if isinstance(d, Size):
@@ -155,7 +157,11 @@ def _tensor_shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int
     lead = domain.component_shape(t.dtype)
     if not lead:
         return array.shape
-    own = array.dtype == domain.storage_dtype(t.dtype) if t.shape is None else array.ndim > len(t.shape)
+    own = (
+        array.dtype == domain.storage_dtype(t.dtype)
+        if t.shape is None
+        else array.ndim > len(t.shape)
+    )
     return array.shape[len(lead) :] if own else array.shape
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.constancy import is_constant, has_static_shape
+from superopt.ir.constancy import has_static_shape, is_constant
 from superopt.ir.decisions import is_discontinuous, rounding_sensitive_values
 from superopt.ir.evaluate import node_results
 from superopt.te.domain import Domain, Reals
@@ -17,7 +17,9 @@ from superopt.te.expr import TensorType
 
 MAX_CONSTANT_GROWTH = 2.01  # bound on the bytes of constants, relative to the original's
 EXTRA_CONSTANT_BYTES = 4096  # more bytes, so that tiny models fold at all
-MAX_INTERMEDIATE_BYTES = 1 << 26  # bound on an intermediate result, unless all results together are larger
+MAX_INTERMEDIATE_BYTES = (
+    1 << 26
+)  # bound on an intermediate result, unless all results together are larger
 MIN_VIEW_BYTES = 1 << 20  # bytes from which on a transposed constant is a view instead of a copy
 MIN_RECOMPUTE_BYTES = 1 << 16  # bytes from which on a result is recomputed instead of held
 _UNBOUNDED_BYTES = 1 << 62
@@ -35,7 +37,9 @@ class FoldResult:
     skipped: tuple[str, ...]
 
 
-def fold_constants(graph: ir_graph.Graph, *, limit_bytes: int | None = None, lazy: bool = False) -> FoldResult:
+def fold_constants(
+    graph: ir_graph.Graph, *, limit_bytes: int | None = None, lazy: bool = False
+) -> FoldResult:
     """Return `graph` with every constant subgraph that a non-constant node or an output reads
     folded.
 
@@ -47,12 +51,18 @@ def fold_constants(graph: ir_graph.Graph, *, limit_bytes: int | None = None, laz
     """
     order = ir_graph.nodes(graph)
     before = _total_bytes(ir_graph.constants(graph))
-    allowed = limit_bytes if limit_bytes is not None else int(MAX_CONSTANT_GROWTH * before) + EXTRA_CONSTANT_BYTES
+    allowed = (
+        limit_bytes
+        if limit_bytes is not None
+        else int(MAX_CONSTANT_GROWTH * before) + EXTRA_CONSTANT_BYTES
+    )
     left: dict[ir_graph.Node, str] = {}
     memo: dict[ir_graph.Node, bool] = {}
     for n in order:
         most = max(map(_nbytes, n.types))
-        if max(allowed, MAX_INTERMEDIATE_BYTES) < most < _UNBOUNDED_BYTES and is_constant(ir_graph.result(n, 0), memo):
+        if max(allowed, MAX_INTERMEDIATE_BYTES) < most < _UNBOUNDED_BYTES and is_constant(
+            ir_graph.result(n, 0), memo
+        ):
             left[n] = f"{n} would take {most} bytes"
             memo[n] = False
     decisive = rounding_sensitive_values(graph)
@@ -60,7 +70,9 @@ def fold_constants(graph: ir_graph.Graph, *, limit_bytes: int | None = None, laz
     while True:
         roots = _values_within_budget(graph, order, left, allowed)
         count = len(left)
-        for v, found in _folded_constants([v for v in roots if v not in change], left, decisive, lazy):
+        for v, found in _folded_constants(
+            [v for v in roots if v not in change], left, decisive, lazy
+        ):
             change[v] = found
         if len(left) == count:
             break
@@ -101,7 +113,10 @@ def _frontier(
 
 
 def _values_within_budget(
-    graph: ir_graph.Graph, order: Sequence[ir_graph.Node], skipped: dict[ir_graph.Node, str], max_bytes: int
+    graph: ir_graph.Graph,
+    order: Sequence[ir_graph.Node],
+    skipped: dict[ir_graph.Node, str],
+    max_bytes: int,
 ) -> list[ir_graph.Value]:
     """Return the values to fold so that all constants stay within `max_bytes`. Values that are too
     large are added to `skipped`; their operands may be folded instead."""
@@ -114,13 +129,19 @@ def _values_within_budget(
         for v in sorted(roots, key=lambda v: -sizes[v]):
             n = ir_graph.producer(v)
             assert n is not None
-            skipped[n] = f"{n} would take {sizes[v]} bytes" if sizes[v] < _UNBOUNDED_BYTES else f"{n}: strings"
+            skipped[n] = (
+                f"{n} would take {sizes[v]} bytes"
+                if sizes[v] < _UNBOUNDED_BYTES
+                else f"{n}: strings"
+            )
             total -= sizes[v]
             if total <= max_bytes:
                 break
 
 
-def _remaining_constants(graph: ir_graph.Graph, folded: Iterable[ir_graph.Value]) -> list[ir_graph.Constant]:
+def _remaining_constants(
+    graph: ir_graph.Graph, folded: Iterable[ir_graph.Value]
+) -> list[ir_graph.Constant]:
     """Return the constants that are still read once the values in `folded` are constants."""
     found: dict[ir_graph.Constant, None] = {}
     stack: list[ir_graph.Value] = list(graph.outputs)
@@ -137,19 +158,28 @@ def _remaining_constants(graph: ir_graph.Graph, folded: Iterable[ir_graph.Value]
 
 
 def _folded_constants(
-    roots: Sequence[ir_graph.Value], skipped: dict[ir_graph.Node, str], sensitive: Set[ir_graph.Value], lazy: bool
+    roots: Sequence[ir_graph.Value],
+    skipped: dict[ir_graph.Node, str],
+    sensitive: Set[ir_graph.Value],
+    lazy: bool,
 ) -> Iterator[tuple[ir_graph.Value, ir_graph.Constant]]:
     """Yield each root with its constant; a node that fails is added to `skipped` and its roots are
     dropped."""
     for v, array in _root_arrays(roots, skipped, sensitive):
         n = ir_graph.producer(v)
         assert n is not None
-        again = (_transposed_view(n, array) or _recomputed_constant(v, array, sensitive)) if lazy else None
+        again = (
+            (_transposed_view(n, array) or _recomputed_constant(v, array, sensitive))
+            if lazy
+            else None
+        )
         yield v, again or ir_graph.constant(array)
 
 
 def _root_arrays(
-    roots: Sequence[ir_graph.Value], skipped: dict[ir_graph.Node, str], sensitive: Set[ir_graph.Value]
+    roots: Sequence[ir_graph.Value],
+    skipped: dict[ir_graph.Node, str],
+    sensitive: Set[ir_graph.Value],
 ) -> Iterator[tuple[ir_graph.Value, np.ndarray]]:
     """Yield each root with its array; a node that fails is added to `skipped` and its roots are
     dropped.
@@ -195,7 +225,9 @@ def _transposed_view(n: ir_graph.Node, array: np.ndarray) -> ir_graph.Constant |
     return ir_graph.constant(type=n.type, key=key, load=lambda: view, nbytes=array.nbytes)
 
 
-def _recomputed_constant(v: ir_graph.Value, array: np.ndarray, sensitive: Set[ir_graph.Value]) -> ir_graph.Constant | None:
+def _recomputed_constant(
+    v: ir_graph.Value, array: np.ndarray, sensitive: Set[ir_graph.Value]
+) -> ir_graph.Constant | None:
     """Return a large constant that is recomputed from the original's whenever it is read, which is
     once for each program, when it is packed: memory then does not hold it beside its packed form.
     """
@@ -214,7 +246,9 @@ def _producers(n: ir_graph.Node) -> list[ir_graph.Node]:
 
 
 def _node_arrays(
-    n: ir_graph.Node, arrays_of: dict[ir_graph.Node, list[np.ndarray]], sensitive: Set[ir_graph.Value]
+    n: ir_graph.Node,
+    arrays_of: dict[ir_graph.Node, list[np.ndarray]],
+    sensitive: Set[ir_graph.Value],
 ) -> list[np.ndarray]:
     arrays: list[np.ndarray | None] = []
     for v in n.inputs:

@@ -13,7 +13,10 @@ class ReplacementCycle(ValueError):
 
 
 def substitute_values(
-    graph: ir_graph.Graph, change: Mapping[ir_graph.Value, ir_graph.Value], *, recursive: bool = True
+    graph: ir_graph.Graph,
+    change: Mapping[ir_graph.Value, ir_graph.Value],
+    *,
+    recursive: bool = True,
 ) -> tuple[ir_graph.Graph, dict[ir_graph.Value, ir_graph.Value]]:
     """Return `graph` with each key of `change` replaced by its value, and the map from old to new
     values.
@@ -54,7 +57,9 @@ def substitute_values(
     return ir_graph.Graph(graph.inputs, tuple(done[v] for v in graph.outputs)), done
 
 
-def replace_all(graph: ir_graph.Graph, change: Mapping[ir_graph.Value, ir_graph.Value]) -> ir_graph.Graph:
+def replace_all(
+    graph: ir_graph.Graph, change: Mapping[ir_graph.Value, ir_graph.Value]
+) -> ir_graph.Graph:
     """Return `graph` with all of `change` applied, also inside of the new values.
 
     Raises ReplacementCycle if the replacements together depend on their own results.

@@ -59,7 +59,9 @@ def show_dim(d: Dim, outer_precedence: int = 0) -> str:
             text, level = f"{show_dim(a, 2)} {sign} {show_dim(b, 3)}", 2
         case _:
             raise ValueError(f"{d} is not a size")
-    return f"({text})" if level < outer_precedence or (level == 2 and outer_precedence == 2) else text
+    return (
+        f"({text})" if level < outer_precedence or (level == 2 and outer_precedence == 2) else text
+    )
 
 
 def show_attr(value: Attr) -> str:

@@ -56,7 +56,9 @@ from superopt.te.dtype import DTYPES, DType, to_numpy
 from superopt.te.expr import TensorType
 
 MAX_SHOWN_ELEMENTS = 16
-MAX_DIGEST_BYTES = 1 << 20  # labels of larger constants are made from their keys, not their contents
+MAX_DIGEST_BYTES = (
+    1 << 20
+)  # labels of larger constants are made from their keys, not their contents
 
 # --- printing -------------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ from superopt.onnx_io.source import read_model
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.expr import TensorType
 
-MAX_INLINED_CONSTANT_BYTES = 1024  # of a constant whose numbers the body's import may need, as a Reshape's shape
+MAX_INLINED_CONSTANT_BYTES = (
+    1024  # of a constant whose numbers the body's import may need, as a Reshape's shape
+)
 
 
 class UnreadableBody(ValueError):

@@ -173,7 +173,9 @@ def _forwarded_values(
     return tuple(passed), again
 
 
-def _prefix_model(source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> Source:
+def _prefix_model(
+    source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
+) -> Source:
     proto = source.skeleton.new_proto()
     replace_nodes(proto.graph, nodes)
     del proto.graph.output[:]
@@ -196,7 +198,9 @@ def _branch_models(
         for n in graph.node:
             n.output[:] = ["" if name in forwarded else name for name in n.output]  # computed twice
             rename_values(n, {if_node.condition: known})
-        graph.initializer.append(onnx.numpy_helper.from_array(if_node.condition_value(taken), known))
+        graph.initializer.append(
+            onnx.numpy_helper.from_array(if_node.condition_value(taken), known)
+        )
         kept = [v for v in graph.output if v.name not in forwarded]
         del graph.output[:]
         graph.output.extend(kept)

@@ -27,12 +27,16 @@ from superopt.onnx_io.forked_check import (
     WALL_TIME_FACTOR,
     CheckFailure,
     check_in_fork,
-    limit_resources,
     check_in_process,
+    limit_resources,
 )
 
-FORKS_BEFORE_SERVER: Final = 32  # models by forks of this process: by then they took as long as another one starts
-_ANSWER_SLACK_SECONDS: Final = 10.0  # seconds beyond what a check may take in which its answer must be there
+FORKS_BEFORE_SERVER: Final = (
+    32  # models by forks of this process: by then they took as long as another one starts
+)
+_ANSWER_SLACK_SECONDS: Final = (
+    10.0  # seconds beyond what a check may take in which its answer must be there
+)
 _REQUEST_HEADER: Final = struct.Struct("<qq")  # bytes of the model, seconds
 _SERVER_SCRIPT: Final = (
     "import sys; sys.path[:] = {path!r}; from superopt.onnx_io.checker import serve; serve()"
@@ -60,7 +64,7 @@ def run_checker(data: bytes, seconds: int) -> CheckFailure | None:
     It also reports inferred types that no tensor can have. `seconds` limits processor time. Raises
     OutOfTime if the time of the call ends first.
     """
-    global _checked
+    global _forked_checks
     if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
         try:
             if (server := _ready_server()) is not None:
@@ -78,7 +82,7 @@ def run_checker(data: bytes, seconds: int) -> CheckFailure | None:
 
 def _ready_server() -> _Server | None:
     """Return the server if it is ready; otherwise start it once enough models were checked."""
-    global _server, _failed
+    global _server, _start_failed
     if _server is None:
         if _start_failed or _forked_checks < FORKS_BEFORE_SERVER or not _is_python_executable():
             return None
@@ -132,8 +136,12 @@ def _request_check(server: _Server, data: bytes, seconds: int) -> CheckFailure |
     """Send a model to the server and return its answer. Raises OSError or ValueError if none
     comes."""
     # To one that has ended nothing is sent, and no signal ends us, as by a pipe one might.
-    server.connection.sendall(_REQUEST_HEADER.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0))
-    end = min(time.monotonic() + seconds * WALL_TIME_FACTOR + _ANSWER_SLACK_SECONDS, guard.current().end)
+    server.connection.sendall(
+        _REQUEST_HEADER.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0)
+    )
+    end = min(
+        time.monotonic() + seconds * WALL_TIME_FACTOR + _ANSWER_SLACK_SECONDS, guard.current().end
+    )
     answer = b""
     while not answer.endswith(b"\n"):
         if not select.select([server.connection], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -157,7 +165,7 @@ def _stop_server() -> None:
 
 def _detach_server() -> _Server | None:
     """Close the connection to the server and return the server, if there was one."""
-    global _server, _checked
+    global _server, _forked_checks
     server, _server, _forked_checks = _server, None, 0
     if server is not None:
         server.connection.close()

@@ -11,7 +11,9 @@ from superopt.onnx_io.forked_check import CheckFailure
 from superopt.onnx_io.protos import all_bodies, node_label
 
 _DEFAULT_REMEDY: Final = "correct the exporter, or export the model again"
-_NODE_CONTEXT: Final = re.compile(r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w*)")
+_NODE_CONTEXT: Final = re.compile(
+    r"==> Context: Bad node spec for node\. Name: (.*?) OpType: (\w*)"
+)
 _INFERENCE_CONTEXT: Final = re.compile(r"\(op_type:([\w.]+)(?:, node name: (.*?))?\): ")
 _TAGS: Final = re.compile(r"\[\w+Error\] |Inference error\(s\): |\(op_type:[^)]*\): ")
 _MISSING_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")

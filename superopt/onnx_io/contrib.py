@@ -49,7 +49,9 @@ class NodeBuilder:
 
     def scalar(self, value: float, like: str) -> str:
         """Add a scalar constant of the element type of `like`."""
-        made = self.add_node("Constant", (), value=numpy_helper.from_array(np.array(value, np.float32)))
+        made = self.add_node(
+            "Constant", (), value=numpy_helper.from_array(np.array(value, np.float32))
+        )
         if not self.mixed_floats:
             return made
         if self.opset < 15:
@@ -57,9 +59,13 @@ class NodeBuilder:
         return self.add_node("CastLike", (made, like))
 
     def integers(self, *values: int) -> str:
-        return self.add_node("Constant", (), value=numpy_helper.from_array(np.array(values, np.int64)))
+        return self.add_node(
+            "Constant", (), value=numpy_helper.from_array(np.array(values, np.int64))
+        )
 
-    def add_with_axes(self, kind: str, since: int, x: str, *axes: int, out: str = "", **attrs: Any) -> str:
+    def add_with_axes(
+        self, kind: str, since: int, x: str, *axes: int, out: str = "", **attrs: Any
+    ) -> str:
         """Add an operator whose axes are an operand since opset `since` and were an attribute
         before."""
         outs = (out,) if out else ()
@@ -88,7 +94,9 @@ Attrs = Mapping[str, object]
 Decompose = Callable[[NodeBuilder, Sequence[str], Attrs, Sequence[str]], None]
 
 
-def _add_activation(m: NodeBuilder, x: str, kind: object, params: Sequence[float], out: str) -> None:
+def _add_activation(
+    m: NodeBuilder, x: str, kind: object, params: Sequence[float], out: str
+) -> None:
     match kind, [*map(float, params)]:
         case "Relu" | "Tanh" | "Sigmoid", _:
             m.add_node(str(kind), (x,), out)
@@ -167,7 +175,9 @@ def _sum_inputs(m: NodeBuilder, inputs: Sequence[str]) -> str:
     return first
 
 
-def _skip_layer_norm(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _skip_layer_norm(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     x, skip, gamma, beta, bias = inputs
     total = _skip_sum(m, (x, skip, bias), outs)
     _layer_norm(m, total, gamma, beta, attrs.get("epsilon", 1e-12), outs[0])
@@ -198,7 +208,9 @@ def _root_mean_square(m: NodeBuilder, x: str, epsilon: object) -> str:
     return m.add_node("Sqrt", (m.add_node("Add", (mean, m.scalar(float(epsilon), x))),))  # type: ignore[arg-type]
 
 
-def _skip_rms_norm(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _skip_rms_norm(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     x, skip, gamma, bias = inputs
     total = _skip_sum(m, (x, skip, bias), outs)
     _rms_norm(m, total, gamma, attrs.get("epsilon", 1e-12), outs[0])
@@ -212,13 +224,17 @@ def _rms_norm(m: NodeBuilder, x: str, gamma: str, epsilon: object, out: str) -> 
     m.add_node("Mul", (y, gamma), out)
 
 
-def _simplified_layer_norm(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _simplified_layer_norm(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     if attrs.get("axis", -1) != -1:
         raise NoDecomposition("a norm of several axes")
     _rms_norm(m, inputs[0], inputs[1], attrs.get("epsilon", 1e-5), outs[0])
 
 
-def _contrib_layer_norm(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _contrib_layer_norm(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     if attrs.get("axis", -1) != -1:
         raise NoDecomposition("a norm of several axes")
     x, gamma, beta = inputs
@@ -235,7 +251,9 @@ def _attention(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequen
     _scaled_dot_product(m, m.split(x, sizes), attrs, mask, beside, sizes[0], outs[0])  # type: ignore[arg-type,index]
 
 
-def _multi_head_attention(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _multi_head_attention(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     *qkv, bias, mask, beside, past, old, count, cache = inputs
     if not all(qkv) or not bias or any((mask, past, old, count, cache)):
         raise NoDecomposition("attention with a past, a padding or operands in one")
@@ -249,14 +267,22 @@ def _multi_head_attention(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, o
 
 
 def _scaled_dot_product(
-    m: NodeBuilder, qkv: Sequence[str], attrs: Attrs, mask: str, attention_bias: str, hidden_size: int, out: str
+    m: NodeBuilder,
+    qkv: Sequence[str],
+    attrs: Attrs,
+    mask: str,
+    attention_bias: str,
+    hidden_size: int,
+    out: str,
 ) -> None:
     """Scaled dot-product attention. mask: either positive where a key is visible, or the number of
     visible keys, counted from the first."""
     heads = int(attrs["num_heads"])  # type: ignore[call-overload]
     orders = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)
     q, k, v = (
-        m.add_node("Transpose", (m.add_node("Reshape", (x, m.integers(0, 0, heads, -1))),), perm=order)
+        m.add_node(
+            "Transpose", (m.add_node("Reshape", (x, m.integers(0, 0, heads, -1))),), perm=order
+        )
         for x, order in zip(qkv, orders, strict=True)
     )
     factor = float(attrs.get("scale") or 1 / math.sqrt(hidden_size // heads))  # type: ignore[arg-type]
@@ -270,7 +296,9 @@ def _scaled_dot_product(
         m.rank_checks.append((attention_bias, 4, ""))
     scores = _sum_inputs(m, (scores, attention_bias))
     y = m.add_node("MatMul", (m.add_node("Softmax", (scores,), axis=-1), v))
-    m.add_node("Reshape", (m.add_node("Transpose", (y,), perm=(0, 2, 1, 3)), m.integers(0, 0, -1)), out)
+    m.add_node(
+        "Reshape", (m.add_node("Transpose", (y,), perm=(0, 2, 1, 3)), m.integers(0, 0, -1)), out
+    )
 
 
 def _key_mask(m: NodeBuilder, mask: str, keys: str) -> str:
@@ -283,22 +311,33 @@ def _key_mask(m: NodeBuilder, mask: str, keys: str) -> str:
     if rank != 1:
         raise NoDecomposition(f"a mask of rank {rank}")
     places = _position_ids(m, keys)
-    until = m.add_with_axes("Unsqueeze", 13, m.add_node("Cast", (mask,), to=onnx.TensorProto.INT64), 1, 2, 3)
+    until = m.add_with_axes(
+        "Unsqueeze", 13, m.add_node("Cast", (mask,), to=onnx.TensorProto.INT64), 1, 2, 3
+    )
     return m.add_node("Less", (places, until))
 
 
 def _position_ids(m: NodeBuilder, x: str) -> str:
     """Return 0, 1, ... up to the second size of a value."""
     begin, step = (
-        m.add_node("Constant", (), value=numpy_helper.from_array(np.array(k, np.int64))) for k in (0, 1)
+        m.add_node("Constant", (), value=numpy_helper.from_array(np.array(k, np.int64)))
+        for k in (0, 1)
     )
     count = m.add_node("Gather", (m.add_node("Shape", (x,)), step))
     return m.add_node("Range", (begin, count, step))
 
 
-def _embed_layer_norm(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]) -> None:
+def _embed_layer_norm(
+    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
+) -> None:
     ids, segments, words, places, kinds, gamma, beta, mask, at = inputs
-    x = m.add_node("Add", (m.add_node("Gather", (words, ids)), m.add_node("Gather", (places, at or _position_ids(m, ids)))))
+    x = m.add_node(
+        "Add",
+        (
+            m.add_node("Gather", (words, ids)),
+            m.add_node("Gather", (places, at or _position_ids(m, ids))),
+        ),
+    )
     if segments:
         x = m.add_node("Add", (x, m.add_node("Gather", (kinds, segments))))
     if outs[1:] and outs[1]:

@@ -9,7 +9,7 @@ import onnx_ir as oir
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import Op
-from superopt.onnx_io.heirs import trace_provenance, has_same_attributes
+from superopt.onnx_io.heirs import has_same_attributes, trace_provenance
 from superopt.onnx_io.importer import OVERRIDABLE_SINCE_IR_VERSION
 from superopt.onnx_io.infer import value_info_names
 from superopt.onnx_io.model import Model, Origin
@@ -47,7 +47,9 @@ def export_model(
     by_name = {v.name: v for v in top.inputs}
     inputs = {i: copy_value(by_name[i.name]) for i in graph.inputs}
     said = [copy_value(v) for v in top.outputs]
-    said += [oir.Value(name=f"extra{n}", type=_ir_type(v.type)) for n, v in enumerate(extra_outputs)]
+    said += [
+        oir.Value(name=f"extra{n}", type=_ir_type(v.type)) for n, v in enumerate(extra_outputs)
+    ]
     writer = GraphWriter(target, graph, inputs, said)
     constants = {v.name: v for v in writer.initializers}
     given = {v.name: v for v in inputs.values()}
@@ -134,7 +136,9 @@ def _export_target(model: Model, graph: ir_graph.Graph) -> ExportTarget:
     )
 
 
-def collapse_expansions(model: Model, graph: ir_graph.Graph, target: ExportTarget) -> tuple[ir_graph.Graph, ExportTarget]:
+def collapse_expansions(
+    model: Model, graph: ir_graph.Graph, target: ExportTarget
+) -> tuple[ir_graph.Graph, ExportTarget]:
     """Replace each complete expansion by the file's own node. Return the graph, and the export
     target extended by the nodes and values that this creates."""
     of = {v: e for e in model.expansions for v in e.results}
@@ -161,13 +165,17 @@ def collapse_expansions(model: Model, graph: ir_graph.Graph, target: ExportTarge
         for old, v in zip(ir_graph.results(n), ir_graph.results(made), strict=True):
             if (e := of.get(old)) is not None:
                 given = tuple(None if x is None else new.get(x, x) for x in e.carrier.inputs)
-                carrier = ir_graph.intern_node(e.carrier.op, given, e.carrier.attrs, e.carrier.types)
+                carrier = ir_graph.intern_node(
+                    e.carrier.op, given, e.carrier.attrs, e.carrier.types
+                )
                 origins.setdefault(carrier, origins[e.carrier])
                 renamed(old, ir_graph.result(carrier, e.results.index(old)))
             elif v is not old:
                 renamed(old, v)
     outputs = tuple(new.get(v, v) for v in graph.outputs)
-    known = replace(target, names=names, declared_values=declared, origins=origins, replaced_origins=doubles)
+    known = replace(
+        target, names=names, declared_values=declared, origins=origins, replaced_origins=doubles
+    )
     return ir_graph.Graph(graph.inputs, outputs), known
 
 

@@ -94,7 +94,9 @@ def _map_external_file(folder: Path, location: str, tensor: str, label: str) -> 
         os.close(descriptor)
 
 
-def _integer_entry(entries: Mapping[str, str], key: str, default: int, tensor: str, label: str) -> int:
+def _integer_entry(
+    entries: Mapping[str, str], key: str, default: int, tensor: str, label: str
+) -> int:
     text = entries.get(key)
     if text is None:
         return default

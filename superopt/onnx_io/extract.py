@@ -23,10 +23,14 @@ def extract_submodel(
     Raises ValueError for an unknown name, or for a model above protobuf's size limit.
     """
     theirs = source.model
-    old = theirs.ir_version < OVERRIDABLE_SINCE_IR_VERSION  # initializers are inputs, which nobody gives
+    old = (
+        theirs.ir_version < OVERRIDABLE_SINCE_IR_VERSION
+    )  # initializers are inputs, which nobody gives
     known = theirs.graph.initializers if old else ()
     own = [v.name for v in theirs.graph.inputs if v.name is not None and v.name not in known]
-    graph = extract(theirs.graph, [*input_types, *(n for n in own if n not in input_types)], list(outputs))
+    graph = extract(
+        theirs.graph, [*input_types, *(n for n in own if n not in input_types)], list(outputs)
+    )
     for v in list(graph.inputs):
         if v.name is not None and v.name in input_types:
             _fill_type(v, input_types[v.name])

@@ -40,7 +40,9 @@ def is_tracked(t: TensorType) -> bool:
     return count <= MAX_TRACKED_ELEMENTS
 
 
-def propagate(known: Mapping[graph.Value, SizeArray], n: graph.Node, index: int) -> SizeArray | None:
+def propagate(
+    known: Mapping[graph.Value, SizeArray], n: graph.Node, index: int
+) -> SizeArray | None:
     """Return the elements of output `index` of `n` as sizes, or None if they depend on data.
 
     The elements are read from the operator's tensor expression, so both always agree.

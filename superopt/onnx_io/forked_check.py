@@ -78,7 +78,9 @@ def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
         return CheckFailure(said.decode(errors="replace")) if said else None
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
-        return CheckFailure(f"it takes more than {seconds} seconds of processor time", from_checker=False)
+        return CheckFailure(
+            f"it takes more than {seconds} seconds of processor time", from_checker=False
+        )
     name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
     return CheckFailure(f"it makes onnx's checker crash ({name})", from_checker=False)
 

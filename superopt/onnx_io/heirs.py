@@ -33,7 +33,9 @@ def trace_provenance(old: graph.Graph, new: graph.Graph) -> Provenance:
     gone = {m for m in before if m not in after}  # what is in both keeps its own name
     named: set[graph.Value] = set()
     was = {m.attrs: m for m in gone if m.op.opaque}
-    todo: deque[tuple[graph.Value, graph.Value]] = deque(zip(new.outputs, old.outputs, strict=False))
+    todo: deque[tuple[graph.Value, graph.Value]] = deque(
+        zip(new.outputs, old.outputs, strict=False)
+    )
 
     def pair(n: graph.Node, m: graph.Node) -> None:
         found.nodes[n] = m
@@ -66,7 +68,12 @@ def trace_provenance(old: graph.Graph, new: graph.Graph) -> Provenance:
 
 def has_same_attributes(n: graph.Node, m: graph.Node) -> bool:
     """True if the attributes of `m`, as written in the file, mean the same on `n`."""
-    return n.op is m.op and n.attrs == m.attrs and n.types == m.types and _operand_types(n) == _operand_types(m)
+    return (
+        n.op is m.op
+        and n.attrs == m.attrs
+        and n.types == m.types
+        and _operand_types(n) == _operand_types(m)
+    )
 
 
 def _operand_types(n: graph.Node) -> tuple[object, ...]:

@@ -30,20 +30,26 @@ from superopt.onnx_io.follow import (
     MAX_READ_BYTES,
     MAX_TRACKED_ELEMENTS,
     SizeArray,
-    operand_as_attr,
-    python_integers,
-    propagate,
-    is_tracked,
-    type_symbols,
     attr_symbols,
+    is_tracked,
+    operand_as_attr,
+    propagate,
+    python_integers,
+    type_symbols,
 )
-from superopt.onnx_io.infer import DeclaredType, type_lookup, infer_result_types
+from superopt.onnx_io.infer import DeclaredType, infer_result_types, type_lookup
 from superopt.onnx_io.ml import ML_DOMAIN as ML
 from superopt.onnx_io.ml import expand_node, ml_result_types
 from superopt.onnx_io.model import Expansion, Origin
 from superopt.onnx_io.model import Model as Model
 from superopt.onnx_io.older import OlderForm, check_older_form
-from superopt.onnx_io.schema import Schema, attribute_value, has_neutral_value, is_redundant, find_operator
+from superopt.onnx_io.schema import (
+    Schema,
+    attribute_value,
+    find_operator,
+    has_neutral_value,
+    is_redundant,
+)
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.symbols import FileDim, Symbols, dim_names
 from superopt.onnx_io.tensors import ConstantPool, constant_node_tensor, sparse_constant_node_tensor
@@ -68,7 +74,9 @@ class _ImportState:
     pool: ConstantPool = field(default_factory=ConstantPool)
     values: dict[oir.Value, graph.Value] = field(default_factory=dict)
     elements: dict[graph.Value, SizeArray] = field(default_factory=dict)
-    constant_values: set[graph.Value] = field(default_factory=set)  # small, and computed from constants only
+    constant_values: set[graph.Value] = field(
+        default_factory=set
+    )  # small, and computed from constants only
     names: dict[graph.Value, str] = field(default_factory=dict)
     origins: dict[graph.Node, Origin] = field(default_factory=dict)
     constant_nodes: dict[graph.Constant, Origin] = field(default_factory=dict)
@@ -192,7 +200,9 @@ def _import_ml_node(state: _ImportState, n: oir.Node, position: int) -> None:
     operands = [None if v is None else state.values[v] for v in n.inputs]
     results = tuple(expand_node(n, operands, version))[: len(n.outputs)]
     made = Op(n.op_type, None, domain=n.domain)
-    carrier = graph.opaque_node(made, operands, Payload(n, _node_label(n)), [v.type for v in results])
+    carrier = graph.opaque_node(
+        made, operands, Payload(n, _node_label(n)), [v.type for v in results]
+    )
     before = set(graph.nodes([v for v in operands if v is not None]))
     nodes = tuple(m for m in graph.nodes(results) if m not in before)
     state.expansions.append(Expansion(carrier, results, nodes))
@@ -337,14 +347,20 @@ def _bind_operands(
         if first is None or first.type.dtype is None:
             raise InferError(f"{key} of an operand of no known type")
         operands += [None] * (op.inputs.index(name) + 1 - len(operands))
-        operands[op.inputs.index(name)] = graph.constant(np.array(number, to_numpy(first.type.dtype)))
+        operands[op.inputs.index(name)] = graph.constant(
+            np.array(number, to_numpy(first.type.dtype))
+        )
     while operands and operands[-1] is None:
         operands.pop()
     return operands, attrs, bound
 
 
 def _value_as_attr(state: _ImportState, value: graph.Value, name: str) -> Attr:
-    if value in state.constant_values and value not in state.elements and not isinstance(value, graph.Constant):
+    if (
+        value in state.constant_values
+        and value not in state.elements
+        and not isinstance(value, graph.Constant)
+    ):
         array = _evaluate_constant(value)
         if array is not None and array.ndim <= 1:
             return array.item() if array.ndim == 0 else tuple(array.tolist())
@@ -366,14 +382,20 @@ def _import_opaque(state: _ImportState, n: oir.Node) -> graph.Node:
     told = [state.declared_type(v.name) if v.name else (None, None) for v in n.outputs]
     if any(not _has_static_dims(dims) for _, dims in told):
         own = infer_result_types(n, state.domains.get(n.domain, 0), inputs)
-        told = [b if _has_static_dims(b[1]) else a for a, b in zip(told, own, strict=True)] if own else told
+        told = (
+            [b if _has_static_dims(b[1]) else a for a, b in zip(told, own, strict=True)]
+            if own
+            else told
+        )
     if n.domain == ML:
         own_types = ml_result_types(n, inputs)
         told = [(a or c, b or d) for (a, b), (c, d) in zip(told, own_types, strict=True)]
     for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))
-    made = graph.opaque_node(opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _node_label(n)), types)
+    made = graph.opaque_node(
+        opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _node_label(n)), types
+    )
     for t in types:
         for d in t.shape or ():
             if isinstance(d, Size) and d.name not in state.size_bindings:

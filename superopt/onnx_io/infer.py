@@ -36,7 +36,9 @@ def type_lookup(source: Source) -> Callable[[str], DeclaredType]:
     return look
 
 
-def infer_result_types(n: oir.Node, version: int, operands: Sequence[graph.Value | None]) -> list[DeclaredType]:
+def infer_result_types(
+    n: oir.Node, version: int, operands: Sequence[graph.Value | None]
+) -> list[DeclaredType]:
     """Infer the output types of one node whose operand sizes are static. Inference on the whole
     model may miss these if they depend on values computed from constants. Returns an empty list if
     inference fails."""
@@ -65,7 +67,9 @@ def infer_result_types(n: oir.Node, version: int, operands: Sequence[graph.Value
 def value_info_names(source: Source) -> frozenset[str]:
     """Return the names listed in the file's value_info, subgraphs included."""
     return frozenset(
-        info.name for place in all_bodies(source.skeleton.shared_proto) for info in place.body.value_info
+        info.name
+        for place in all_bodies(source.skeleton.shared_proto)
+        for info in place.body.value_info
     )
 
 

@@ -82,7 +82,9 @@ def _ensemble_types(n: oir.Node, t: TensorType) -> list[ResultType]:
     return [(t.dtype, (_row_count(t), integer_attribute(n, "n_targets", 1)))]
 
 
-def _classifier_types(names: str, pairs: bool = False) -> Callable[[oir.Node, TensorType], list[ResultType]]:
+def _classifier_types(
+    names: str, pairs: bool = False
+) -> Callable[[oir.Node, TensorType], list[ResultType]]:
     def types(n: oir.Node, t: TensorType) -> list[ResultType]:
         some, ints = string_list(n, "classlabels_strings"), integer_list(n, names)
         count: int | None = len(some) or len(ints) or None
@@ -127,7 +129,9 @@ def _extractor_types(n: oir.Node, t: TensorType) -> list[ResultType]:
 
 
 def _dictionary_types(n: oir.Node, t: TensorType) -> list[ResultType]:
-    count = len(integer_list(n, "int64_vocabulary")) or len(string_list(n, "string_vocabulary")) or None
+    count = (
+        len(integer_list(n, "int64_vocabulary")) or len(string_list(n, "string_vocabulary")) or None
+    )
     return [(None, (1, count))]
 
 

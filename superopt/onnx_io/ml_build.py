@@ -112,7 +112,9 @@ def scalar_like(value: float, x: graph.Value) -> graph.Constant:
     return constant(value, x.type.dtype)
 
 
-def apply_post_transform(scores: graph.Value, kind: str, single_target: bool = False) -> graph.Value:
+def apply_post_transform(
+    scores: graph.Value, kind: str, single_target: bool = False
+) -> graph.Value:
     """Apply `post_transform` to rows of scores, as ONNX Runtime does. single_target: a regressor of
     one target, for which only PROBIT has an effect."""
     match kind:
@@ -136,7 +138,9 @@ def _softmax_zero(x: graph.Value) -> graph.Value:
     counts = apply("Less", scalar_like(1e-7, x), apply("Abs", x))
     power = apply("Exp", apply("Sub", x, largest))
     rest = apply("Mul", x, apply("Exp", apply("Neg", largest)))
-    summed = apply("ReduceSum", apply("Where", counts, power, scalar_like(0, x)), axes=(1,), keepdims=1)
+    summed = apply(
+        "ReduceSum", apply("Where", counts, power, scalar_like(0, x)), axes=(1,), keepdims=1
+    )
     return apply("Div", apply("Where", counts, power, rest), summed)
 
 

@@ -11,29 +11,31 @@ from superopt.ir import graph
 from superopt.ir.op import InferError
 from superopt.onnx_io.ml_build import (
     POST_TRANSFORMS,
-    threshold_labels,
     apply,
-    first_argmax,
+    apply_post_transform,
+    as_matrix,
+    binary_scores,
     cast,
+    class_labels,
     constant,
     feature_count,
+    first_argmax,
+    float_attribute,
     float_list,
     integer_attribute,
     integer_list,
-    class_labels,
-    scalar_like,
-    as_matrix,
-    float_attribute,
     require_numeric,
-    string_list,
-    apply_post_transform,
-    binary_scores,
+    scalar_like,
     string_attribute,
+    string_list,
+    threshold_labels,
 )
 from superopt.te.dtype import BOOL, F32, F64, I32, I64
 
 Operands = Sequence[graph.Value | None]
-ExpandNode = Callable[[oir.Node, Operands, int], Sequence[graph.Value]]  # the last: ai.onnx.ml's opset
+ExpandNode = Callable[
+    [oir.Node, Operands, int], Sequence[graph.Value]
+]  # the last: ai.onnx.ml's opset
 SVM_KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
@@ -82,7 +84,10 @@ def imputer(n: oir.Node, operands: Operands, version: int) -> Sequence[graph.Val
     kind = x.type.dtype
     assert kind is not None
     if kind.is_float:
-        values, replaced = float_list(n, "imputed_value_floats"), float_attribute(n, "replaced_value_float", 0)
+        values, replaced = (
+            float_list(n, "imputed_value_floats"),
+            float_attribute(n, "replaced_value_float", 0),
+        )
     else:
         values = integer_list(n, "imputed_value_int64s")
         replaced = integer_attribute(n, "replaced_value_int64", 0)
@@ -175,7 +180,9 @@ def svm_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[gra
         raise InferError(f"{coefficients.size} coefficients for {feature_count(x)}")
     y = apply("Gemm", x, constant(coefficients[None], F32), constant(rho, F32), transB=1)
     if integer_attribute(n, "one_class", 0):
-        y = apply("Where", apply("Less", scalar_like(0, y), y), scalar_like(1, y), scalar_like(-1, y))
+        y = apply(
+            "Where", apply("Less", scalar_like(0, y), y), scalar_like(1, y), scalar_like(-1, y)
+        )
     return (y,)
 
 
@@ -203,11 +210,18 @@ def svm_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[gr
             raise InferError(f"{coefficients.size} coefficients for {classes} x {feature_count(x)}")
         c = constant(coefficients.reshape(classes, -1), F32)
         scores = apply("Gemm", x, c, constant(rho[:1], F32), transB=1)
-        return apply("Gather", constant(names, I64), first_argmax(scores), axis=0), apply_post_transform(scores, how)
+        return apply(
+            "Gather", constant(names, I64), first_argmax(scores), axis=0
+        ), apply_post_transform(scores, how)
     pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
     if each.size != classes or coefficients.size != (classes - 1) * count or rho.size < len(pairs):
         raise InferError(f"{coefficients.size} coefficients, {rho.size} rho for {classes} classes")
-    kernels = _svm_kernel(n, x, _support_vectors(n, x, count), string_attribute(n, "kernel_type", "LINEAR", SVM_KERNELS))
+    kernels = _svm_kernel(
+        n,
+        x,
+        _support_vectors(n, x, count),
+        string_attribute(n, "kernel_type", "LINEAR", SVM_KERNELS),
+    )
     table, begin = np.zeros((count, len(pairs)), np.float32), np.cumsum([0, *each])
     rows = coefficients.reshape(classes - 1, count)
     wins, loses = (np.zeros((len(pairs), classes), np.float32) for _ in range(2))
@@ -276,7 +290,9 @@ def _encoder_table(n: oir.Node) -> tuple[np.ndarray, np.ndarray, object]:
     if tensor is not None:
         default = np.asarray(tensor.as_tensor().numpy()).reshape(-1)[0]
     elif values.dtype.kind == "f":
-        default = float_attribute(n, "default_float", 0.0 if n.attributes.get("values_tensor") else -0.0)
+        default = float_attribute(
+            n, "default_float", 0.0 if n.attributes.get("values_tensor") else -0.0
+        )
     else:
         default = integer_attribute(n, "default_int64", -1)
     return keys, values, default
@@ -300,7 +316,9 @@ def feature_vectorizer(n: oir.Node, operands: Operands, version: int) -> Sequenc
     """Concatenate the operands' features."""
     sizes = integer_list(n, "inputdimensions")
     some = [as_matrix(require_numeric(x)) for x in operands]
-    if len(some) != sizes.size or any(feature_count(x) != k for x, k in zip(some, sizes, strict=True)):
+    if len(some) != sizes.size or any(
+        feature_count(x) != k for x, k in zip(some, sizes, strict=True)
+    ):
         raise InferError(f"inputdimensions {sizes.tolist()} are others than the operands have")
     return (apply("Concat", *some, axis=1) if len(some) > 1 else some[0],)
 

@@ -67,10 +67,17 @@ def forest_by_ids(n: oir.Node, prefix: str) -> Forest:
     if np.unique(trees[first]).size != first.size:
         raise ensemble_error("trees whose nodes are not in one place")
     return Forest(
-        feature, threshold, split,
+        feature,
+        threshold,
+        split,
         np.stack([table.positions(trees, children[:, k]) for k in range(2)], 1),
-        np.where(split, mode, 0), missing, first, table.positions(held[0], held[1]), held[2], weight,
-    )  # fmt: skip
+        np.where(split, mode, 0),
+        missing,
+        first,
+        table.positions(held[0], held[1]),
+        held[2],
+        weight,
+    )
 
 
 class _NodeIndex:
@@ -104,7 +111,9 @@ def forest_by_positions(n: oir.Node) -> Forest:
     missing = integer_list(n, "nodes_missing_value_tracks_true")
     missing = missing != 0 if missing.size else np.zeros(inner, bool)
     some = [
-        integer_list(n, f"nodes_{k}{what}") for k in ("true", "false") for what in ("nodeids", "leafs")
+        integer_list(n, f"nodes_{k}{what}")
+        for k in ("true", "false")
+        for what in ("nodeids", "leafs")
     ]
     if any(a.size != inner for a in (threshold, feature, missing, *some)) or target.size != leaves:
         raise ensemble_error("lists of nodes that are not of one length")

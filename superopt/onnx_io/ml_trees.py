@@ -16,24 +16,30 @@ import onnx_ir as oir
 from superopt.ir import graph
 from superopt.onnx_io.ml_build import (
     POST_TRANSFORMS,
-    threshold_labels,
     apply,
-    first_argmax,
+    apply_post_transform,
+    as_matrix,
+    binary_scores,
     cast,
+    class_labels,
     constant,
     feature_count,
+    first_argmax,
     float_list,
     integer_attribute,
-    class_labels,
-    scalar_like,
-    as_matrix,
     require_numeric,
-    apply_post_transform,
-    binary_scores,
+    scalar_like,
     string_attribute,
+    threshold_labels,
 )
 from superopt.onnx_io.ml_dense import ExpandNode, Operands
-from superopt.onnx_io.ml_forest import MODES, Forest, forest_by_ids, forest_by_positions, ensemble_error
+from superopt.onnx_io.ml_forest import (
+    MODES,
+    Forest,
+    ensemble_error,
+    forest_by_ids,
+    forest_by_positions,
+)
 from superopt.te.dtype import F32, F64, I64, U32
 
 AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
@@ -49,7 +55,9 @@ COMPLETE_NODE_BYTES, LINKED_NODE_BYTES, MAX_COMPLETE_SIZE_RATIO = 12, 16, 2
 MAX_COMPLETE_LEVELS = 12  # of complete trees
 MIN_GROUP_TREES = 16  # of a group of trees of some depth
 GROUP_OVERHEAD_TREES = 8  # that could be walked in the time that a kernel of its own takes
-MAX_PADDED_RATIO = 1.25  # trees, of which some are added so that each target has as many: at most so often
+MAX_PADDED_RATIO = (
+    1.25  # trees, of which some are added so that each target has as many: at most so often
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +330,16 @@ def tree_regressor(n: oir.Node, operands: Operands, version: int) -> Sequence[gr
 
 def tree_ensemble(n: oir.Node, operands: Operands, version: int) -> Sequence[graph.Value]:
     """TreeEnsemble, of opset 5."""
-    x, count = require_numeric(operands[0], types=(F32, F64), ranks=(2,)), integer_attribute(n, "n_targets", 1)
+    x, count = (
+        require_numeric(operands[0], types=(F32, F64), ranks=(2,)),
+        integer_attribute(n, "n_targets", 1),
+    )
     how = ("AVERAGE", "SUM", "MIN", "MAX")[integer_attribute(n, "aggregate_function", 1)]
     post = POST_TRANSFORMS[integer_attribute(n, "post_transform", 0)]
     if count > 1 and post in ("SOFTMAX", "LOGISTIC"):
-        raise ensemble_error(f"post_transform {post}: onnxruntime takes SOFTMAX and LOGISTIC for each other")
+        raise ensemble_error(
+            f"post_transform {post}: onnxruntime takes SOFTMAX and LOGISTIC for each other"
+        )
     y, _ = aggregate_trees(forest_by_positions(n), x, count, how, np.zeros(0))
     return (apply_post_transform(y, post, single_target=count == 1),)
 
@@ -345,11 +358,15 @@ def tree_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence[g
     return chosen, cast(apply_post_transform(y, post), F32)
 
 
-def _binary_classifier(n: oir.Node, x: graph.Value, f: Forest, names: np.ndarray, post: str) -> Sequence[graph.Value]:
+def _binary_classifier(
+    n: oir.Node, x: graph.Value, f: Forest, names: np.ndarray, post: str
+) -> Sequence[graph.Value]:
     """Two classes of which only one has scores."""
     base = float_list(n, "base_values")
     if base.size > 1 or f.target[0] != 0 or post == "PROBIT":
-        raise ensemble_error(f"two classes, scores of class {f.target[0]} and post_transform {post}")
+        raise ensemble_error(
+            f"two classes, scores of class {f.target[0]} and post_transform {post}"
+        )
     score, _ = aggregate_trees(f, x, 1, "SUM", base)
     positive = bool((f.weight >= 0).all())
     chosen = threshold_labels(score, 0.5 if positive else 0.0, names)

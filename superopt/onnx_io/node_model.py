@@ -50,7 +50,9 @@ def node_model(
             inputs.append(value)
             feeds[f"x{k}"] = array
     own = len(theirs.inputs)
-    outer = {v: x for v, x in zip(captured_values(theirs), values[own:], strict=True) if x is not None}
+    outer = {
+        v: x for v, x in zip(captured_values(theirs), values[own:], strict=True) if x is not None
+    }
     outputs = [oir.Value(name=f"y{k}" if v.name else "") for k, v in enumerate(theirs.outputs)]
     wide = any(a is not None and a.dtype == np.float64 for a in operands)
     for made, said in zip(outputs, n.types, strict=True):

@@ -50,11 +50,15 @@ def older_form(op: Op, since: int) -> OlderForm | None:
     return found if found is not None and since >= found.since else None
 
 
-def check_older_form(old_form: OlderForm, op: Op, first_type: TensorType | None, attrs: Mapping[str, Attr]) -> None:
+def check_older_form(
+    old_form: OlderForm, op: Op, first_type: TensorType | None, attrs: Mapping[str, Attr]
+) -> None:
     """Raise InferError if the old node means something else. first_type: type of the first operand;
     attrs: in canonical form."""
     axis = attrs.get("axis")
     if old_form.flattens_from_axis and isinstance(axis, int):
-        behind = None if first_type is None or first_type.shape is None else first_type.shape[axis + 1 :]
+        behind = (
+            None if first_type is None or first_type.shape is None else first_type.shape[axis + 1 :]
+        )
         if behind is None or any(n != 1 for n in behind):
             raise InferError(f"in its opset over all dimensions from {axis} on, of {first_type}")

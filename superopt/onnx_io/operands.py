@@ -14,7 +14,10 @@ from superopt.te.dtype import BOOL, F32, F64, I32, I64, DType, to_numpy
 from superopt.te.expr import Dim
 from superopt.te.node import Apply, Expr
 
-ALLOWZERO_SINCE_OPSET, NUM_OUTPUTS_SINCE_OPSET = 14, 18  # the opsets in which Reshape and Split got these
+ALLOWZERO_SINCE_OPSET, NUM_OUTPUTS_SINCE_OPSET = (
+    14,
+    18,
+)  # the opsets in which Reshape and Split got these
 
 
 def attribute_forms(n: graph.Node, opset: int) -> dict[str, Attr]:
@@ -101,7 +104,10 @@ def _expand_form(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> tuple[Dim,
 def _split_form(parts: tuple[Dim, ...], opset: int) -> dict[str, Attr]:
     """Equal parts need no sizes. Newer opsets require `num_outputs` then, which fails at size 0."""
     equal = isinstance(parts[0], Expr) and all(p == parts[0] for p in parts)
-    return {"split": None if equal and opset < NUM_OUTPUTS_SINCE_OPSET else parts, "num_outputs": None}
+    return {
+        "split": None if equal and opset < NUM_OUTPUTS_SINCE_OPSET else parts,
+        "num_outputs": None,
+    }
 
 
 def operand_dtype(n: graph.Node, formal: FormalOperand) -> DType:
@@ -118,7 +124,9 @@ def operand_dtype(n: graph.Node, formal: FormalOperand) -> DType:
     ):
         if f"tensor({word})" in formal.types:
             return dtype
-    raise NotExpressible(f"{n.op.name}: no element type for {formal.name} among {sorted(formal.types)}")
+    raise NotExpressible(
+        f"{n.op.name}: no element type for {formal.name} among {sorted(formal.types)}"
+    )
 
 
 def constant_array(value: Attr, dtype: DType) -> np.ndarray | None:

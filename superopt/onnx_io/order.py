@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.follow import type_symbols, attr_symbols
+from superopt.onnx_io.follow import attr_symbols, type_symbols
 
 
 class CircularSizes(ValueError):
@@ -14,7 +14,9 @@ class CircularSizes(ValueError):
 
 
 def write_order(
-    graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.Node], positions: Mapping[ir_graph.Node, int]
+    graph: ir_graph.Graph,
+    size_producers: Mapping[str, ir_graph.Node],
+    positions: Mapping[ir_graph.Node, int],
 ) -> list[ir_graph.Node]:
     """Return all nodes in topological order, else by `positions`; new nodes come as early as
     possible.
@@ -56,9 +58,13 @@ def write_order(
     return order
 
 
-def _predecessors(graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.Node]) -> dict[ir_graph.Node, list[ir_graph.Node]]:
+def _predecessors(
+    graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.Node]
+) -> dict[ir_graph.Node, list[ir_graph.Node]]:
     """Return for each node its predecessors: the producers of its operands and of its sizes."""
-    now = {n.attrs: n for n in ir_graph.nodes(graph) if n.op.opaque}  # rewriting may have rebuilt them
+    now = {
+        n.attrs: n for n in ir_graph.nodes(graph) if n.op.opaque
+    }  # rewriting may have rebuilt them
     needs: dict[ir_graph.Node, list[ir_graph.Node]] = {}
     todo = ir_graph.nodes(graph)
     while todo:
@@ -74,7 +80,9 @@ def _predecessors(graph: ir_graph.Graph, size_producers: Mapping[str, ir_graph.N
     return needs
 
 
-def _required_sizes(n: ir_graph.Node, size_producers: Mapping[str, ir_graph.Node]) -> frozenset[str]:
+def _required_sizes(
+    n: ir_graph.Node, size_producers: Mapping[str, ir_graph.Node]
+) -> frozenset[str]:
     """Return the sizes in the attributes of `n` that an opaque node produces and no operand has."""
     if n.op.opaque:
         return frozenset()

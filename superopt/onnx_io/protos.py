@@ -70,7 +70,9 @@ def node_subgraphs(node: onnx.NodeProto, depth: int) -> list[NamedBody]:
     for attribute in node.attribute:
         graphs = [attribute.g] if attribute.HasField("g") else []
         for graph in (*graphs, *attribute.graphs):
-            found.append(NamedBody(graph, f"{attribute.name} of node {node_label(node)}", depth + 1))
+            found.append(
+                NamedBody(graph, f"{attribute.name} of node {node_label(node)}", depth + 1)
+            )
     return found
 
 
@@ -106,7 +108,9 @@ def _attribute_tensors(attribute: onnx.AttributeProto, owner: str) -> Iterator[S
     for tensor in attribute.tensors:
         yield StoredTensor(tensor, f"attribute {attribute.name!r} of {owner}", False)
     if attribute.HasField("sparse_tensor"):
-        yield from _sparse_tensors(attribute.sparse_tensor, f"attribute {attribute.name!r} of {owner}")
+        yield from _sparse_tensors(
+            attribute.sparse_tensor, f"attribute {attribute.name!r} of {owner}"
+        )
     for sparse in attribute.sparse_tensors:
         yield from _sparse_tensors(sparse, f"attribute {attribute.name!r} of {owner}")
 

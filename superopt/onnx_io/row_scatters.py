@@ -22,7 +22,9 @@ def row_scatter_positions(model: Model) -> list[int]:
     return [
         model.origins[n].position
         for n in graph.nodes(model.graph)
-        if n.op.name == "ScatterElements" and n in model.origins and _is_row_scatter(n, model.origins[n])
+        if n.op.name == "ScatterElements"
+        and n in model.origins
+        and _is_row_scatter(n, model.origins[n])
     ]
 
 

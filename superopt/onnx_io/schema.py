@@ -22,7 +22,9 @@ from superopt.te.dtype import DType, to_numpy
 from superopt.te.node import Expr
 
 # Attributes that repeat what the operands' shapes say, or that only guided old runtimes.
-REDUNDANT_ATTRIBUTES = frozenset({"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"})
+REDUNDANT_ATTRIBUTES = frozenset(
+    {"kernel_shape:Conv", "kernel_shape:ConvTranspose", "consumed_inputs:*"}
+)
 # Values of attributes of old schemas that mean what needs no word now.
 NEUTRAL_VALUES: Mapping[str, Attr] = {"spatial:BatchNormalization": 1}
 # Attributes written even as defaults: onnx's inference takes STFT's for 0 where it is not there.
@@ -150,7 +152,9 @@ def attribute_value(key: str, attr: oir.Attr) -> Attr:
             raise TypeError(f"attribute {key} is {attr.type}")
 
 
-def to_onnx_attribute(key: str, value: Attr, kind: oir.AttributeType, element_dtype: DType | None) -> oir.Attr:
+def to_onnx_attribute(
+    key: str, value: Attr, kind: oir.AttributeType, element_dtype: DType | None
+) -> oir.Attr:
     """Convert an attribute to ONNX's type `kind`; a tensor has one element of type `element_dtype`.
 
     Raises NotExpressible for a symbolic size, or a value that is not a `kind`.

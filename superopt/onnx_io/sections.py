@@ -46,7 +46,9 @@ class _ChecksumWriter:
         return len(view)
 
 
-def write_sections(path: Path, description: Mapping[str, Any], sections: Sequence[SectionWriter]) -> None:
+def write_sections(
+    path: Path, description: Mapping[str, Any], sections: Sequence[SectionWriter]
+) -> None:
     """Write a file with this description and these sections, atomically.
 
     Raises UsageError if the file cannot be written.
@@ -125,7 +127,9 @@ def _checked_region(path: Path, backing: Backing, offset: int, size: int, crc: i
     return Region(backing, offset, size)
 
 
-def _encode_description(description: Mapping[str, Any], sections: Sequence[tuple[int, int, int]]) -> bytes:
+def _encode_description(
+    description: Mapping[str, Any], sections: Sequence[tuple[int, int, int]]
+) -> bytes:
     return json.dumps({**description, "sections": sections}).encode()
 
 

@@ -93,7 +93,9 @@ class SizeEmitter:
 
     def _emit_symbol(self, name: str) -> oir.Value:
         if name not in self._sources:
-            raise NotExpressible(f"the size {name} is in the shape of no input and no earlier result")
+            raise NotExpressible(
+                f"the size {name} is in the shape of no input and no earlier result"
+            )
         value, axis = self._sources[name]
         if self._opset >= SHAPE_SLICE_SINCE_OPSET:
             return self._emit("Shape", [value], start=axis, end=axis + 1)

@@ -18,7 +18,7 @@ from superopt.errors import ModelError
 from superopt.onnx_io import wire
 from superopt.onnx_io.external import external_entries, open_region
 from superopt.onnx_io.mapped import Backing, Region, byte_size
-from superopt.onnx_io.protos import stored_tensors, first_non_utf8
+from superopt.onnx_io.protos import first_non_utf8, stored_tensors
 
 # Up to this many bytes a tensor stays in the skeleton: shape inference reads the small ones.
 MAX_INLINE_BYTES: Final = 16 << 10
@@ -29,7 +29,9 @@ FIXED_SIZE_DTYPES: Final[Mapping[int, ir.DataType]] = {
     dtype.value: dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")
 }
 # FLOAT6 stays whole, because the checker looks at its padding bits.
-STRIPPABLE_DTYPES: Final = frozenset(n for n, dtype in FIXED_SIZE_DTYPES.items() if dtype.bitwidth != 6)
+STRIPPABLE_DTYPES: Final = frozenset(
+    n for n, dtype in FIXED_SIZE_DTYPES.items() if dtype.bitwidth != 6
+)
 
 # Times the bytes of a skeleton that reading it takes: its message, copies and Python objects. 8 for
 # strings, 17 for lists of numbers (measured: 200 MB of either).
@@ -128,7 +130,9 @@ def skeleton_from_bytes(backing: Backing, folder: Path | None, label: str) -> Sk
             f"its {len(backing.view)} bytes are not a protobuf message: {error}",
             "export or download the model again: the file is cut short, damaged or something else",
         ) from None
-    return complete_skeleton(data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label)
+    return complete_skeleton(
+        data, proto, [Region(backing, s.offset, s.size) for s in spans], folder, label
+    )
 
 
 def skeleton_from_proto(
@@ -155,7 +159,11 @@ def skeleton_from_proto(
     for tensor in proto.graph.initializer:
         new = copy.graph.initializer.add()
         size = expected_bytes(tensor) or 0
-        if size <= MAX_INLINE_BYTES or tensor.data_type not in STRIPPABLE_DTYPES or len(tensor.raw_data) != size:
+        if (
+            size <= MAX_INLINE_BYTES
+            or tensor.data_type not in STRIPPABLE_DTYPES
+            or len(tensor.raw_data) != size
+        ):
             new.CopyFrom(tensor)
             continue
         new.name = tensor.name

@@ -21,7 +21,7 @@ from superopt.onnx_io.skeleton import (
     skeleton_from_bytes,
     skeleton_from_proto,
 )
-from superopt.onnx_io.through_ir import skeleton_from_model, model_from_skeleton
+from superopt.onnx_io.through_ir import model_from_skeleton, skeleton_from_model
 
 # What people give by mistake, by how it begins.
 _OTHER_FORMATS: Final = (
@@ -145,7 +145,7 @@ def read_model(source: ModelLike) -> Source:
             return _source_from_backing(backing, "the model", None)
         case onnx.ModelProto():
             skeleton, written = skeleton_from_proto(source, None, "the model")
-            raw = None if written is None else written.whole()
+            raw = None if written is None else written.full_region()
             return _make_source("the model", None, raw, skeleton)
         case _ if not hasattr(source, "graph"):
             raise UsageError(
@@ -202,7 +202,9 @@ def _source_from_backing(backing: Backing, label: str, path: Path | None) -> Sou
             "save the model with external data (onnx.save_model with save_as_external_data=True)",
         )
     folder = None if path is None else path.absolute().parent
-    return _make_source(label, path, backing.full_region(), skeleton_from_bytes(backing, folder, label))
+    return _make_source(
+        label, path, backing.full_region(), skeleton_from_bytes(backing, folder, label)
+    )
 
 
 def _make_source(label: str, path: Path | None, raw: Region | None, skeleton: Skeleton) -> Source:

@@ -17,7 +17,9 @@ from superopt.onnx_io.protos import all_bodies
 
 _PACKED_PREFIX = "superopt.packed:"  # begins a denotation, or the name of an attribute
 _PACKED_INITIALIZER = f"{_PACKED_PREFIX}initializer"
-_PACKED_LIST_PREFIX = f"{_PACKED_PREFIX}list:"  # begins the name of an attribute that is a long list
+_PACKED_LIST_PREFIX = (
+    f"{_PACKED_PREFIX}list:"  # begins the name of an attribute that is a long list
+)
 _SPARSE, _STRING = onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.STRING
 # Lists of ai.onnx's own operators are short, and many functions read them (Constant's are tensors).
 _DEFAULT_DOMAINS = ("", "ai.onnx")

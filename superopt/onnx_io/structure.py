@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 import onnx
 
 from superopt.errors import ModelError
-from superopt.onnx_io.protos import Body, NamedBody, all_bodies, node_label, top_level_bodies, node_subgraphs
+from superopt.onnx_io.protos import (
+    Body,
+    NamedBody,
+    all_bodies,
+    node_label,
+    node_subgraphs,
+    top_level_bodies,
+)
 
 MAX_SUBGRAPH_DEPTH = 24  # subgraphs inside subgraphs; protobuf itself gives up at 33
 _MAX_COMPARED_NAMES = 5000  # names, when looking for the one that was meant
@@ -68,7 +75,8 @@ def _check_body(scopes: tuple[_Scope, ...], label: str) -> None:
         if name not in known:
             raise ModelError(
                 f"{label}: output {name!r} of {where} is not produced",
-                _suggestion(name, known) or f"none of its {len(body.node)} nodes has such an output",
+                _suggestion(name, known)
+                or f"none of its {len(body.node)} nodes has such an output",
                 "export the model again, or name an output that a node produces",
             )
 
@@ -132,7 +140,9 @@ def _unknown_name_error(scopes: tuple[_Scope, ...], name: str, label: str) -> Mo
     )
 
 
-def _cycle_path(scope: _Scope, producer_of: dict[str, int], start: int, goal: int) -> list[int] | None:
+def _cycle_path(
+    scope: _Scope, producer_of: dict[str, int], start: int, goal: int
+) -> list[int] | None:
     """Return the nodes on a path from `goal` to `start`, each read by the one before, or None."""
     nodes = scope.place.body.node
     came_from = {start: start}

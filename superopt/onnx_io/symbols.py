@@ -17,7 +17,9 @@ FileDim = int | str | None  # None: the file does not say, and gives it no name
 class Symbols:
     """The symbolic sizes of one model; `names` maps the file's names to ours."""
 
-    declared_names: frozenset[str]  # names in the file, none of which may be given to a nameless size
+    declared_names: frozenset[
+        str
+    ]  # names in the file, none of which may be given to a nameless size
     names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 

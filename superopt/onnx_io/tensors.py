@@ -63,7 +63,10 @@ class ConstantPool:
         self._kept.append(t)
         key = ("unshared", self._number, len(self._kept))
         made = graph.constant(
-            type=TensorType(dtype_of(t.dtype), tensor_dims(t)), key=key, load=t.numpy, nbytes=t.nbytes
+            type=TensorType(dtype_of(t.dtype), tensor_dims(t)),
+            key=key,
+            load=t.numpy,
+            nbytes=t.nbytes,
         )
         self.tensors[made] = t
         return made
@@ -198,7 +201,11 @@ def _probe(t: oir.TensorProtocol) -> object:
     else:
         view = region.view()
     middle = len(view) // 2
-    ends = bytes(view[:_PROBE_BYTES]), bytes(view[middle : middle + _PROBE_BYTES]), bytes(view[-_PROBE_BYTES:])
+    ends = (
+        bytes(view[:_PROBE_BYTES]),
+        bytes(view[middle : middle + _PROBE_BYTES]),
+        bytes(view[-_PROBE_BYTES:]),
+    )
     if region is not None:  # else what the system read around these pieces stays in memory
         region.backing.release(region.offset, region.size)
     return (int(t.dtype), tensor_dims(t), ends)

@@ -14,8 +14,14 @@ from superopt.onnx_io import wire
 from superopt.onnx_io.external import open_region
 from superopt.onnx_io.mapped import Backing, Region, region_of, tensor_from_region
 from superopt.onnx_io.protos import stored_tensors
-from superopt.onnx_io.skeleton import MAX_INLINE_BYTES, STRIPPABLE_DTYPES, Blob, Skeleton, complete_skeleton
-from superopt.onnx_io.stowed import to_model_proto, pack_unsupported
+from superopt.onnx_io.skeleton import (
+    MAX_INLINE_BYTES,
+    STRIPPABLE_DTYPES,
+    Blob,
+    Skeleton,
+    complete_skeleton,
+)
+from superopt.onnx_io.stowed import pack_unsupported, to_model_proto
 
 LEAST_SECONDS_PER_ENTRY: Final = 12e-6  # that onnx_ir takes for a node; measured 25e-6
 _TENSOR: Final = ir.AttributeType.TENSOR

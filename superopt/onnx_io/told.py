@@ -11,7 +11,14 @@ import onnx_ir as oir
 from onnx import helper
 
 from superopt.onnx_io.checker import run_checker
-from superopt.onnx_io.contrib import CONTRIB_DOMAIN, MIN_OPSET, DECOMPOSITIONS, CONTRIB_BEFORE_OPSET, NodeBuilder, NoDecomposition
+from superopt.onnx_io.contrib import (
+    CONTRIB_BEFORE_OPSET,
+    CONTRIB_DOMAIN,
+    DECOMPOSITIONS,
+    MIN_OPSET,
+    NodeBuilder,
+    NoDecomposition,
+)
 from superopt.onnx_io.protos import all_bodies, replace_nodes
 from superopt.onnx_io.source import Source
 
@@ -50,7 +57,13 @@ def decompose_contrib_ops(source: Source) -> Source | None:
             for part in made.nodes:
                 part.metadata_props.add(key=REPLACES_KEY, value=node.output[0])
             nodes += made.nodes
-    except (NoDecomposition, ValueError, TypeError, LookupError, ArithmeticError):  # of odd attributes
+    except (
+        NoDecomposition,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+    ):  # of odd attributes
         return None
     replace_nodes(graph, nodes)
     if asked or not all(v.type.tensor_type.HasField("shape") for v in graph.output):
@@ -140,7 +153,9 @@ def _value_shapes(graph: onnx.GraphProto) -> Shapes:
     return {**out, **{w.name: list(w.dims) for w in graph.initializer}}
 
 
-def _meets_rank_checks(known: Mapping[str, Sequence[object]], rank_checks: Sequence[tuple[str, int, str]]) -> bool:
+def _meets_rank_checks(
+    known: Mapping[str, Sequence[object]], rank_checks: Sequence[tuple[str, int, str]]
+) -> bool:
     for name, rank, other in rank_checks:
         own, like = known.get(name, ()), known.get(other, (None,))
         if len(own) != rank or (other and (own[0] is None or own[0] != like[0])):

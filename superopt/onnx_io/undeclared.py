@@ -13,7 +13,9 @@ def drop_initializer_inputs(source: Source) -> Source | None:
     model = source.skeleton.shared_proto
     own = {t.name for t in model.graph.initializer}
     given = [i for i in model.graph.input if i.name not in own]
-    if model.ir_version >= OVERRIDABLE_SINCE_IR_VERSION or len(given) + len(own) == len(model.graph.input):
+    if model.ir_version >= OVERRIDABLE_SINCE_IR_VERSION or len(given) + len(own) == len(
+        model.graph.input
+    ):
         return None
     model = source.skeleton.new_proto()
     model.ir_version = OVERRIDABLE_SINCE_IR_VERSION

@@ -80,12 +80,21 @@ class _MessageKind(Enum):
 
 # The fields through which tensors are reached, by onnx.proto's numbers.
 _CHILDREN: Final[dict[_MessageKind, dict[int, _MessageKind]]] = {
-    _MessageKind.MODEL: {7: _MessageKind.GRAPH, 20: _MessageKind.TRAINING, 25: _MessageKind.FUNCTION},
+    _MessageKind.MODEL: {
+        7: _MessageKind.GRAPH,
+        20: _MessageKind.TRAINING,
+        25: _MessageKind.FUNCTION,
+    },
     _MessageKind.TRAINING: {1: _MessageKind.GRAPH, 2: _MessageKind.GRAPH},
     _MessageKind.GRAPH: {1: _MessageKind.NODE, 5: _MessageKind.TENSOR},
     _MessageKind.FUNCTION: {7: _MessageKind.NODE, 11: _MessageKind.ATTRIBUTE},
     _MessageKind.NODE: {5: _MessageKind.ATTRIBUTE},
-    _MessageKind.ATTRIBUTE: {5: _MessageKind.TENSOR, 6: _MessageKind.GRAPH, 10: _MessageKind.TENSOR, 11: _MessageKind.GRAPH},
+    _MessageKind.ATTRIBUTE: {
+        5: _MessageKind.TENSOR,
+        6: _MessageKind.GRAPH,
+        10: _MessageKind.TENSOR,
+        11: _MessageKind.GRAPH,
+    },
 }
 
 _GRAPH, _NODE = 7, 1  # numbers of the fields ModelProto.graph and GraphProto.node
@@ -93,7 +102,9 @@ _Wanted: TypeAlias = Callable[[int, int], bool]
 _Edit: TypeAlias = Callable[[int, int], list[Piece] | None]
 
 
-def strip_tensors(data: memoryview, min_bytes: int, dtypes: Collection[int]) -> tuple[bytes, list[Span]]:
+def strip_tensors(
+    data: memoryview, min_bytes: int, dtypes: Collection[int]
+) -> tuple[bytes, list[Span]]:
     """Return the skeleton of a ModelProto's bytes, and where the data of each stub is.
 
     Tensors of `dtypes` (TensorProto.DataType codes) with at least `min_bytes` bytes become stubs;
@@ -120,7 +131,9 @@ def strip_tensors(data: memoryview, min_bytes: int, dtypes: Collection[int]) -> 
         spans.append(Span(field.start, field.end - field.start))
         return [data[start : field.tag], data[field.end : end], stub]
 
-    pieces = _rewrite(data, 0, len(data), _MessageKind.MODEL, lambda a, b: b - a >= min_bytes, edit, 0)
+    pieces = _rewrite(
+        data, 0, len(data), _MessageKind.MODEL, lambda a, b: b - a >= min_bytes, edit, 0
+    )
     if pieces is None:
         return bytes(data), []
     return b"".join(p for p in pieces if not isinstance(p, Slot)), spans
@@ -186,7 +199,13 @@ def total_size(pieces: Sequence[Piece]) -> int:
 
 
 def _rewrite(
-    data: memoryview, start: int, end: int, kind: _MessageKind, wanted: _Wanted, edit: _Edit, depth: int
+    data: memoryview,
+    start: int,
+    end: int,
+    kind: _MessageKind,
+    wanted: _Wanted,
+    edit: _Edit,
+    depth: int,
 ) -> list[Piece] | None:
     """The message data[start:end] with `edit` applied to the tensors in it; None if unchanged."""
     if depth > _MAX_MESSAGE_DEPTH:

@@ -14,22 +14,31 @@ from superopt.ir.op import Attr, InferError, canonical_attrs
 from superopt.onnx_io.capture import (
     captured_values,
     clone_node,
-    subgraph_names,
     node_like,
     rename_subgraph_values,
+    subgraph_names,
     subgraphs,
 )
 from superopt.onnx_io.model import Origin, file_node
 from superopt.onnx_io.older import OlderForm, older_form
-from superopt.onnx_io.operands import constant_array, operand_dtype, attribute_forms
+from superopt.onnx_io.operands import attribute_forms, constant_array, operand_dtype
 from superopt.onnx_io.order import CircularSizes, write_order
-from superopt.onnx_io.schema import FormalOperand, Schema, NotExpressible, to_onnx_attribute, is_default, schema
+from superopt.onnx_io.schema import (
+    FormalOperand,
+    NotExpressible,
+    Schema,
+    is_default,
+    schema,
+    to_onnx_attribute,
+)
 from superopt.onnx_io.sizes import SizeEmitter
 from superopt.onnx_io.tensors import rename_tensor, tensor_from_constant
 from superopt.onnx_io.types import onnx_dtype
 from superopt.te.dtype import I64, DType
 
-STANDALONE_INITIALIZERS_SINCE_IR_VERSION = 4  # before this IR version an initializer has to be an input as well
+STANDALONE_INITIALIZERS_SINCE_IR_VERSION = (
+    4  # before this IR version an initializer has to be an input as well
+)
 
 
 class ExportError(ValueError):
@@ -90,7 +99,9 @@ class GraphWriter:
         self._target = target
         self._graph = graph
         self._written: dict[ir_graph.Value, oir.Value] = {}
-        self._output_values: dict[ir_graph.Value, oir.Value] = {}  # what a value is called as an output
+        self._output_values: dict[
+            ir_graph.Value, oir.Value
+        ] = {}  # what a value is called as an output
         self._name_counts: dict[str, int] = {}
         self._node_name_counts: dict[str, int] = {}
         self._node_names = {
@@ -105,7 +116,9 @@ class GraphWriter:
             self._order = write_order(graph, target.size_producers, self._positions)
         except CircularSizes as e:
             raise ExportError(str(e)) from None
-        self._used_values: set[ir_graph.Value] = {v for n in self._order for v in n.inputs if v is not None}
+        self._used_values: set[ir_graph.Value] = {
+            v for n in self._order for v in n.inputs if v is not None
+        }
         self._used_values.update(graph.outputs)
         self._reserved_names = set(target.names.values())  # they may still be wanted
         for n in self._order:
@@ -134,7 +147,8 @@ class GraphWriter:
                     self._written[v] = out
                     self._sizes.add_source(v.type, out)
         self.outputs = [
-            self._write_output(v, said) for v, said in zip(self._graph.outputs, outputs, strict=True)
+            self._write_output(v, said)
+            for v, said in zip(self._graph.outputs, outputs, strict=True)
         ]
         before = {*self._input_names, *(v.name or "" for v in self.initializers)}
         for node in self.nodes:
@@ -201,7 +215,9 @@ class GraphWriter:
         name = result.name or ""
         literal = self._target.constant_nodes.get(c)
         if literal is not None:
-            self.nodes.append(clone_node(literal.node, [], [result], {}, self._target.value_info_names))
+            self.nodes.append(
+                clone_node(literal.node, [], [result], {}, self._target.value_info_names)
+            )
             return result
         tensor = self._target.tensors.get(c) or tensor_from_constant(c)
         if tensor.name != name:
@@ -211,7 +227,9 @@ class GraphWriter:
             value = oir.AttrTensor("value", tensor)
             self.nodes.append(oir.Node("", "Constant", [], [value], outputs=[result], name=""))
             return result
-        if c not in self._output_values and name not in self._target.value_info_names:  # it would become so
+        if (
+            c not in self._output_values and name not in self._target.value_info_names
+        ):  # it would become so
             result.type = result.shape = None
         result.const_value = tensor
         self.initializers.append(result)
@@ -257,7 +275,9 @@ class GraphWriter:
         theirs = file_node(n)
         own = len(theirs.inputs)
         read = [None if v is None else self._written_value(v) for v in n.inputs]
-        outer = {a: b for a, b in zip(captured_values(theirs), read[own:], strict=True) if b is not None}
+        outer = {
+            a: b for a, b in zip(captured_values(theirs), read[own:], strict=True) if b is not None
+        }
         outputs = [
             self._result_value(v, theirs.op_type.lower()) if said.name else oir.Value(name="")
             for v, said in zip(ir_graph.results(n), theirs.outputs, strict=True)
@@ -273,11 +293,15 @@ class GraphWriter:
         origin = self._target.origins.get(n)
         try:
             if origin is not None and origin.is_verbatim:
-                inputs = self._operand_values(n, s, how, lambda formal: self._file_operand(origin, formal))
+                inputs = self._operand_values(
+                    n, s, how, lambda formal: self._file_operand(origin, formal)
+                )
                 attributes = list(origin.node.attributes.values())
             else:
                 values = attribute_forms(n, self._target.opset)
-                inputs = self._operand_values(n, s, how, lambda formal: self._attribute_operand(n, formal, values))
+                inputs = self._operand_values(
+                    n, s, how, lambda formal: self._attribute_operand(n, formal, values)
+                )
                 attributes = self._attributes(n, s, how, values)
         except (NotExpressible, InferError) as e:
             raise ExportError(f"{op.name}: {e}") from None
@@ -309,7 +333,11 @@ class GraphWriter:
         ]
 
     def _operand_values(
-        self, n: ir_graph.Node, s: Schema, old_form: OlderForm, bound: Callable[[FormalOperand], oir.Value | None]
+        self,
+        n: ir_graph.Node,
+        s: Schema,
+        old_form: OlderForm,
+        bound: Callable[[FormalOperand], oir.Value | None],
     ) -> list[oir.Value | None]:
         """Return the operands in ONNX's order; `bound` gives those that are attributes of ours."""
         rest = list(n.inputs)
@@ -329,7 +357,9 @@ class GraphWriter:
             else:
                 out.append(None)
         if rest:
-            raise NotExpressible(f"{len(n.inputs)} operands, and opset {self._target.opset} has fewer")
+            raise NotExpressible(
+                f"{len(n.inputs)} operands, and opset {self._target.opset} has fewer"
+            )
         while out and out[-1] is None:
             out.pop()
         return out
@@ -339,7 +369,9 @@ class GraphWriter:
         found = origin.bound_operands.get(formal.name)
         return None if found is None else self._written_value(found)
 
-    def _attribute_operand(self, n: ir_graph.Node, formal: FormalOperand, values: Mapping[str, Attr]) -> oir.Value | None:
+    def _attribute_operand(
+        self, n: ir_graph.Node, formal: FormalOperand, values: Mapping[str, Attr]
+    ) -> oir.Value | None:
         """Return an attribute of ours as an operand, computed at run time if it is symbolic."""
         value = values[formal.name]
         if value is None:
@@ -370,12 +402,20 @@ class GraphWriter:
         for key, name in old_form.attribute_operands.items():
             v = dict(zip(n.op.inputs, n.inputs, strict=False)).get(name)
             if isinstance(v, ir_graph.Constant) and (number := v.load()).size == 1:
-                out.append(to_onnx_attribute(key, float(number.item()), s.attributes[key].kind, None))
+                out.append(
+                    to_onnx_attribute(key, float(number.item()), s.attributes[key].kind, None)
+                )
             elif v is not None:
-                raise NotExpressible(f"{key} is computed, and a number in opset {self._target.opset}")
+                raise NotExpressible(
+                    f"{key} is computed, and a number in opset {self._target.opset}"
+                )
         operands = {formal.name for formal in s.operands}
         unsaid = [k for k in values if k not in s.attributes and k not in operands]
-        unsaid = [k for k in unsaid if k not in old_form.implied_attrs or old_form.implied_attrs[k] != values[k]]
+        unsaid = [
+            k
+            for k in unsaid
+            if k not in old_form.implied_attrs or old_form.implied_attrs[k] != values[k]
+        ]
         if n.op.name in ("Range", "ConstantOfShape"):
             unsaid = [k for k in unsaid if k != "dtype"]  # the operands or `value` say it
         if unsaid:

@@ -7,8 +7,14 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from superopt.ir.op import InferError, Op, op
-from superopt.ops.common import broadcast_element, broadcast
-from superopt.ops.scalar import expect_kinds, attribute_constant, round_to_float32, canonical_floats, widen
+from superopt.ops.common import broadcast, broadcast_element
+from superopt.ops.scalar import (
+    attribute_constant,
+    canonical_floats,
+    expect_kinds,
+    round_to_float32,
+    widen,
+)
 from superopt.te.assume import are_shapes_equal
 from superopt.te.expr import Tensor, apply, cast, compute, const, select
 from superopt.te.node import Expr
@@ -76,7 +82,10 @@ def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @op("Selu", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha", "gamma"))
 def selu(
-    x: Tensor, *, alpha: float = round_to_float32(1.67326319), gamma: float = round_to_float32(1.05070102)
+    x: Tensor,
+    *,
+    alpha: float = round_to_float32(1.67326319),
+    gamma: float = round_to_float32(1.05070102),
 ) -> Tensor:
     """gamma times Elu of alpha"""
 
@@ -86,7 +95,13 @@ def selu(
     return _map_elements("Selu", x, element)
 
 
-@op("Celu", example="f32[2,3] alpha=2.0", laws="elementwise", since=12, canonical=canonical_floats("alpha"))
+@op(
+    "Celu",
+    example="f32[2,3] alpha=2.0",
+    laws="elementwise",
+    since=12,
+    canonical=canonical_floats("alpha"),
+)
 def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))"""
 
@@ -97,12 +112,23 @@ def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return _map_elements("Celu", x, element)
 
 
-@op("ThresholdedRelu", example="f32[2,3]", laws="elementwise", since=10, canonical=canonical_floats("alpha"))
+@op(
+    "ThresholdedRelu",
+    example="f32[2,3]",
+    laws="elementwise",
+    since=10,
+    canonical=canonical_floats("alpha"),
+)
 def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return _map_elements("ThresholdedRelu", x, lambda e: select(e > alpha, e, 0))
 
 
-@op("HardSigmoid", example="f32[2,3]", laws="elementwise", canonical=canonical_floats("alpha", "beta"))
+@op(
+    "HardSigmoid",
+    example="f32[2,3]",
+    laws="elementwise",
+    canonical=canonical_floats("alpha", "beta"),
+)
 def hard_sigmoid(x: Tensor, *, alpha: float = round_to_float32(0.2), beta: float = 0.5) -> Tensor:
     return _map_elements("HardSigmoid", x, lambda e: _hard_sigmoid(e, alpha, beta))
 
@@ -134,7 +160,13 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return _map_elements("Swish", x, lambda e: _swish(e, alpha))
 
 
-@op("SwiGLU", example="f32[2,3] f32[2,3]", laws="elementwise", since=28, canonical=canonical_floats("alpha"))
+@op(
+    "SwiGLU",
+    example="f32[2,3] f32[2,3]",
+    laws="elementwise",
+    since=28,
+    canonical=canonical_floats("alpha"),
+)
 def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
     """b times Swish(a): a is the gate."""
     expect_kinds("SwiGLU", "f", a, b)
@@ -143,7 +175,13 @@ def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
     return compute(a.shape, lambda *i: cast(_swish(widen(a[i]), alpha) * widen(b[i]), a.dtype))
 
 
-@op("Shrink", example="f32[2,3]", laws="elementwise", since=9, canonical=canonical_floats("bias", "lambd"))
+@op(
+    "Shrink",
+    example="f32[2,3]",
+    laws="elementwise",
+    since=9,
+    canonical=canonical_floats("bias", "lambd"),
+)
 def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     if not x.dtype.is_float and lambd < 0:

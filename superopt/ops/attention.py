@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known_type
-from superopt.ops.scalar import expect_kinds, canonical_flags, canonical_floats
+from superopt.ops.scalar import canonical_flags, canonical_floats, expect_kinds
 from superopt.ops.scores import (
     add_bias,
-    weighted_values,
     apply_softcap,
+    attention_scores,
+    attention_weights,
     default_scale,
     mask_bias,
-    attention_weights,
     repeat_heads,
-    attention_scores,
+    weighted_values,
 )
 from superopt.ops.sizes import floor_div
 from superopt.te import index
@@ -151,9 +151,14 @@ def attention(
         raise InferError(f"{what}: a mask of {attn_mask.type}")
     if nonpad_kv_seqlen is not None and nonpad_kv_seqlen.shape != (queries.shape[0],):
         raise InferError(f"{what}: nonpad_kv_seqlen is {nonpad_kv_seqlen.type}")
-    present_key, present_value = _append_past(past_key, new_keys), _append_past(past_value, new_values)
+    present_key, present_value = (
+        _append_past(past_key, new_keys),
+        _append_past(past_value, new_values),
+    )
     heads = queries.shape[1]
-    raw = attention_scores(queries, repeat_heads(what, present_key, heads), default_scale(what, scale, queries))
+    raw = attention_scores(
+        queries, repeat_heads(what, present_key, heads), default_scale(what, scale, queries)
+    )
     bias = mask_bias(
         what,
         q.dtype,

@@ -32,7 +32,12 @@ def _space_to_depth_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Att
     return _check_attrs("SpaceToDepth", types, attrs)
 
 
-@op("DepthToSpace", example='f32[1,8,2,3] blocksize=2 mode="CRD"', laws="data", canonical=_depth_to_space_attrs)
+@op(
+    "DepthToSpace",
+    example='f32[1,8,2,3] blocksize=2 mode="CRD"',
+    laws="data",
+    canonical=_depth_to_space_attrs,
+)
 def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Blocks of channels become squares; `mode`: whether the block (DCR) or the channel is
     outermost."""
@@ -49,10 +54,17 @@ def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
         channel = place * depth + k if mode == "DCR" else k * square + place
         return x[i, channel, y // b, z // b]
 
-    return compute((n, depth, index.dim(index.as_index(h) * b), index.dim(index.as_index(w) * b)), element)
+    return compute(
+        (n, depth, index.dim(index.as_index(h) * b), index.dim(index.as_index(w) * b)), element
+    )
 
 
-@op("SpaceToDepth", example='f32[1,2,4,6] blocksize=2 mode="DCR"', laws="data", canonical=_space_to_depth_attrs)
+@op(
+    "SpaceToDepth",
+    example='f32[1,2,4,6] blocksize=2 mode="DCR"',
+    laws="data",
+    canonical=_space_to_depth_attrs,
+)
 def space_to_depth(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     """Squares become blocks of channels: the inverse of DepthToSpace."""
     n, c, h, w = x.shape

@@ -58,7 +58,11 @@ def convert(e: Expr, to: DType, saturate: bool = True, mode: str = "up") -> Expr
         return cast(e, to)
     exact = e if e.dtype == F64 else cast(e, F32)
     size = apply("abs", exact)
-    over = compare("le", beyond.bound, size) if beyond.rounds_up_at_bound else compare("lt", beyond.bound, size)
+    over = (
+        compare("le", beyond.bound, size)
+        if beyond.rounds_up_at_bound
+        else compare("lt", beyond.bound, size)
+    )
     if not beyond.to_infinity:
         return select(over, const(float("nan"), to), cast(e, to))
     infinity = select(exact < 0, const(float("-inf"), to), const(float("inf"), to))

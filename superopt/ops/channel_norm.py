@@ -5,7 +5,14 @@ from __future__ import annotations
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import chain_canonical
 from superopt.ops.norm import EPSILON, statistics
-from superopt.ops.scalar import expect_kinds, canonical_flags, round_to_float32, canonical_floats, accumulation_dtype, widen
+from superopt.ops.scalar import (
+    accumulation_dtype,
+    canonical_flags,
+    canonical_floats,
+    expect_kinds,
+    round_to_float32,
+    widen,
+)
 from superopt.ops.sizes import floor_div
 from superopt.te import index
 from superopt.te.assume import are_shapes_equal, are_sizes_equal
@@ -36,7 +43,9 @@ def _momentum_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         "f32[2,3,4,4] f32[3] f32[3] f32[3] f32[3] training_mode=1",
     ),
     since=7,
-    canonical=chain_canonical(canonical_floats("epsilon", "momentum"), canonical_flags("training_mode"), _momentum_attrs),
+    canonical=chain_canonical(
+        canonical_floats("epsilon", "momentum"), canonical_flags("training_mode"), _momentum_attrs
+    ),
 )
 def batch_normalization(
     x: Tensor,
@@ -88,7 +97,9 @@ def _running_statistic(old: Tensor, new: Tensor, momentum: float) -> Tensor:
     keep, rest = momentum, 1 - momentum
     return compute(
         old.shape,
-        lambda c: cast(widen(old[c]) * keep + cast(new[c], accumulation_dtype(old.dtype)) * rest, old.dtype),
+        lambda c: cast(
+            widen(old[c]) * keep + cast(new[c], accumulation_dtype(old.dtype)) * rest, old.dtype
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
-from superopt.te.assume import has_size_oracle, are_sizes_broadcast_equal
+from superopt.te.assume import are_sizes_broadcast_equal, has_size_oracle
 from superopt.te.expr import Dim, Tensor
 from superopt.te.node import Apply, Const, Expr
 
@@ -24,7 +24,11 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             at = axis - rank + len(s)
             if at < 0 or s[at] == 1:
                 continue
-            if size != 1 and not has_size_oracle() and (kept := _uncut_size(size, s[at])) is not None:
+            if (
+                size != 1
+                and not has_size_oracle()
+                and (kept := _uncut_size(size, s[at])) is not None
+            ):
                 size = kept
                 continue
             if size != 1 and not are_sizes_broadcast_equal(size, s[at]):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Op, Types, op
-from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.common import broadcast, broadcast_element
 from superopt.ops.elementwise import COMMUTATIVE_LAWS, NUMERIC_KINDS, pointwise
-from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.scalar import canonical_flags, expect_kinds
 from superopt.te.dtype import BOOL
-from superopt.te.expr import Tensor, apply, conjunction, compare, compute, const, select
+from superopt.te.expr import Tensor, apply, compare, compute, conjunction, const, select
 from superopt.te.node import Expr
 
 
@@ -18,7 +18,10 @@ def _comparison(name: str, fn: str, since: int, kinds: str, swap: bool = False) 
     def element(a: Tensor, b: Tensor) -> Tensor:
         expect_kinds(name, kinds, a, b)
         x, y = (b, a) if swap else (a, b)
-        return compute(broadcast(a.shape, b.shape), lambda *i: compare(fn, broadcast_element(x, i), broadcast_element(y, i)))
+        return compute(
+            broadcast(a.shape, b.shape),
+            lambda *i: compare(fn, broadcast_element(x, i), broadcast_element(y, i)),
+        )
 
     return element
 
@@ -54,7 +57,12 @@ def not_(x: Tensor) -> Tensor:
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     expect_kinds("Where by", "b", condition)
     shape = broadcast(condition.shape, x.shape, y.shape)
-    return compute(shape, lambda *i: select(broadcast_element(condition, i), broadcast_element(x, i), broadcast_element(y, i)))
+    return compute(
+        shape,
+        lambda *i: select(
+            broadcast_element(condition, i), broadcast_element(x, i), broadcast_element(y, i)
+        ),
+    )
 
 
 @op("IsNaN", example="f32[2,3]", laws="elementwise", since=9)

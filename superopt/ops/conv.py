@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known_type
 from superopt.ops.precision import narrow_tensor, widen_tensor
-from superopt.ops.sizes import is_at_most, floor_div
+from superopt.ops.sizes import floor_div, is_at_most
 from superopt.ops.window import (
     Window,
     canonical_windows,

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.conv import check_bias, check_conv_operands
-from superopt.ops.layout import known_type, format_shape
+from superopt.ops.layout import format_shape, known_type
 from superopt.ops.precision import narrow_tensor, widen_tensor
-from superopt.ops.sizes import ceil_div, floor_div, integer_tuple, max_size, subtract_sizes, size_tuple
+from superopt.ops.sizes import (
+    ceil_div,
+    floor_div,
+    integer_tuple,
+    max_size,
+    size_tuple,
+    subtract_sizes,
+)
 from superopt.ops.window import (
     AUTO_PADS,
     check_kernel_shape,
@@ -20,9 +27,9 @@ from superopt.te.dtype import INDEX
 from superopt.te.expr import (
     Dim,
     Tensor,
-    conjunction,
     compare,
     compute,
+    conjunction,
     const,
     in_range,
     product,
@@ -56,7 +63,9 @@ def _conv_transpose_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Att
         wanted = wanted[2:] if len(wanted) == rank + 2 else wanted  # some exporters write all axes
     elif mode in ("SAME_UPPER", "SAME_LOWER"):
         strides = integer_tuple(full["strides"], "strides")
-        wanted = tuple(index.dim(index.as_index(n) * s) for n, s in zip(xs[2:], strides, strict=True))
+        wanted = tuple(
+            index.dim(index.as_index(n) * s) for n, s in zip(xs[2:], strides, strict=True)
+        )
     else:
         pads = (0,) * (2 * rank) if mode == "VALID" else pads
         return full | {"pads": pads, "auto_pad": "NOTSET"}
@@ -65,7 +74,9 @@ def _conv_transpose_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Att
     reached = _full_sizes(xs[2:], ws[2:], full)
     total = [subtract_sizes(n, s) for n, s in zip(reached, wanted, strict=True)]
     if not all(isinstance(t, int) for t in total):
-        raise InferError(f"{what}: output_shape {format_shape(wanted)} needs pads {format_shape(tuple(total))}")
+        raise InferError(
+            f"{what}: output_shape {format_shape(wanted)} needs pads {format_shape(tuple(total))}"
+        )
     short = [max(-t, 0) for t in total if isinstance(t, int)]  # what lacks is added at the end
     more_out = integer_tuple(full["output_padding"], "output_padding")
     padding = tuple(p + m for p, m in zip(more_out, short, strict=True))
@@ -87,7 +98,10 @@ def _full_sizes(extents: Sequence[Dim], kernel: Sequence[Dim], attrs: dict[str, 
     """Return the size of each result axis before pads are cut off."""
     keys = ("strides", "dilations", "output_padding")
     steps = zip(extents, kernel, *(integer_tuple(attrs[k], k) for k in keys), strict=True)
-    return [index.dim((index.as_index(n) - 1) * s + more + window_span(k, d)) for n, k, s, d, more in steps]
+    return [
+        index.dim((index.as_index(n) - 1) * s + more + window_span(k, d))
+        for n, k, s, d, more in steps
+    ]
 
 
 def covering_windows(
@@ -190,12 +204,19 @@ def _col2im_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     for key, count, fill in (("strides", rank, 1), ("dilations", rank, 1), ("pads", 2 * rank, 0)):
         values = (fill,) * count if full[key] is None else integer_tuple(full[key], key)
         if len(values) != count or len(block) != rank or min(values) < fill:
-            raise InferError(f"Col2Im of {t} to {format_shape(image)}: {key} {values}, block {block}")
+            raise InferError(
+                f"Col2Im of {t} to {format_shape(image)}: {key} {values}, block {block}"
+            )
         full[key] = values
     return full
 
 
-@op("Col2Im", example="f32[1,12,4] image_shape=(4,3) block_shape=(3,2)", since=18, canonical=_col2im_attrs)
+@op(
+    "Col2Im",
+    example="f32[1,12,4] image_shape=(4,3) block_shape=(3,2)",
+    since=18,
+    canonical=_col2im_attrs,
+)
 def col2im(
     x: Tensor,
     *,

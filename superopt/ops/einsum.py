@@ -16,7 +16,9 @@ Labels = tuple[str, ...]  # labels, and DOTS at most once
 
 
 def _parse_labels(text: str, equation: str) -> Labels:
-    if text.count(ELLIPSIS) > 1 or any(ch not in string.ascii_letters for ch in text.replace(ELLIPSIS, "")):
+    if text.count(ELLIPSIS) > 1 or any(
+        ch not in string.ascii_letters for ch in text.replace(ELLIPSIS, "")
+    ):
         raise InferError(f"Einsum: {text!r} in {equation!r} is not letters with one ... at most")
     if ELLIPSIS not in text:
         return tuple(text)

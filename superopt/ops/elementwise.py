@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import reduce
 
 from superopt.ir.op import InferError, Op, op
-from superopt.ops.common import broadcast_element, broadcast
-from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.common import broadcast, broadcast_element
+from superopt.ops.scalar import canonical_flags, expect_kinds
 from superopt.te.assume import are_sizes_equal
 from superopt.te.dtype import F64, I64, U64, DType
-from superopt.te.expr import Tensor, apply, conjunction, cast, compute, const, select
+from superopt.te.expr import Tensor, apply, cast, compute, conjunction, const, select
 from superopt.te.node import Expr
 
 NUMERIC_KINDS = "uif"
@@ -20,7 +20,10 @@ MAX_FOLD_TERMS = 64  # operands that are added one after the other
 
 def pointwise(fn: str, *xs: Tensor) -> Tensor:
     """`fn` of the broadcast operands."""
-    return compute(broadcast(*(x.shape for x in xs)), lambda *i: apply(fn, *(broadcast_element(x, i) for x in xs)))
+    return compute(
+        broadcast(*(x.shape for x in xs)),
+        lambda *i: apply(fn, *(broadcast_element(x, i) for x in xs)),
+    )
 
 
 def _unary(name: str, fn: str, since: int = 1, kinds: str = "f", laws: str = "") -> Op:
@@ -59,7 +62,9 @@ def _fold(fn: str, terms: list[Expr]) -> Expr:
     """Combine the terms by `fn`; many terms are combined in groups, to bound the depth of the
     expression."""
     while len(terms) > MAX_FOLD_TERMS:
-        terms = [_fold(fn, terms[n : n + MAX_FOLD_TERMS]) for n in range(0, len(terms), MAX_FOLD_TERMS)]
+        terms = [
+            _fold(fn, terms[n : n + MAX_FOLD_TERMS]) for n in range(0, len(terms), MAX_FOLD_TERMS)
+        ]
     return reduce(lambda a, b: apply(fn, a, b), terms)
 
 
@@ -130,7 +135,10 @@ def pow_(x: Tensor, y: Tensor) -> Tensor:
     kind = _power_dtype(x.dtype, y.dtype)
     return compute(
         broadcast(x.shape, y.shape),
-        lambda *i: cast(apply("pow", cast(broadcast_element(x, i), kind), cast(broadcast_element(y, i), kind)), x.dtype),
+        lambda *i: cast(
+            apply("pow", cast(broadcast_element(x, i), kind), cast(broadcast_element(y, i), kind)),
+            x.dtype,
+        ),
     )
 
 

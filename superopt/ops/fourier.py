@@ -12,8 +12,8 @@ from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import normalize_axis
 from superopt.ops.layout import known_type
 from superopt.ops.precision import narrow_tensor, to_float64
-from superopt.ops.scalar import expect_kinds, canonical_flags
-from superopt.ops.sizes import floor_div, single_size, min_size
+from superopt.ops.scalar import canonical_flags, expect_kinds
+from superopt.ops.sizes import floor_div, min_size, single_size
 from superopt.te import index
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Dim, Tensor, apply, cast, compare, compute, const, reduce_sum, select
@@ -83,7 +83,9 @@ def _dft_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     t, shape = known_type(types)
     attrs = canonical_flags("inverse", "onesided")(types, attrs)
     axis = attrs["axis"]
-    axis = normalize_axis(axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis, len(shape))
+    axis = normalize_axis(
+        axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis, len(shape)
+    )
     if axis == len(shape) - 1 or shape[-1] not in (1, 2):
         raise InferError(f"DFT of {t} on axis {axis}: the last axis is 1 or 2, real and imaginary")
     if attrs["dft_length"] is not None:

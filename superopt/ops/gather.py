@@ -12,10 +12,10 @@ from superopt.te.expr import (
     Dim,
     Tensor,
     apply,
-    conjunction,
     cast,
     compare,
     compute,
+    conjunction,
     const,
     gather,
     in_range,
@@ -106,7 +106,8 @@ def _check_scatter_cost(name: str, x: Tensor, places: Dim, updates: Dim) -> None
         raise InferError(f"{name} of {x.type}: comparing {places} places with {updates} updates")
     if places * updates > MAX_SCATTER_COMPARISONS:
         raise InferError(
-            f"{name} of {x.type}: {places} places times {updates} updates > {MAX_SCATTER_COMPARISONS}"
+            f"{name} of {x.type}: {places} places times {updates} updates "
+            f"> {MAX_SCATTER_COMPARISONS}"
         )
 
 
@@ -194,7 +195,9 @@ def scatter_elements(
         )
     return compute(
         x.shape,
-        lambda *i: _merge_updates(x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])),
+        lambda *i: _merge_updates(
+            x[i], reduction, (count,), lambda *k: (hit(i, k), updates[at(i, k[0])])
+        ),
     )
 
 
@@ -215,7 +218,9 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
         return compute(x.shape, lambda *i: x[i])
 
     def hit(i: Position, k: Position) -> Expr:
-        out = conjunction(*(compare("eq", gather(indices[(*k, d)], n), i[d]) for d, n in enumerate(named)))
+        out = conjunction(
+            *(compare("eq", gather(indices[(*k, d)], n), i[d]) for d, n in enumerate(named))
+        )
         return const(int(out), BOOL) if isinstance(out, bool) else out
 
     if reduction == "none":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known_type
-from superopt.ops.sizes import ceil_div, max_size, subtract_sizes, size_tuple
+from superopt.ops.sizes import ceil_div, max_size, size_tuple, subtract_sizes
 from superopt.te import index
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I64, DType
 from superopt.te.expr import Dim, Tensor, cast, compare, compute, const, product, select
@@ -20,7 +20,11 @@ def _select_by_index(values: Sequence[Expr], i: Expr, start: int = 0) -> Expr:
         return values[0]
     half = len(values) // 2
     middle = start + half
-    return select(i < middle, _select_by_index(values[:half], i, start), _select_by_index(values[half:], i, middle))
+    return select(
+        i < middle,
+        _select_by_index(values[:half], i, start),
+        _select_by_index(values[half:], i, middle),
+    )
 
 
 def _shape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

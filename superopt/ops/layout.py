@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import canonical_axis, broadcast, normalize_axis, rank_of
-from superopt.ops.sizes import is_at_most, floor_div, integer_tuple, size_tuple
+from superopt.ops.common import broadcast, canonical_axis, normalize_axis, rank_of
+from superopt.ops.sizes import floor_div, integer_tuple, is_at_most, size_tuple
 from superopt.te import index
-from superopt.te.assume import are_shapes_equal, has_size_oracle, are_sizes_equal
+from superopt.te.assume import are_shapes_equal, are_sizes_equal, has_size_oracle
 from superopt.te.dtype import STRING
 from superopt.te.expr import (
     Dim,
@@ -61,7 +61,9 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
     for x in xs:
         rest = (*x.shape[:axis], *x.shape[axis + 1 :])
         if x.rank != len(first) or not are_shapes_equal(rest, (*first[:axis], *first[axis + 1 :])):
-            raise InferError(f"Concat on axis {axis} of {format_shape(first)} and {format_shape(x.shape)}")
+            raise InferError(
+                f"Concat on axis {axis} of {format_shape(first)} and {format_shape(x.shape)}"
+            )
         if x.dtype != xs[0].dtype:
             raise InferError(f"Concat of {xs[0].type} and {x.type}: dtypes differ")
         starts.append(total)
@@ -110,7 +112,9 @@ def split(
     out: list[Tensor] = []
     for size in split:
         if isinstance(size, int) and size < 0:
-            raise InferError(f"Split of {x.type} on axis {axis} into {format_shape(split)}: {size} < 0")
+            raise InferError(
+                f"Split of {x.type} on axis {axis} into {format_shape(split)}: {size} < 0"
+            )
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         start = total
 
@@ -121,7 +125,8 @@ def split(
         total = index.dim(total + size)
     if not are_sizes_equal(total, x.shape[axis]):
         raise InferError(
-            f"Split of {x.type} on axis {axis} into {format_shape(split)}: {total} != {x.shape[axis]}"
+            f"Split of {x.type} on axis {axis} into {format_shape(split)}: "
+            f"{total} != {x.shape[axis]}"
         )
     return tuple(out)
 
@@ -198,7 +203,8 @@ def reshape(x: Tensor, *, shape: tuple[Dim, ...], allowzero: int = 0) -> Tensor:
     """The same elements in row-major order; in `shape`, 0 keeps a size and -1 is what remains."""
     if not _has_same_count(x.shape, shape):
         raise InferError(
-            f"Reshape of {format_shape(x.shape)} to {format_shape(shape)}: {product(x.shape)} elements !="
+            f"Reshape of {format_shape(x.shape)} to {format_shape(shape)}: "
+            f"{product(x.shape)} elements !="
             f" {product(shape)}"
         )
     return reshape_row_major(x, shape)
@@ -210,7 +216,9 @@ def _squeeze_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         if any(isinstance(d, Expr) for d in shape):
             raise InferError(f"Squeeze of {t} without axes: is a symbolic size 1?")
         return {"axes": tuple(n for n, d in enumerate(shape) if d == 1)}
-    axes = sorted(normalize_axis(a, len(shape), "axes") for a in integer_tuple(attrs["axes"], "axes"))
+    axes = sorted(
+        normalize_axis(a, len(shape), "axes") for a in integer_tuple(attrs["axes"], "axes")
+    )
     return {"axes": tuple(dict.fromkeys(axes))}
 
 

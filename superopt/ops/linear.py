@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import broadcast_element, broadcast
+from superopt.ops.common import broadcast, broadcast_element
 from superopt.ops.precision import narrow_tensor, widen_tensor
-from superopt.ops.scalar import canonical_flags, attribute_constant, canonical_floats
+from superopt.ops.scalar import attribute_constant, canonical_flags, canonical_floats
 from superopt.te.assume import are_shapes_equal, are_sizes_equal
 from superopt.te.expr import Tensor, compute, reduce_sum
 from superopt.te.node import Expr
@@ -49,7 +49,9 @@ def matrix_product(name: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _gemm_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    attrs = canonical_floats("alpha", "beta")(types, canonical_flags("transA", "transB")(types, attrs))
+    attrs = canonical_floats("alpha", "beta")(
+        types, canonical_flags("transA", "transB")(types, attrs)
+    )
     # beta says nothing without c
     return attrs if len(types) > 2 and types[2] is not None else attrs | {"beta": 1.0}
 
@@ -98,6 +100,10 @@ def gemm(
         out = out if alpha == 1 else out * scale
         if bias is None or beta == 0:
             return out
-        return out + (broadcast_element(bias, (i, j)) if beta == 1 else broadcast_element(bias, (i, j)) * weight)
+        return out + (
+            broadcast_element(bias, (i, j))
+            if beta == 1
+            else broadcast_element(bias, (i, j)) * weight
+        )
 
     return narrow_tensor(compute((n, m), element), a.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from superopt.ir.op import InferError, op
 from superopt.ops.norm import log_softmax
-from superopt.ops.scalar import expect_kinds, accumulation_dtype
+from superopt.ops.scalar import accumulation_dtype, expect_kinds
 from superopt.te import index
 from superopt.te.expr import (
     Tensor,

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
-from superopt.ops.common import broadcast_element, canonical_axes, canonical_axis, broadcast, chain_canonical
+from superopt.ops.common import (
+    broadcast,
+    broadcast_element,
+    canonical_axes,
+    canonical_axis,
+    chain_canonical,
+)
 from superopt.ops.reduce import mean_of, reduce_over, reduced_shape
-from superopt.ops.scalar import expect_kinds, round_to_float32, canonical_floats, accumulation_dtype, widen
+from superopt.ops.scalar import (
+    accumulation_dtype,
+    canonical_floats,
+    expect_kinds,
+    round_to_float32,
+    widen,
+)
 from superopt.te import index
 from superopt.te.assume import are_shapes_equal
 from superopt.te.dtype import F32, DType
@@ -112,7 +124,10 @@ def layer_normalization(
     inverse = compute(mean.shape, lambda *i: 1 / apply("sqrt", variance[i] + epsilon))
 
     def element(*i: Expr) -> Expr:
-        normal = cast((cast(x[i], stash) - broadcast_element(mean, i)) * broadcast_element(inverse, i), x.dtype)
+        normal = cast(
+            (cast(x[i], stash) - broadcast_element(mean, i)) * broadcast_element(inverse, i),
+            x.dtype,
+        )
         scaled = normal * broadcast_element(scale, i)
         return scaled if b is None else scaled + broadcast_element(b, i)
 
@@ -155,7 +170,9 @@ def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3))
     return compute(
         x.shape,
         lambda *i: cast(
-            (widen(x[i]) - broadcast_element(mean, i)) / (apply("sqrt", broadcast_element(variance, i)) + tiny), x.dtype
+            (widen(x[i]) - broadcast_element(mean, i))
+            / (apply("sqrt", broadcast_element(variance, i)) + tiny),
+            x.dtype,
         ),
     )
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import normalize_axis
-from superopt.ops.layout import known_type, format_shape, zero_of
-from superopt.ops.sizes import is_at_most, ceil_div, floor_div, integer_tuple, max_size, subtract_sizes, size_tuple
+from superopt.ops.layout import format_shape, known_type, zero_of
+from superopt.ops.sizes import (
+    ceil_div,
+    floor_div,
+    integer_tuple,
+    is_at_most,
+    max_size,
+    size_tuple,
+    subtract_sizes,
+)
 from superopt.te import index
 from superopt.te.dtype import INDEX
-from superopt.te.expr import Dim, Tensor, conjunction, compute, const, in_range, select
+from superopt.te.expr import Dim, Tensor, compute, conjunction, const, in_range, select
 from superopt.te.node import Expr
 
 
@@ -56,10 +64,14 @@ def _source_index(i: Expr, n: Dim, mode: str) -> Expr:
         return index.mod(i, index.as_index(n))
     if mode == "edge":
         return index.apply("min", (index.apply("max", (i, const(0, INDEX)), INDEX), last), INDEX)
-    period = index.as_index(max_size(index.dim(last * 2), 1))  # reflect: there and back, the ends once
+    period = index.as_index(
+        max_size(index.dim(last * 2), 1)
+    )  # reflect: there and back, the ends once
     there = index.mod(i, period)
     return index.apply(
-        "min", (there, index.as_index(index.as_index(max_size(index.dim(last * 2), 0)) - there)), INDEX
+        "min",
+        (there, index.as_index(index.as_index(max_size(index.dim(last * 2), 0)) - there)),
+        INDEX,
     )
 
 
@@ -86,7 +98,9 @@ def pad(
             raise InferError(f"Pad of {x.type} with {constant_value.type}: not one {x.dtype}")
         return pad_constant(x, begins, ends, constant_value[(0,) * constant_value.rank], "Pad")
     for b, e in zip(begins, ends, strict=True):
-        mixed = not (is_at_most(0, b) and is_at_most(0, e)) and not (is_at_most(b, 0) and is_at_most(e, 0))
+        mixed = not (is_at_most(0, b) and is_at_most(0, e)) and not (
+            is_at_most(b, 0) and is_at_most(e, 0)
+        )
         if mixed and mode != "edge":
             raise InferError(f"Pad of {x.type} by {mode}: {b} before and {e} after cut and repeat")
     if any(n == 0 for n in x.shape):
@@ -134,5 +148,7 @@ def center_crop_pad(
             begins.append(floor_div(more, 2))
             ends.append(ceil_div(more, 2))
         else:
-            raise InferError(f"CenterCropPad of {x.type} to {format_shape(shape)}: is {n} < {size}?")
+            raise InferError(
+                f"CenterCropPad of {x.type} to {format_shape(shape)}: is {n} < {size}?"
+            )
     return pad_constant(x, begins, ends, zero_of(x, "CenterCropPad"), "CenterCropPad")

@@ -8,9 +8,16 @@ from collections.abc import Callable
 from superopt.ir.op import Attr, Canonical, InferError, Types, op
 from superopt.ops.layout import known_type
 from superopt.ops.precision import widen_tensor
-from superopt.ops.scalar import expect_kinds, accumulation_dtype, widen
-from superopt.ops.sizes import is_at_most, integer_tuple, size_tuple
-from superopt.ops.window import Window, canonical_windows, element_index, element_indices, is_inside, windows
+from superopt.ops.scalar import accumulation_dtype, expect_kinds, widen
+from superopt.ops.sizes import integer_tuple, is_at_most, size_tuple
+from superopt.ops.window import (
+    Window,
+    canonical_windows,
+    element_index,
+    element_indices,
+    is_inside,
+    windows,
+)
 from superopt.te import index
 from superopt.te.dtype import DType
 from superopt.te.expr import (
@@ -122,7 +129,9 @@ def _reduce_windows(
         return reduction(
             fn,
             [w.size for w in ws],
-            lambda *k: term(select(is_inside(ws, o, k), x[(n, c, *element_indices(ws, o, k))], fill)),
+            lambda *k: term(
+                select(is_inside(ws, o, k), x[(n, c, *element_indices(ws, o, k))], fill)
+            ),
         )
 
     return compute((*x.shape[:2], *(w.count for w in ws)), element, name=fn)
@@ -132,7 +141,9 @@ def _averaged_counts(w: Window, include_pad: bool, dtype: DType) -> Tensor | Non
     """Return how many elements each window of an axis averages; None if it is always the full
     window."""
     if include_pad:
-        past = index.dim((index.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end)
+        past = index.dim(
+            (index.as_index(w.count) - 1) * w.stride + (w.size - 1) * w.dilation + 1 - w.end
+        )
         past = index.dim(index.as_index(past) - w.begin - w.extent)
         if not w.overhangs or (isinstance(past, int) and past <= 0):
             return None
@@ -276,11 +287,15 @@ def lp_pool(
     expect_kinds("LpPool", "f", x)
     ws = _pool_windows("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     kind = accumulation_dtype(x.dtype)
-    total = _reduce_windows(widen_tensor(x), ws, "sum", lambda e: _absolute_power(e, p), const(0, kind))
+    total = _reduce_windows(
+        widen_tensor(x), ws, "sum", lambda e: _absolute_power(e, p), const(0, kind)
+    )
     return compute(total.shape, lambda *i: cast(_root(total[i], p), x.dtype))
 
 
-def _global_pool(name: str, x: Tensor, body: Callable[[list[Dim], Callable[..., Expr]], Expr]) -> Tensor:
+def _global_pool(
+    name: str, x: Tensor, body: Callable[[list[Dim], Callable[..., Expr]], Expr]
+) -> Tensor:
     """`body(spatial extents, element at)` for each channel; the spatial axes stay as 1."""
     if x.rank < 3:
         raise InferError(f"{name} of {x.type}: no spatial axes")
@@ -317,6 +332,8 @@ def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
     """The p-norm of each channel."""
 
     def norm(extents: list[Dim], at: Callable[..., Expr]) -> Expr:
-        return cast(_root(reduce_sum(extents, lambda *k: _absolute_power(widen(at(*k)), p)), p), x.dtype)
+        return cast(
+            _root(reduce_sum(extents, lambda *k: _absolute_power(widen(at(*k)), p)), p), x.dtype
+        )
 
     return _global_pool("GlobalLpPool", x, norm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superopt.ir.op import InferError, op
-from superopt.ops.conv import check_bias, check_conv_operands, canonical_conv, convolution
+from superopt.ops.conv import canonical_conv, check_bias, check_conv_operands, convolution
 from superopt.ops.linear import matrix_product
 from superopt.ops.window import windows
 from superopt.te.dtype import F32, I8, I32, U8, DType
@@ -40,7 +40,9 @@ def _subtract_zero_point(name: str, x: Tensor, zero_point: Tensor | None, axis: 
         raise InferError(f"{name}: {x.type} with zero point {zero_point.type}")
     z = zero_point
     return compute(
-        x.shape, lambda *i: cast(x[i], I32) - cast(_parameter_at(name, z, x, axis, i), I32), name="x32"
+        x.shape,
+        lambda *i: cast(x[i], I32) - cast(_parameter_at(name, z, x, axis, i), I32),
+        name="x32",
     )
 
 
@@ -88,15 +90,21 @@ def qlinear_matmul(
     if a.rank < 2 or b.rank < 2:
         raise InferError(f"{name} of {a.type} and {b.type}: it takes matrices")
     total = matrix_product(
-        name, _subtract_zero_point(name, a, a_zero_point, -2), _subtract_zero_point(name, b, b_zero_point, -1)
+        name,
+        _subtract_zero_point(name, a, a_zero_point, -2),
+        _subtract_zero_point(name, b, b_zero_point, -1),
     )
     _check_scales(name, a_scale, b_scale, y_scale)
     if y_zero_point.dtype not in _INT8_RANGES:
         raise InferError(f"{name} to {y_zero_point.dtype}: not i8 or u8")
 
     def element(*i: Expr) -> Expr:
-        scale = _parameter_at(name, a_scale, total, -2, i) * _parameter_at(name, b_scale, total, -1, i)
-        return _requantize(total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point))
+        scale = _parameter_at(name, a_scale, total, -2, i) * _parameter_at(
+            name, b_scale, total, -1, i
+        )
+        return _requantize(
+            total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point)
+        )
 
     return compute(total.shape, element)
 
@@ -174,7 +182,10 @@ def _integer_convolution(
         pads=pads,
         auto_pad=auto_pad,
     )
-    values, weights = _subtract_zero_point(name, x, x_zero_point, 1), _subtract_zero_point(name, w, w_zero_point, 0)
+    values, weights = (
+        _subtract_zero_point(name, x, x_zero_point, 1),
+        _subtract_zero_point(name, w, w_zero_point, 0),
+    )
     return convolution(values, weights, b, groups, ws)
 
 
@@ -216,6 +227,8 @@ def qlinear_conv(
 
     def element(*i: Expr) -> Expr:
         scale = _single_value(name, x_scale) * _parameter_at(name, w_scale, total, 1, i)
-        return _requantize(total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point))
+        return _requantize(
+            total[i], scale / _single_value(name, y_scale), _single_value(name, y_zero_point)
+        )
 
     return compute(total.shape, element)

@@ -154,6 +154,8 @@ reduce_max = _reduction_op("ReduceMax", _plain_body("max", "any"), "uifb")
 reduce_min = _reduction_op("ReduceMin", _plain_body("min", "all"), "uifb")
 reduce_l1 = _reduction_op("ReduceL1", _sum_body(lambda e: apply("abs", e)), "uif")
 reduce_l2 = _reduction_op("ReduceL2", _sum_body(_square, _float_sqrt), "uif")
-reduce_log_sum = _reduction_op("ReduceLogSum", _sum_body(lambda e: e, lambda e: apply("log", e)), "f")
+reduce_log_sum = _reduction_op(
+    "ReduceLogSum", _sum_body(lambda e: e, lambda e: apply("log", e)), "f"
+)
 reduce_log_sum_exp = _reduction_op("ReduceLogSumExp", _log_sum_exp_body, "f")
 reduce_sum_square = _reduction_op("ReduceSumSquare", _sum_body(_square), "uif")

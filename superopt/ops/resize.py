@@ -25,7 +25,9 @@ from superopt.te.expr import Dim, Tensor, cast, compute, const, in_range, select
 from superopt.te.node import Expr
 
 FloatTuple = tuple[float, ...]
-ROUNDING_TOLERANCE = Fraction(1, 10_000)  # nearer to a jump than this, float32 may fall on either side
+ROUNDING_TOLERANCE = Fraction(
+    1, 10_000
+)  # nearer to a jump than this, float32 may fall on either side
 COORDINATE_MODES = [
     "half_pixel",
     "half_pixel_symmetric",
@@ -73,7 +75,9 @@ def _coordinates(what: str, mode: str, scale: Fraction, extent: Dim, size: Dim) 
         return _coordinate_line(1 / scale, centre + half / scale - half)
     if scale * extent != size:
         raise InferError(f"{what}: {mode} to {float(scale * extent)} elements")
-    return _coordinate_line(Fraction(extent - 1, size - 1) if size > 1 else Fraction(0), Fraction(0))
+    return _coordinate_line(
+        Fraction(extent - 1, size - 1) if size > 1 else Fraction(0), Fraction(0)
+    )
 
 
 def _is_exact(mode: str, scale: Fraction, extent: Dim, size: Dim) -> bool:
@@ -102,7 +106,9 @@ def _clamp_index(i: Expr, extent: Dim) -> Expr:
     return index.apply("min", (index.apply("max", (i, const(0, INDEX)), INDEX), last), INDEX)
 
 
-def _nearest_line(what: str, line: CoordinateLine, rounding: str, scale: Fraction, size: Dim, exact: bool) -> CoordinateLine:
+def _nearest_line(
+    what: str, line: CoordinateLine, rounding: str, scale: Fraction, size: Dim, exact: bool
+) -> CoordinateLine:
     """Return the line whose floor is the nearest element. exact: runtimes do not round integer
     coordinates."""
     a, b, c = line.slope, line.offset, line.divisor

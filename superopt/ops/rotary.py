@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known_type
-from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.scalar import canonical_flags, expect_kinds
 from superopt.ops.sizes import floor_div
 from superopt.te import index
 from superopt.te.dtype import I64, INDEX
@@ -101,9 +101,9 @@ def rotary_embedding(
         ahead = angle(cos_cache, b, s, angle_of[0]) * at(0) - angle(
             sin_cache, b, s, angle_of[0]
         ) * at(partner)
-        behind = angle(sin_cache, b, s, angle_of[1]) * at(index.dim(-index.as_index(partner))) + angle(
-            cos_cache, b, s, angle_of[1]
-        ) * at(0)
+        behind = angle(sin_cache, b, s, angle_of[1]) * at(
+            index.dim(-index.as_index(partner))
+        ) + angle(cos_cache, b, s, angle_of[1]) * at(0)
         out = select(first, ahead, behind)
         return out if turned == size else select(d < turned, out, at(0))
 

@@ -9,11 +9,28 @@ from operator import mul
 
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.layout import known_type
-from superopt.ops.scalar import expect_kinds, canonical_flags, interpolate, accumulation_dtype, widen
+from superopt.ops.scalar import (
+    accumulation_dtype,
+    canonical_flags,
+    expect_kinds,
+    interpolate,
+    widen,
+)
 from superopt.ops.sizes import size_tuple
 from superopt.te import index
 from superopt.te.dtype import I64, DType
-from superopt.te.expr import Dim, Tensor, apply, conjunction, cast, compare, compute, const, gather, select
+from superopt.te.expr import (
+    Dim,
+    Tensor,
+    apply,
+    cast,
+    compare,
+    compute,
+    conjunction,
+    const,
+    gather,
+    select,
+)
 from superopt.te.node import Expr
 
 _CANONICAL_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic"}
@@ -22,7 +39,9 @@ CUBIC_COEFFICIENT = -0.75  # the coefficient of Keys' cubic convolution that ONN
 
 
 def _affine_grid_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
-    return canonical_flags("align_corners")(types, attrs) | {"size": size_tuple(attrs["size"], "size")}
+    return canonical_flags("align_corners")(types, attrs) | {
+        "size": size_tuple(attrs["size"], "size")
+    }
 
 
 @op("AffineGrid", example="f32[2,2,3] size=(2,3,4,5)", since=20, canonical=_affine_grid_attrs)
@@ -40,7 +59,11 @@ def affine_grid(theta: Tensor, *, size: tuple[Dim, ...], align_corners: int = 0)
 
     def place(i: Expr, n: Dim) -> Expr:
         if align_corners:
-            return cast(index.as_index(i * 2), kind) / cast(index.as_index(index.as_index(n) - 1), kind) - 1
+            return (
+                cast(index.as_index(i * 2), kind)
+                / cast(index.as_index(index.as_index(n) - 1), kind)
+                - 1
+            )
         return cast(index.as_index(i * 2 + 1), kind) / cast(index.as_index(n), kind) - 1
 
     def element(*i: Expr) -> Expr:
@@ -59,7 +82,9 @@ def _grid_sample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         raise InferError(f"GridSample of {t}: mode {attrs['mode']}")
     if attrs["padding_mode"] not in ("zeros", "border", "reflection"):
         raise InferError(f"GridSample of {t}: padding_mode {attrs['padding_mode']}")
-    return canonical_flags("align_corners")(types, attrs) | {"mode": _CANONICAL_MODES[str(attrs["mode"])]}
+    return canonical_flags("align_corners")(types, attrs) | {
+        "mode": _CANONICAL_MODES[str(attrs["mode"])]
+    }
 
 
 def _clamp(x: Expr, low: Expr, high: Expr) -> Expr:
@@ -107,7 +132,9 @@ def _tap_weights(mode: str, r: Expr) -> list[tuple[int, Expr]]:
         return [(0, 1 - r), (1, r)]
 
     def far(d: Expr) -> Expr:
-        return ((d * CUBIC_COEFFICIENT - 5 * CUBIC_COEFFICIENT) * d + 8 * CUBIC_COEFFICIENT) * d - 4 * CUBIC_COEFFICIENT
+        return (
+            (d * CUBIC_COEFFICIENT - 5 * CUBIC_COEFFICIENT) * d + 8 * CUBIC_COEFFICIENT
+        ) * d - 4 * CUBIC_COEFFICIENT
 
     def close(d: Expr) -> Expr:
         return (d * (CUBIC_COEFFICIENT + 2) - (CUBIC_COEFFICIENT + 3)) * d * d + 1
@@ -148,7 +175,11 @@ def grid_sample(
         raise InferError(f"{what}: one element has no sides to reflect at")
     shape = (x.shape[0], *grid.shape[1:-1])
     places = [
-        compute(shape, _sample_coordinate(grid, rank - 1 - d, n, mode, padding_mode, align), name="place")
+        compute(
+            shape,
+            _sample_coordinate(grid, rank - 1 - d, n, mode, padding_mode, align),
+            name="place",
+        )
         for d, n in enumerate(space)
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt.ir.op import Attr, Canonical, InferError, Types
 from superopt.te.dtype import BF16, F16, F32, DType
-from superopt.te.expr import Tensor, conjunction, cast, compare, const, select
+from superopt.te.expr import Tensor, cast, compare, conjunction, const, select
 from superopt.te.node import Const, Expr
 
 

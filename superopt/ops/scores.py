@@ -74,7 +74,9 @@ def attention_weights(x: Tensor, bias: Tensor | None, precision: DType) -> Tenso
     allowed = compute(
         bias.shape[:-1],
         lambda *i: compare(
-            "ne", reduce_max(bias.shape[-1], lambda t: bias[(*i, t)]), _negative_infinity(bias.dtype)
+            "ne",
+            reduce_max(bias.shape[-1], lambda t: bias[(*i, t)]),
+            _negative_infinity(bias.dtype),
         ),
         name="allowed",
     )
@@ -144,7 +146,11 @@ def mask_bias(
         value: Expr = mask[(*place[4 - mask.rank :], t)]
         if mask.dtype == BOOL:
             value = select(value, const(0, dtype), _negative_infinity(dtype))
-        return value if own[3] == keys else select(in_range(t, own[3]), value, _negative_infinity(dtype))
+        return (
+            value
+            if own[3] == keys
+            else select(in_range(t, own[3]), value, _negative_infinity(dtype))
+        )
 
     def element(b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
         out = masked(b, h, s, t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from superopt.ir.op import Attr, InferError, Op, Types, op
 from superopt.ops.common import canonical_axis, chain_canonical, normalize_axis, rank_of
 from superopt.ops.reduce import reduce_over, reduced_shape
-from superopt.ops.scalar import expect_kinds, canonical_flags
+from superopt.ops.scalar import canonical_flags, expect_kinds
 from superopt.ops.sizes import is_at_most, single_size
 from superopt.te import index as te_index
 from superopt.te.dtype import BOOL, I32, I64
@@ -13,10 +13,10 @@ from superopt.te.expr import (
     Dim,
     Tensor,
     apply,
-    conjunction,
     cast,
     compare,
     compute,
+    conjunction,
     const,
     gather,
     reduction,
@@ -53,7 +53,9 @@ def _arg_op(name: str, fn: str) -> Op:
     @op(
         name,
         example=("f32[2,3,4] axis=1", "f32[2,3,4] axis=2 keepdims=0 select_last_index=1"),
-        canonical=chain_canonical(canonical_axis(), canonical_flags("keepdims", "select_last_index")),
+        canonical=chain_canonical(
+            canonical_axis(), canonical_flags("keepdims", "select_last_index")
+        ),
     )
     def position(
         x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0

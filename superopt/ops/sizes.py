@@ -57,7 +57,9 @@ def _is_at_most(a: Dim, b: Dim) -> bool:
             return _is_at_most(p, y) and _is_at_most(q, y)
         case Apply("min", (p, q), _) if _is_at_most(p, y) or _is_at_most(q, y):
             return True
-        case Apply("floordiv", (p, Const(n)), _) if n >= 1 and _is_at_most(0, p) and _is_at_most(p, y):
+        case Apply("floordiv", (p, Const(n)), _) if (
+            n >= 1 and _is_at_most(0, p) and _is_at_most(p, y)
+        ):
             return True
         case _:
             pass

@@ -5,7 +5,16 @@ from __future__ import annotations
 from superopt.ir.op import Attr, InferError, Types, op
 from superopt.ops.common import normalize_axis
 from superopt.ops.layout import known_type, zero_of
-from superopt.ops.sizes import is_at_most, ceil_div, integer_tuple, max_size, subtract_sizes, single_size, size_tuple, min_size
+from superopt.ops.sizes import (
+    ceil_div,
+    integer_tuple,
+    is_at_most,
+    max_size,
+    min_size,
+    single_size,
+    size_tuple,
+    subtract_sizes,
+)
 from superopt.te import index
 from superopt.te.expr import Dim, Tensor, cast, compute, gather, select
 from superopt.te.node import Apply, Expr
@@ -70,7 +79,9 @@ def _slice_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     t, shape = known_type(types)
     starts, ends = size_tuple(attrs["starts"], "starts"), size_tuple(attrs["ends"], "ends")
     axes = integer_tuple(attrs["axes"], "axes") if attrs["axes"] is not None else range(len(starts))
-    steps = integer_tuple(attrs["steps"], "steps") if attrs["steps"] is not None else (1,) * len(starts)
+    steps = (
+        integer_tuple(attrs["steps"], "steps") if attrs["steps"] is not None else (1,) * len(starts)
+    )
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise InferError(
             f"Slice of {t}: {len(starts)} starts, {len(ends)} ends, {len(axes)} axes,"
@@ -173,7 +184,11 @@ def _reverse_sequence_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, A
     return attrs
 
 
-@op("ReverseSequence", example="f32[4,3,2] i64[3] batch_axis=1 time_axis=0", canonical=_reverse_sequence_attrs)
+@op(
+    "ReverseSequence",
+    example="f32[4,3,2] i64[3] batch_axis=1 time_axis=0",
+    canonical=_reverse_sequence_attrs,
+)
 def reverse_sequence(
     x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.op import Attr, InferError
-from superopt.ops.sizes import is_at_most, ceil_div, floor_div, max_size, subtract_sizes, size_tuple, min_size
+from superopt.ops.sizes import (
+    ceil_div,
+    floor_div,
+    is_at_most,
+    max_size,
+    min_size,
+    size_tuple,
+    subtract_sizes,
+)
 from superopt.te import index
 from superopt.te.expr import Dim, TensorType, conjunction, in_range
 from superopt.te.node import Expr
@@ -60,7 +68,9 @@ def is_inside(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr
     )
 
 
-def element_indices(ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]) -> list[Expr]:
+def element_indices(
+    ws: Sequence[Window], positions: Sequence[Expr], ks: Sequence[Expr]
+) -> list[Expr]:
     """Return `element_index` along each axis."""
     return [element_index(w, o, k) for w, o, k in zip(ws, positions, ks, strict=True)]
 
@@ -75,7 +85,9 @@ def _axis_values(context: str, value: Attr, rank: int, key: str, minimum: int) -
 def _same_padding(extent: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
     """Return the total padding of SAME modes, with which there is a window for each stride."""
     last = index.dim((index.as_index(ceil_div(extent, stride)) - 1) * stride)
-    return max_size(subtract_sizes(index.dim(index.as_index(last) + window_span(size, dilation)), extent), 0)
+    return max_size(
+        subtract_sizes(index.dim(index.as_index(last) + window_span(size, dilation)), extent), 0
+    )
 
 
 def explicit_pads(
@@ -147,7 +159,8 @@ def windows(
         room = index.dim(index.as_index(n) + begin + end - window_span(k, d))
         if isinstance(room, int) and room < 0:
             raise InferError(
-                f"{context}: a window of {window_span(k, d)} does not fit in {n} elements padded by {begin}"
+                f"{context}: a window of {window_span(k, d)} does not fit in {n} elements padded "
+                f"by {begin}"
                 f" and {end}"
             )
         count: Dim
@@ -164,7 +177,9 @@ def windows(
     return out
 
 
-def check_kernel_shape(context: str, attrs: dict[str, Attr], kernel: Sequence[Dim]) -> dict[str, Attr]:
+def check_kernel_shape(
+    context: str, attrs: dict[str, Attr], kernel: Sequence[Dim]
+) -> dict[str, Attr]:
     """Check `kernel_shape` against the weights' shape, and drop it."""
     given = attrs["kernel_shape"]
     if given is not None and tuple(size_tuple(given, "kernel_shape")) != tuple(kernel):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.partial.doubles import ONE_SIGN_DRAWS, NEGATIVE_SIXTEENTHS, FloatPoints
+from superopt.partial.doubles import NEGATIVE_SIXTEENTHS, ONE_SIGN_DRAWS, FloatPoints
 from superopt.partial.points import DRAW_AXIS, MAX_DRAWS, term_count
 from superopt.te.affine import free_axes
 from superopt.te.dtype import BOOL, INDEX
@@ -69,7 +69,9 @@ class TargetedPoints(FloatPoints):
 def find_conditions(bodies: Sequence[Expr]) -> list[Sides]:
     """Return the pairs of compared expressions, and rounded expressions, whose ties are halves of a
     step."""
-    found = dict.fromkeys(x for b in share_subexpressions(bodies) for e in subexpressions(b) for x in _comparisons(e))
+    found = dict.fromkeys(
+        x for b in share_subexpressions(bodies) for e in subexpressions(b) for x in _comparisons(e)
+    )
     return [x for x in found if term_count(x[0]) <= MAX_CONDITION_TERMS][:MAX_CONDITIONS]
 
 
@@ -83,7 +85,11 @@ def _comparisons(e: Expr) -> Iterator[Sides]:
         case Apply("cast", (a,)) if e.dtype == BOOL and a.dtype not in (BOOL, INDEX):
             yield a, Const(0, a.dtype), True
         case Apply(fn, (a,)) if a.dtype.is_float and fn != "select":
-            if scalar_function(fn).field_semantics == "whole" if fn != "cast" else not e.dtype.is_float:
+            if (
+                scalar_function(fn).field_semantics == "whole"
+                if fn != "cast"
+                else not e.dtype.is_float
+            ):
                 yield a, None, True
 
 
@@ -103,8 +109,12 @@ def target_conditions(
     gaps = np.tile(np.repeat(TARGET_GAPS, DRAWS_PER_CONDITION // len(TARGET_GAPS)), len(places))
     turning = []
     for sides in find_conditions(bodies):
-        if not _Condition.sample(untargeted, axes, sides, places, range(UNTARGETED_DRAWS)).is_covered():
-            own = _Condition.sample(points, axes, sides, places, draws[count : count + DRAWS_PER_CONDITION])
+        if not _Condition.sample(
+            untargeted, axes, sides, places, range(UNTARGETED_DRAWS)
+        ).is_covered():
+            own = _Condition.sample(
+                points, axes, sides, places, draws[count : count + DRAWS_PER_CONDITION]
+            )
             own.move_to(points, gaps)
             count += DRAWS_PER_CONDITION
             if not own.has_two_sides():
@@ -187,7 +197,9 @@ class _Condition:
             if x is not None
         ]
         each = [e for some in found for e in some if e.dtype not in (BOOL, INDEX)]
-        return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[:MAX_MOVED_LOADS]
+        return sorted(dict.fromkeys(each), key=lambda e: e.tensor.rank, reverse=True)[
+            :MAX_MOVED_LOADS
+        ]
 
     def move_to(self, points: TargetedPoints, gaps: np.ndarray) -> None:
         """Move elements so that the sides have these gaps, one for each place and draw."""

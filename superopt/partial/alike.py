@@ -18,9 +18,29 @@ from math import prod
 import numpy as np
 
 from superopt.partial.aimed import TargetedPoints, target_conditions
-from superopt.partial.doubles import MAX_VISIBLE_NUMBER, FloatPoints, compare_floats, is_exact, is_piecewise_rational, is_discontinuous
-from superopt.partial.extremes import OPPOSITE, lone_cap_kind, depends_on_terms_only, sets_decide, extremum_kind, extremum_kinds, float_constants
-from superopt.partial.fewer import interchangeable_columns, canonical_places, shorten_sums, thin_windows
+from superopt.partial.doubles import (
+    MAX_VISIBLE_NUMBER,
+    FloatPoints,
+    compare_floats,
+    is_discontinuous,
+    is_exact,
+    is_piecewise_rational,
+)
+from superopt.partial.extremes import (
+    OPPOSITE,
+    depends_on_terms_only,
+    extremum_kind,
+    extremum_kinds,
+    float_constants,
+    lone_cap_kind,
+    sets_decide,
+)
+from superopt.partial.fewer import (
+    canonical_places,
+    interchangeable_columns,
+    shorten_sums,
+    thin_windows,
+)
 from superopt.partial.free import UninterpretedPoints
 from superopt.partial.named import with_unique_axes
 from superopt.partial.points import DRAW_AXIS, MAX_DRAWS, Points, is_ring_expression, term_count
@@ -32,7 +52,9 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Number, Redu
 from superopt.te.walk import subexpressions
 
 FIELD_INPUTS = 2  # that are tried
-MIN_ORDERED_DRAWS = 64  # where maxima are taken, which may be equal though their terms are not, at least
+MIN_ORDERED_DRAWS = (
+    64  # where maxima are taken, which may be equal though their terms are not, at least
+)
 DRAWS_PER_TERM = 8  # for each term of the longest maximum, so that each is the largest in some
 MAX_ORDERED_DRAWS = MAX_DRAWS
 MAX_SAMPLED_TERMS = 16  # terms, of which numbers alone say that they make no difference
@@ -40,7 +62,12 @@ MAX_FIRST_TERMS = 1 << 15  # terms of sums, of which first few are computed
 MAX_TRIED_ELEMENTS = 1 << 16  # elements of which more inputs are tried, where these are few
 MAX_TARGETED_PLACES = 1 << 8  # elements, about, for which inputs are aimed at conditions
 FIRST_DRAWS = 4  # inputs, of which one mostly tells that places differ
-POSITIVE_SIXTEENTHS = (0, None, 16, 1)  # sixteenths of the numbers that are above 0; any. Of each some inputs
+POSITIVE_SIXTEENTHS = (
+    0,
+    None,
+    16,
+    1,
+)  # sixteenths of the numbers that are above 0; any. Of each some inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +104,9 @@ class Comparison:
         known = all(_is_rational(e) or extremum_kind(e) for e in some)
         counted = any(map(_counts_infinities, some))
         known &= not counted
-        free = not counted and not any(isinstance(e, Index) for b in bodies for e in subexpressions(b))
+        free = not counted and not any(
+            isinstance(e, Index) for b in bodies for e in subexpressions(b)
+        )
         order, chance = any(map(_depends_on_order, some)), any(map(_depends_on_chance, some))
         return Comparison(
             axes, short, share_nested_sums(short), bodies,
@@ -97,7 +126,9 @@ class Comparison:
         unknown."""
         if not self.column_groups:
             return self._compare(places)
-        some, which = np.unique(canonical_places(places, self.column_groups), axis=0, return_inverse=True)
+        some, which = np.unique(
+            canonical_places(places, self.column_groups), axis=0, return_inverse=True
+        )
         same, doubtful = self._compare(some)
         return same[which], doubtful[which]
 
@@ -117,7 +148,11 @@ class Comparison:
         same[left[written]] = True
         left, near = left[~(apart | written)], near[~(apart | written)]
         if self.is_piecewise_rational:
-            sure = near & (not self.by_term_sets or len(extremum_kinds(self.bodies)) > 1 or self.max_terms <= MAX_SAMPLED_TERMS)
+            sure = near & (
+                not self.by_term_sets
+                or len(extremum_kinds(self.bodies)) > 1
+                or self.max_terms <= MAX_SAMPLED_TERMS
+            )
         else:
             sure = near.copy()
             sure[near] = self.equal_for_any_functions(places[left[near]])
@@ -154,7 +189,12 @@ class Comparison:
 
     def equal_uninterpreted(self, places: np.ndarray) -> np.ndarray:
         """Return the places with the same sums and products of the same uninterpreted functions."""
-        a, b = self.sample(self.shared_bodies, places, range(FIELD_INPUTS), UninterpretedPoints(0, draws=FIELD_INPUTS))
+        a, b = self.sample(
+            self.shared_bodies,
+            places,
+            range(FIELD_INPUTS),
+            UninterpretedPoints(0, draws=FIELD_INPUTS),
+        )
         return np.asarray((a == b).all(1))
 
     def equal_over_field(self, places: np.ndarray) -> np.ndarray:
@@ -162,12 +202,19 @@ class Comparison:
         computed, sums over window ends are compared first: most places that differ differ there."""
         left = np.arange(len(places))  # where it is not known yet
         components = 1 if all(map(is_ring_expression, self.bodies)) else 2
-        ends = thin_windows(self.bodies) if len(places) * term_count(self.bodies[0]) > MAX_FIRST_TERMS else []
+        ends = (
+            thin_windows(self.bodies)
+            if len(places) * term_count(self.bodies[0]) > MAX_FIRST_TERMS
+            else []
+        )
         if ends and 2 * sum(map(term_count, ends)) <= sum(map(term_count, self.bodies)):
             points = Points(0, components=components)
             left = np.flatnonzero(_equal(self.axes, share_nested_sums(ends), places, points))
         a, b = self.sample(
-            self.shared_bodies, places[left], range(FIELD_INPUTS), Points(1, components=components, draws=FIELD_INPUTS)
+            self.shared_bodies,
+            places[left],
+            range(FIELD_INPUTS),
+            Points(1, components=components, draws=FIELD_INPUTS),
         )
         same = np.zeros(len(places), bool)
         same[left] = (a == b).all(1)
@@ -187,7 +234,9 @@ class Comparison:
         difference. If maxima occur, numbers of any order are tried, and all negative, all positive
         and nearly all negative ones, which reveal the effect of zero padding."""
         left = np.arange(len(places))
-        for seed, above in enumerate(POSITIVE_SIXTEENTHS if self.depends_on_order else POSITIVE_SIXTEENTHS[:1]):
+        for seed, above in enumerate(
+            POSITIVE_SIXTEENTHS if self.depends_on_order else POSITIVE_SIXTEENTHS[:1]
+        ):
             points = Points(seed, above=above, draws=FIELD_INPUTS)
             a, b = self.sample(self.shared_bodies, places[left], range(FIELD_INPUTS), points)
             left = left[(a == b).all(1)]
@@ -218,8 +267,17 @@ class Comparison:
         near = np.ones(len(places), bool)
         apart, written = np.zeros_like(near), np.zeros_like(near)
         left, begin = np.arange(len(places)), 0
-        for way in (*((1,) if not self.is_discontinuous else ()), FIRST_DRAWS, MIN_ORDERED_DRAWS, MAX_DRAWS):
-            end = max(self.draws, min(way, MAX_TRIED_ELEMENTS // max(1, len(left)))) if way > MIN_ORDERED_DRAWS else way
+        for way in (
+            *((1,) if not self.is_discontinuous else ()),
+            FIRST_DRAWS,
+            MIN_ORDERED_DRAWS,
+            MAX_DRAWS,
+        ):
+            end = (
+                max(self.draws, min(way, MAX_TRIED_ELEMENTS // max(1, len(left))))
+                if way > MIN_ORDERED_DRAWS
+                else way
+            )
             if not len(left) or end <= begin:
                 break
             with np.errstate(all="ignore"):
@@ -245,9 +303,13 @@ class Comparison:
         if not len(left):
             return
         bodies = self.real_bodies
-        far = max(abs(n) for n in map(float, float_constants(self.bodies)) if abs(n) <= MAX_VISIBLE_NUMBER)
+        far = max(
+            abs(n) for n in map(float, float_constants(self.bodies)) if abs(n) <= MAX_VISIBLE_NUMBER
+        )
         anyhow = FloatPoints(0, centres=self.centres, wide=self.is_piecewise_rational)
-        points = TargetedPoints(1, centres=self.centres, wide=self.is_piecewise_rational, largest_number=far)
+        points = TargetedPoints(
+            1, centres=self.centres, wide=self.is_piecewise_rational, largest_number=far
+        )
         with np.errstate(all="ignore"):
             draws = target_conditions(points, anyhow, self.axes, bodies, places[left])
             if not draws:
@@ -269,7 +331,9 @@ def equal_term_sets(
     same = np.ones(len(places), bool)
     for seed in range(FIELD_INPUTS):
         there = np.flatnonzero(same)
-        same[there] = _equal(axes, bodies, places[there], Points(seed, numbers=numbers, lone_cap_kind=lone_cap_kind))
+        same[there] = _equal(
+            axes, bodies, places[there], Points(seed, numbers=numbers, lone_cap_kind=lone_cap_kind)
+        )
     return same
 
 
@@ -284,7 +348,11 @@ def _depends_on_order(e: Expr) -> bool:
     """True for a comparison or a maximum."""
     if isinstance(e, Reduce):
         return e.fn in OPPOSITE
-    return isinstance(e, Apply) and e.args[0].dtype.is_float and scalar_function(e.fn).field_semantics == "order"
+    return (
+        isinstance(e, Apply)
+        and e.args[0].dtype.is_float
+        and scalar_function(e.fn).field_semantics == "order"
+    )
 
 
 def _depends_on_chance(e: Expr) -> bool:

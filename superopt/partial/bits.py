@@ -52,7 +52,7 @@ class BitSets(TermSets):
 
     def singletons(self, x: np.ndarray, e: Expr) -> np.ndarray:
         """Return singleton sets. Raises TooManyTerms."""
-        some, which = np.unique(super(BitSets, self).term(x, e)[..., 0], return_inverse=True)
+        some, which = np.unique(super(BitSets, self).singletons(x, e)[..., 0], return_inverse=True)
         out = np.zeros((len(some), MAX_WORDS), np.uint64)
         for n, term in enumerate(some.tolist()):
             if term:

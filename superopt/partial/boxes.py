@@ -126,7 +126,9 @@ def merge_spans(spans: Sequence[Span], size: int) -> list[Span]:
     for step in PERIODS:
         if len(least) > 1 and step < size:
             other = _strided_runs(there, step, len(least))
-            if other and all(s.count not in range(2, MIN_PERIODIC_COUNT) for s in other):  # two are no period
+            if other and all(
+                s.count not in range(2, MIN_PERIODIC_COUNT) for s in other
+            ):  # two are no period
                 least = other
     return least
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from superopt.partial.boxes import Box, Span, full_box
 from superopt.partial.indices import evaluate_index
-from superopt.te import affine
-from superopt.te import index
+from superopt.te import affine, index
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Axis, Const, Expr, Index
 from superopt.te.walk import operands, subexpressions
@@ -111,7 +110,11 @@ class _Cutter:
         box = list(cell.box)
         box[k] = box[k].part(own.begin, own.end, own.step)
         new = Axis(f"{old.name.partition('@')[0]}@{box[k]}", own.count)
-        at = index.as_index(new * own.step + own.begin) if own.count > 1 else index.as_index(own.begin)
+        at = (
+            index.as_index(new * own.step + own.begin)
+            if own.count > 1
+            else index.as_index(own.begin)
+        )
         done = self.substitutions.setdefault((old, at), {})
         bodies = tuple(affine.substitute_unsimplified(b, {old: at}, done) for b in cell.bodies)
         return _Cell(tuple(box), (*cell.axes[:k], new, *cell.axes[k + 1 :]), bodies)
@@ -141,7 +144,9 @@ class _Cutter:
                     return dict([cut]), False
             elif own:
                 c = form.coefficient(own[0])
-                turns = {p for rest in _remaining_values(form, own) for p in _turning_points(-rest, c)}
+                turns = {
+                    p for rest in _remaining_values(form, own) for p in _turning_points(-rest, c)
+                }
                 points.setdefault(cell.axes.index(own[0]), set()).update(turns)
         each = {k: _spans_between(some, _extent(cell.axes[k])) for k, some in points.items()}
         cuts = {k: spans for k, spans in each.items() if len(spans) > 1}
@@ -171,7 +176,9 @@ class _Cutter:
         """Return index conditions, quotients, remainders, minima and maxima."""
         found = self.break_points.get(id(e))
         if found is None:
-            inner = dict.fromkeys(x for part in operands(e) for x in self.breaking_expressions(part))
+            inner = dict.fromkeys(
+                x for part in operands(e) for x in self.breaking_expressions(part)
+            )
             if isinstance(e, Apply) and e.fn in _BREAKING_FUNCTIONS and e.args[0].dtype == INDEX:
                 inner = {e: None, **inner}
             found = self.break_points[id(e)] = (e, tuple(inner))

@@ -38,7 +38,9 @@ def box_conditions(parts: SymbolicRegions) -> tuple[Formula, ...]:
     return tuple(out)
 
 
-def equality_claims(pair: Rule, parts: SymbolicRegions, selected: Sequence[SymbolicBox] | None = None) -> list[Rule]:
+def equality_claims(
+    pair: Rule, parts: SymbolicRegions, selected: Sequence[SymbolicBox] | None = None
+) -> list[Rule]:
     """Return for each box (or each selected one) the claim that both sides are equal there."""
     (left,), (right,) = pair.lhs, pair.rhs
     where = (*pair.where, *box_conditions(parts))

@@ -32,14 +32,18 @@ class Composer:
             given = {f"a{k}": self.tensor(x) for k, x in enumerate(n.inputs) if x is not None}
             for out, t in zip(graph.results(n), expression(n.op, types, n.attrs), strict=True):
                 assert t.body is not None
-                self.tensors[out] = Tensor(t.name, t.dtype, t.shape, t.axes, _inline_reads(t.body, given))
+                self.tensors[out] = Tensor(
+                    t.name, t.dtype, t.shape, t.axes, _inline_reads(t.body, given)
+                )
         return self.tensors[v]
 
     def leaf(self, v: graph.Value) -> Tensor:
         if v not in self.leaves:
             name = f"x{len(self.leaves)}"
             self.leaves[v] = (
-                constant_tensor(v, name) if isinstance(v, graph.Constant) else placeholder(name, v.type)
+                constant_tensor(v, name)
+                if isinstance(v, graph.Constant)
+                else placeholder(name, v.type)
             )
         return self.leaves[v]
 

@@ -15,7 +15,7 @@ from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.partial.boxes import Box, Span, full_box
 from superopt.partial.regions import Regions
-from superopt.partial.restrict import restrict, static_shape, slice_box
+from superopt.partial.restrict import restrict, slice_box, static_shape
 
 # A box and whether the mutant is right there.
 LabelledBox = tuple[Box, bool]
@@ -30,7 +30,9 @@ def recompute(program: graph.Value, mutant: graph.Value, r: Regions) -> graph.Va
     return assemble(r, lambda box, right: corrected_part(program, mutant, box, right))
 
 
-def corrected_part(program: graph.Value, mutant: graph.Value, box: Box, is_equal: bool) -> graph.Value:
+def corrected_part(
+    program: graph.Value, mutant: graph.Value, box: Box, is_equal: bool
+) -> graph.Value:
     return slice_box(mutant, box) if is_equal else restrict(program, box)
 
 
@@ -42,7 +44,9 @@ def assemble(r: Regions, make_part: Callable[[Box, bool], graph.Value]) -> graph
     return _assemble(full_box(r.shape), told, make_part)
 
 
-def _assemble(within: Box, labelled: Sequence[LabelledBox], make_part: Callable[[Box, bool], graph.Value]) -> graph.Value:
+def _assemble(
+    within: Box, labelled: Sequence[LabelledBox], make_part: Callable[[Box, bool], graph.Value]
+) -> graph.Value:
     """Return the result in a box that is partitioned by labelled boxes."""
     if len({right for _, right in labelled}) == 1:
         return make_part(within, labelled[0][1])
@@ -54,7 +58,11 @@ def _assemble(within: Box, labelled: Sequence[LabelledBox], make_part: Callable[
         pieces = []
         for low, high in pairwise(ends):
             own = (*within[:axis], Span(low, high), *within[axis + 1 :])
-            some = [(_clip_box(b, axis, low, high), t) for b, t in labelled if low <= b[axis].begin < high]
+            some = [
+                (_clip_box(b, axis, low, high), t)
+                for b, t in labelled
+                if low <= b[axis].begin < high
+            ]
             pieces.append(_assemble(own, some, make_part))
         return graph.node(OPS["Concat"], _flatten_concats(pieces, axis), axis=axis)
     raise NoCorrection("no axis has a place that no box goes across")
@@ -123,7 +131,9 @@ def widen(program: graph.Value, mutant: graph.Value) -> graph.Value:
         ends[rank + axis] = more
         pieces.append(v if not more else graph.node(OPS["Pad"], [v], pads=tuple(ends)))
         at += size + more
-    wide = graph.node(n.op, [graph.node(joined.op, pieces, axis=axis), *n.inputs[1:]], **dict(n.attrs))
+    wide = graph.node(
+        n.op, [graph.node(joined.op, pieces, axis=axis), *n.inputs[1:]], **dict(n.attrs)
+    )
     out = []
     counts = [-(-static_shape(cast(graph.Value, v))[axis] // strides[d]) for v in joined.inputs]
     if sum(counts) != static_shape(program)[axis]:

@@ -31,7 +31,11 @@ def chance_degree(a: Expr, b: Expr) -> int:
     divides by 0."""
     of = _Degrees(1, _NO_AXES)
     x, y = of.degree(a), of.degree(b)
-    return max(x.numerator + y.denominator, y.numerator + x.denominator) + x.denominator + y.denominator
+    return (
+        max(x.numerator + y.denominator, y.numerator + x.denominator)
+        + x.denominator
+        + y.denominator
+    )
 
 
 def sum_degree(bodies: Sequence[Expr], over: Collection[Axis]) -> int:
@@ -80,7 +84,9 @@ class _Degrees:
             case Apply("mul", args):
                 some = [self.degree(x) for x in args]
                 below = _NO_AXES.union(*(d.axes for d in some))
-                return Degree(sum(d.numerator for d in some), sum(d.denominator for d in some), below)
+                return Degree(
+                    sum(d.numerator for d in some), sum(d.denominator for d in some), below
+                )
             case Apply("add" | "sub" | "neg", args) if args[0].dtype != INDEX:
                 return _sum_of_degrees([self.degree(x) for x in args])
             case Apply() | Reduce() if e.dtype != INDEX:
@@ -97,7 +103,9 @@ class _Degrees:
             return Degree(d.numerator * count, d.denominator * count, d.axes)
         if d.axes.isdisjoint(axes):  # a line under the whole sum
             return Degree(d.numerator + own, d.denominator, d.axes)
-        return Degree(d.numerator + own + (count - 1) * d.denominator, count * d.denominator, d.axes)
+        return Degree(
+            d.numerator + own + (count - 1) * d.denominator, count * d.denominator, d.axes
+        )
 
 
 def _max_degree(some: Sequence[Degree]) -> Degree:

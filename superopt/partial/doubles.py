@@ -22,8 +22,14 @@ from superopt.te.fn import scalar_function
 from superopt.te.keyed import keyed_hash, mix
 from superopt.te.node import Apply, Const, Expr, Number
 
-EQUAL_TOLERANCE, DIFFERENT_TOLERANCE = 1e-9, 1e-6  # of the larger, or of 1: what rounding may do, and what it does not
-MIN_VISIBLE_NUMBER, MAX_VISIBLE_NUMBER = 1e-6, 1e6  # of the numbers of a program, if these are to be seen at all
+EQUAL_TOLERANCE, DIFFERENT_TOLERANCE = (
+    1e-9,
+    1e-6,
+)  # of the larger, or of 1: what rounding may do, and what it does not
+MIN_VISIBLE_NUMBER, MAX_VISIBLE_NUMBER = (
+    1e-6,
+    1e6,
+)  # of the numbers of a program, if these are to be seen at all
 _REALS = Reals(F64)
 _STEPS_PER_UNIT = 256  # of 1
 _UNINTERPRETED_SCALE = 4  # times as large are numbers of which functions are taken that may be any
@@ -31,9 +37,13 @@ NEGATIVE_SIXTEENTHS = (8, 0, 16, 15, 8, 8, 8, 8)  # of 16 numbers that are below
 ONE_SIGN_DRAWS = (1, 2)  # draws of which all are above 0, or below
 _INTEGER_DRAW, _TERNARY_DRAW = 4, 7  # draws of whole numbers; of -1, 0 and 1
 _NEAR_CENTRE_DRAW, _WIDE_DRAW = 5, 6  # beside a number; of any size
-_SIGNED_ROWS_DRAW = 3  # draws of which every other has rows of one sign, of eight one below 0: products of a
+_SIGNED_ROWS_DRAW = (
+    3  # draws of which every other has rows of one sign, of eight one below 0: products of a
+)
 # matrix by itself are below 0 in such a row, all of them
-_SMALL_SCALE = 1 / 16  # times as large, in one of four rounds of draws of one sign: x^2 is below x there
+_SMALL_SCALE = (
+    1 / 16
+)  # times as large, in one of four rounds of draws of one sign: x^2 is below x there
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +73,17 @@ class _UninterpretedFloats(_FloatDomain):
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
     ) -> np.ndarray:
-        if fn not in ("select", "cast") and scalar_function(fn).field_semantics not in _PIECEWISE_RATIONAL:
+        if (
+            fn not in ("select", "cast")
+            and scalar_function(fn).field_semantics not in _PIECEWISE_RATIONAL
+        ):
             state = np.full((1,), keyed_hash(0, fn), np.uint64)
             for a in args:
                 state = mix((a + 0.0).view(np.uint64) ^ state)  # 0 is -0
-            args = [_random_multiples(mix(state + np.uint64(n))) * _UNINTERPRETED_SCALE for n in range(len(args))]
+            args = [
+                _random_multiples(mix(state + np.uint64(n))) * _UNINTERPRETED_SCALE
+                for n in range(len(args))
+            ]
         return super(_UninterpretedFloats, self).apply(fn, args, kinds, dtype)
 
 
@@ -100,9 +116,13 @@ class FloatPoints(Points):
             return x.astype(self.domain.storage_dtype(t.dtype))
         x = self.number(state, draw)
         if t.rank > 1:
-            turned = (draw % len(NEGATIVE_SIXTEENTHS) == _SIGNED_ROWS_DRAW) & (draw // len(NEGATIVE_SIXTEENTHS) % 2 == 1)
+            turned = (draw % len(NEGATIVE_SIXTEENTHS) == _SIGNED_ROWS_DRAW) & (
+                draw // len(NEGATIVE_SIXTEENTHS) % 2 == 1
+            )
             row = where // (MAX_DRAWS * max(1, int(t.shape[-1]))) * MAX_DRAWS + draw  # type: ignore[arg-type]
-            below = mix(row.astype(np.uint64) ^ np.uint64(keyed_hash(self.seed, t.name))) % np.uint64(8)
+            below = mix(
+                row.astype(np.uint64) ^ np.uint64(keyed_hash(self.seed, t.name))
+            ) % np.uint64(8)
             x = np.where(turned, np.where(below == 0, -1, 1) * np.abs(x), x)
         return x[None]
 
@@ -123,14 +143,18 @@ class FloatPoints(Points):
         more = state >> np.uint64(10)
         negative = more % np.uint64(16) < np.asarray(NEGATIVE_SIXTEENTHS, np.uint64)[way]
         x = np.where(negative, -size, size)
-        x = np.where(np.isin(way, ONE_SIGN_DRAWS), x * self.scale(draw // len(NEGATIVE_SIXTEENTHS)), x)
+        x = np.where(
+            np.isin(way, ONE_SIGN_DRAWS), x * self.scale(draw // len(NEGATIVE_SIXTEENTHS)), x
+        )
         if (way == _INTEGER_DRAW).any():
             x = np.where(way == _INTEGER_DRAW, np.rint(x), x)
         if (way == _TERNARY_DRAW).any():
             x = np.where(way == _TERNARY_DRAW, np.rint(x * 0.375), x)
         if (way == _NEAR_CENTRE_DRAW).any():
             at = (more >> np.uint64(4)) % np.uint64(len(self.centres))
-            x = np.where(way == _NEAR_CENTRE_DRAW, x + np.asarray(self.centres)[at.astype(np.int64)], x)
+            x = np.where(
+                way == _NEAR_CENTRE_DRAW, x + np.asarray(self.centres)[at.astype(np.int64)], x
+            )
         if self.wide and (way == _WIDE_DRAW).any():
             power = (more >> np.uint64(4)) % np.uint64(6)
             x = np.where(way == _WIDE_DRAW, np.ldexp(x, power.astype(np.int64)), x)
@@ -146,7 +170,10 @@ def is_piecewise_rational(e: Expr) -> bool:
             size = abs(float(value))
             return size in (0, float("inf")) or MIN_VISIBLE_NUMBER <= size <= MAX_VISIBLE_NUMBER
         case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
-            return fn in ("select", "cast") or scalar_function(fn).field_semantics in _PIECEWISE_RATIONAL
+            return (
+                fn in ("select", "cast")
+                or scalar_function(fn).field_semantics in _PIECEWISE_RATIONAL
+            )
     return True
 
 
@@ -166,14 +193,19 @@ def is_discontinuous(e: Expr) -> bool:
         case Apply("cast", (x,)):
             return x.dtype.is_float and not e.dtype.is_float
         case Apply(fn, args) if args[0].dtype.is_float:
-            return fn in ("sign", "lt", "le") or scalar_function(fn).field_semantics in ("equal", "whole")
+            return fn in ("sign", "lt", "le") or scalar_function(fn).field_semantics in (
+                "equal",
+                "whole",
+            )
     return False
 
 
 _PIECEWISE_RATIONAL = frozenset(("ring", "quotient", "order", "equal", "random_integers", "never"))
 
 
-def compare_floats(a: np.ndarray, b: np.ndarray, count_infinities: bool) -> tuple[np.ndarray, np.ndarray]:
+def compare_floats(
+    a: np.ndarray, b: np.ndarray, count_infinities: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Return where elements are equal up to rounding, and where they differ by more. NaN on a side
     decides nothing, nor does an infinity on one side, unless `count_infinities`."""
     if a.dtype.kind != "f":

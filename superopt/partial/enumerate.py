@@ -89,8 +89,12 @@ class _Bank:
     max_elements: int
     limits: np.ndarray  # of counts, but for what is moved after
     groups: dict[_GroupKey, _TensorGroup] = field(default_factory=dict)
-    fewest_products: dict[object, int] = field(default_factory=dict)  # products of what is equal, at least
-    applications: dict[object, list[tuple[str, graph.Value, list[graph.Input]]]] = field(default_factory=dict)
+    fewest_products: dict[object, int] = field(
+        default_factory=dict
+    )  # products of what is equal, at least
+    applications: dict[object, list[tuple[str, graph.Value, list[graph.Input]]]] = field(
+        default_factory=dict
+    )
     useful: dict[tuple[Shape, bool], bool] = field(default_factory=dict)
     tried: int = 0
 
@@ -133,7 +137,9 @@ def _skips_products(t: Candidate, weights: Collection[str]) -> bool:
     the result is wrong, and copying half of a program would seem to halve its cost."""
     if t.operator < 0:
         return t.name not in weights
-    return not OPERATORS[t.operator].is_product and any(_skips_products(o, weights) for o in t.operands)
+    return not OPERATORS[t.operator].is_product and any(
+        _skips_products(o, weights) for o in t.operands
+    )
 
 
 def _grow(
@@ -158,12 +164,16 @@ def _grow(
                 shape = static_shape(made)
                 if prod(shape) > bank.max_elements or (last and shape != bank.hints.output_shape):
                     continue
-                if level == max_level - 1 and not _is_useful(bank, (shape, op.is_weight_only, level)):
+                if level == max_level - 1 and not _is_useful(
+                    bank, (shape, op.is_weight_only, level)
+                ):
                     continue
                 for begin in range(0, len(rows), step := max(1, MAX_BATCH_ELEMENTS // prod(shape))):
                     part = rows[begin : begin + step]
                     terms = [
-                        Candidate(name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True)))
+                        Candidate(
+                            name, number, tuple(h.terms[n] for h, n in zip(some, r, strict=True))
+                        )
                         for r in part
                     ]
                     known: dict[graph.Value, np.ndarray] = {
@@ -172,7 +182,12 @@ def _grow(
                     }
                     bank.tried += len(part)
                     values = _evaluate(made, known, bank.seed)
-                    yield terms, values, counts[begin : begin + step], (shape, op.is_weight_only, level)
+                    yield (
+                        terms,
+                        values,
+                        counts[begin : begin + step],
+                        (shape, op.is_weight_only, level),
+                    )
 
 
 def _is_useful(bank: _Bank, place: _GroupKey) -> bool:
@@ -189,7 +204,10 @@ def _is_useful(bank: _Bank, place: _GroupKey) -> bool:
             for k, kind in enumerate(op.weight_operands)
             if kind == place[1]
             for others in product(
-                *([q for q in given if q[1] == c] for c in (*op.weight_operands[:k], *op.weight_operands[k + 1 :]))
+                *(
+                    [q for q in given if q[1] == c]
+                    for c in (*op.weight_operands[:k], *op.weight_operands[k + 1 :])
+                )
             )
             for _, made, _ in _applications(bank, number, op, (*others[:k], place, *others[k:]))
         )
@@ -207,18 +225,24 @@ def _applications(
             graph.Input(f"{'w' if weight else 'x'}{k}", TensorType(F32, shape))
             for k, (shape, weight, _) in enumerate(chosen)
         ]
-        bank.applications[key] = [(name, made, given) for name, made in named_applications(bank.hints, op, given)]
+        bank.applications[key] = [
+            (name, made, given) for name, made in named_applications(bank.hints, op, given)
+        ]
     return bank.applications[key]
 
 
-def named_applications(hints: ProgramHints, op: Operator, operands: Sequence[graph.Value]) -> Iterator[tuple[str, graph.Value]]:
+def named_applications(
+    hints: ProgramHints, op: Operator, operands: Sequence[graph.Value]
+) -> Iterator[tuple[str, graph.Value]]:
     """Yield the applications of an operator to operands; nothing if they do not fit."""
     for name, make in op.apply(hints, *operands):
         with suppress(InferError):
             yield name, make()
 
 
-def _operand_choices(bank: _Bank, op: Operator, groups: Sequence[_TensorGroup]) -> tuple[np.ndarray, np.ndarray]:
+def _operand_choices(
+    bank: _Bank, op: Operator, groups: Sequence[_TensorGroup]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the operand choices within the limits, and their counts."""
     grid = np.meshgrid(*(np.arange(len(h.terms)) for h in groups), indexing="ij")
     rows = np.stack(grid, -1).reshape(-1, len(groups))
@@ -250,7 +274,11 @@ def _evaluate(v: graph.Value, known: dict[graph.Value, np.ndarray], seed: int) -
 
 
 def _keep_new(
-    bank: _Bank, place: _GroupKey, terms: Sequence[Candidate], values: np.ndarray, counts: np.ndarray
+    bank: _Bank,
+    place: _GroupKey,
+    terms: Sequence[Candidate],
+    values: np.ndarray,
+    counts: np.ndarray,
 ) -> None:
     """Keep tensors that are new, have fewer products, or, for a program of one product, use another
     product operator."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from superopt.te.expr import Tensor
 from superopt.te.field import PrimeField
-from superopt.te.fn import scalar_function, identity_element
+from superopt.te.fn import identity_element, scalar_function
 from superopt.te.keyed import keyed_hash, mix
 from superopt.te.node import Apply, Const, Expr, Load, Number, Reduce
 from superopt.te.residues import P, Q
@@ -124,9 +124,13 @@ class TermSets:
 
     def term_hashes(self, x: np.ndarray) -> np.ndarray:
         """Return hashes of terms."""
-        return mix((x - 1).astype(np.uint64) ^ np.uint64(keyed_hash(self.domain.seed, f"of {self.fn}")))
+        return mix(
+            (x - 1).astype(np.uint64) ^ np.uint64(keyed_hash(self.domain.seed, f"of {self.fn}"))
+        )
 
-    def values_from_hashes(self, count: np.ndarray, only: np.ndarray, total: np.ndarray, e: Expr) -> np.ndarray:
+    def values_from_hashes(
+        self, count: np.ndarray, only: np.ndarray, total: np.ndarray, e: Expr
+    ) -> np.ndarray:
         """Return the elements of sets with `count` terms, from the only term or the sum of the
         hashes."""
         alone = (count == 1) & (only & NO_CAP == NO_CAP)
@@ -153,8 +157,12 @@ def depends_on_terms_only(bodies: Iterable[Expr]) -> bool:
 
 def extremum_kinds(bodies: Sequence[Expr]) -> set[str]:
     """Return which of "max" and "min" are taken of several terms."""
-    return {e.fn for b in bodies for e in subexpressions(b)
-            if isinstance(e, Apply | Reduce) and extremum_kind(e) and cap_of(e) is None}  # fmt: skip
+    return {
+        e.fn
+        for b in bodies
+        for e in subexpressions(b)
+        if isinstance(e, Apply | Reduce) and extremum_kind(e) and cap_of(e) is None
+    }
 
 
 def lone_cap_kind(bodies: Sequence[Expr]) -> str:
@@ -179,7 +187,9 @@ def sets_decide(bodies: Sequence[Expr]) -> bool:
     cap = lone_cap_kind(bodies)
     leaves = {id(x): x for e in taken for x in _set_terms(e, set_kind(e, cap))}.values()
     inside = _ContainsExtremum()
-    over = [e for e in some if isinstance(e, Apply | Reduce) and inside.contains(e) and not _is_tree(e)]
+    over = [
+        e for e in some if isinstance(e, Apply | Reduce) and inside.contains(e) and not _is_tree(e)
+    ]
     least = len({e.fn for e in taken if isinstance(e, Apply | Reduce)}) > 1
     if not taken or (least and over) or not all(_is_linear_in_extrema(e, inside) for e in over):
         return False
@@ -199,7 +209,11 @@ def _is_multilinear(e: Expr) -> bool:
         case Apply("select", (_, *some)):
             return all(map(_is_multilinear, some))
         case Apply("add" | "mul", (a, b)):
-            return _is_multilinear(a) and _is_multilinear(b) and _tensors_read(a).isdisjoint(_tensors_read(b))
+            return (
+                _is_multilinear(a)
+                and _is_multilinear(b)
+                and _tensors_read(a).isdisjoint(_tensors_read(b))
+            )
         case Reduce("sum", axes, body):
             told = {i for x in subexpressions(body) if isinstance(x, Load) for i in x.index}
             return told.issuperset(axes) and _is_multilinear(body)
@@ -239,7 +253,10 @@ class _ContainsExtremum:
 
     def contains(self, e: Expr) -> bool:
         if id(e) not in self.memo:
-            self.memo[id(e)] = (e, extremum_kind(e) is not None or any(map(self.contains, operands(e))))
+            self.memo[id(e)] = (
+                e,
+                extremum_kind(e) is not None or any(map(self.contains, operands(e))),
+            )
         return self.memo[id(e)][1]
 
 

@@ -17,14 +17,16 @@ from superopt.te.affine import SubstitutionMemo, substitute_unsimplified
 from superopt.te.dtype import INDEX
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import index_axes, operands, subexpressions, with_operands, reductions
+from superopt.te.walk import index_axes, operands, reductions, subexpressions, with_operands
 
 MIN_PLACES = 2
 WINDOW_ENDS = 2
 _COMMUTATIVE_REDUCTIONS = frozenset(("sum", "prod", "max", "min"))  # in any order
 
 
-def shorten_sums(bodies: Sequence[Expr], axes: Sequence[Axis], over_reals: bool = False) -> list[Expr]:
+def shorten_sums(
+    bodies: Sequence[Expr], axes: Sequence[Axis], over_reals: bool = False
+) -> list[Expr]:
     """Sums over long axes (channels) as sums over few of their places, where these are all alike:
     such an axis is only read by, as an index of its own, and where it is read by nothing else is,
     but by axes of the same kind, of which some may be among `axes`, those of the result. Then no
@@ -34,15 +36,23 @@ def shorten_sums(bodies: Sequence[Expr], axes: Sequence[Axis], over_reals: bool 
     its places, and would be less of fewer. zeros: only where what differs of few does of all, over
     numbers, too: functions of 0 must be 0, and have no bound, since a sum of two signs is never
     below -2, as one of three is."""
-    some = ((a, n) for kind, n in _shortened_kinds(bodies, axes, over_reals) for a in kind.difference(axes))
+    some = (
+        (a, n)
+        for kind, n in _shortened_kinds(bodies, axes, over_reals)
+        for a in kind.difference(axes)
+    )
     return _replace_sums(bodies, {a: (n, 1) for a, n in some if a.size > n})
 
 
-def interchangeable_columns(bodies: Sequence[Expr], axes: Sequence[Axis]) -> list[tuple[list[int], int]]:
+def interchangeable_columns(
+    bodies: Sequence[Expr], axes: Sequence[Axis]
+) -> list[tuple[list[int], int]]:
     """Return groups of positions in `axes` whose places are interchangeable, and how many places
     represent all of them after `shorten_sums`. Axes of a group, and axes of sums and maxima, index
     the same dims and nothing else."""
-    found = _axis_kinds(bodies, lambda r, a: r.fn in _COMMUTATIVE_REDUCTIONS and _is_only_index(r.body, a), axes)
+    found = _axis_kinds(
+        bodies, lambda r, a: r.fn in _COMMUTATIVE_REDUCTIONS and _is_only_index(r.body, a), axes
+    )
     short = {a: n for kind, n in _shortened_kinds(bodies, axes, False) for a in kind}
     kinds = ([n for n, a in enumerate(axes) if a in kind] for kind in found)
     return [(k, short.get(axes[k[0]], len(k))) for k in kinds if k]

@@ -32,7 +32,11 @@ class _UninterpretedField(PrimeField):
         if fn == "cast" and (kinds[0] == INDEX or (kinds[0].is_float and dtype.is_float)):
             return super(_UninterpretedField, self).apply(fn, args, kinds, dtype)
         special = fn in ("select", "cast", "bitcast")
-        if dtype.is_float and not special and scalar_function(fn).field_semantics in ("ring", "quotient"):
+        if (
+            dtype.is_float
+            and not special
+            and scalar_function(fn).field_semantics in ("ring", "quotient")
+        ):
             return super(_UninterpretedField, self).apply(fn, args, kinds, dtype)
         own = [a[0] if k.is_float else a for a, k in zip(args, kinds, strict=True)]
         if fn in ("cast", "bitcast"):
@@ -49,7 +53,9 @@ class _UninterpretedField(PrimeField):
         if dtype.is_float and fn in ("sum", "prod"):
             return super(_UninterpretedField, self).reduce(fn, x, axes, dtype)
         own = (x[0] if dtype.is_float else x).astype(np.int64).astype(np.uint64)
-        state = np.add.reduce(mix(own ^ np.uint64(keyed_hash(self.seed, fn))), axis=axes, keepdims=True)
+        state = np.add.reduce(
+            mix(own ^ np.uint64(keyed_hash(self.seed, fn))), axis=axes, keepdims=True
+        )
         return self.residues_of(state, dtype)
 
     def residues_of(self, state: np.ndarray, dtype: DType) -> np.ndarray:
@@ -68,6 +74,6 @@ class UninterpretedPoints(Points):
 
     def draw_elements(self, t: Tensor, where: np.ndarray) -> np.ndarray:
         if t.dtype.is_float:
-            return super(UninterpretedPoints, self).drawing(t, where)
+            return super(UninterpretedPoints, self).draw_elements(t, where)
         state = mix(where.astype(np.uint64) ^ np.uint64(keyed_hash(self.seed, t.name)))
         return (state % np.uint64(residues.P)).astype(np.int64)

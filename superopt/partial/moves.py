@@ -18,7 +18,7 @@ from superopt.ir import graph
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.partial.boxes import Box, Span
-from superopt.partial.restrict import static_shape, slice_box
+from superopt.partial.restrict import slice_box, static_shape
 from superopt.partial.split import SPLIT
 
 SPLIT_FACTORS = (2, 3, 4)
@@ -38,7 +38,9 @@ class AxisMove:
     phases: bool
 
 
-def window_mutants(program: graph.Value, fixed_axes: Collection[int] = ()) -> Iterator[tuple[str, graph.Value]]:
+def window_mutants(
+    program: graph.Value, fixed_axes: Collection[int] = ()
+) -> Iterator[tuple[str, graph.Value]]:
     """Yield names and distinct mutants of the same shape for a window of static sizes; nothing for
     other programs. fixed_axes: axes that are not moved."""
     n = graph.producer(program)
@@ -78,7 +80,9 @@ def _pad_to_shape(made: graph.Value, shape: tuple[int, ...]) -> graph.Value | No
 
 
 def _move_name(m: AxisMove) -> str:
-    return f"{m.factor}-{'phases' if m.phases else 'blocks'}-of-{'nchwd'[m.axis]}-to-{'nchwd'[m.to]}"
+    return (
+        f"{m.factor}-{'phases' if m.phases else 'blocks'}-of-{'nchwd'[m.axis]}-to-{'nchwd'[m.to]}"
+    )
 
 
 def _candidate_moves(shape: tuple[int, ...]) -> Iterator[tuple[AxisMove, ...]]:
@@ -115,7 +119,9 @@ def _window_attrs(n: graph.Node, moves: tuple[AxisMove, ...]) -> Iterator[dict[s
     yield {k: tuple(v) for k, v in less.items()}
 
 
-def _moved_window(n: graph.Node, x: graph.Value, moves: tuple[AxisMove, ...], attrs: dict[str, Any]) -> graph.Value | None:
+def _moved_window(
+    n: graph.Node, x: graph.Value, moves: tuple[AxisMove, ...], attrs: dict[str, Any]
+) -> graph.Value | None:
     """Return the window between the moves; None if its result cannot be moved back."""
     for m in moves:
         x = apply_move(x, m)
@@ -132,7 +138,9 @@ def apply_move(x: graph.Value, m: AxisMove, back: bool = False) -> graph.Value:
     opposite move.)"""
     shape = list(static_shape(x))
     phases = m.phases and not back
-    split = (shape[m.axis] // m.factor, m.factor) if phases else (m.factor, shape[m.axis] // m.factor)
+    split = (
+        (shape[m.axis] // m.factor, m.factor) if phases else (m.factor, shape[m.axis] // m.factor)
+    )
     apart = [*shape[: m.axis], *split, *shape[m.axis + 1 :]]
     part = m.axis + 1 if phases else m.axis
     order = [d for d in range(len(apart)) if d != part]

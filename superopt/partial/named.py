@@ -26,7 +26,9 @@ def with_unique_axes(bodies: Sequence[Expr]) -> list[Expr]:
             if isinstance(made, Reduce):
                 own = tuple(Axis(f"{a.name}.{count}", a.extent) for a in made.axes)
                 count += 1
-                body = substitute_unsimplified(made.body, dict(zip(made.axes, own, strict=True)), {})
+                body = substitute_unsimplified(
+                    made.body, dict(zip(made.axes, own, strict=True)), {}
+                )
                 made = Reduce(made.fn, own, body, made.dtype)
             done[id(e)] = (e, made)
         return done[id(e)][1]

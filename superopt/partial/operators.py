@@ -18,19 +18,26 @@ from typing import Any
 from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.partial.moves import AxisMove, apply_move
-from superopt.partial.nodes import pad_end, apply_moves, slice_axis, transpose_matrix, concat, reshape
+from superopt.partial.nodes import (
+    apply_moves,
+    concat,
+    pad_end,
+    reshape,
+    slice_axis,
+    transpose_matrix,
+)
 from superopt.partial.restrict import static_shape
 from superopt.partial.scene import ProgramHints
 from superopt.partial.weights import (
     NamedCandidates,
+    block_diagonal,
     carry_bias,
     compose_kernels,
     dense_kernel,
-    block_diagonal,
-    pad_kernel,
     fold_kernel,
-    vector_length,
+    pad_kernel,
     scale_kernel,
+    vector_length,
 )
 
 
@@ -61,7 +68,10 @@ def move_both_sides(s: ProgramHints, x: graph.Value) -> NamedCandidates:
     for (label, f), phases, to in product(s.factors, (True, False), (0, 1)):
         name = f"{label} {'phases' if phases else 'blocks'} of both to {to}"
         if not (shape[2] % f or shape[3] % f):
-            yield name, partial(apply_moves, x, AxisMove(2, to, f, phases), AxisMove(3, to, f, phases))
+            yield (
+                name,
+                partial(apply_moves, x, AxisMove(2, to, f, phases), AxisMove(3, to, f, phases)),
+            )
         if not shape[to] % (f * f):
             moves = AxisMove(to, 3, f, False), AxisMove(to, 2, f, False)
             yield f"{name} back", partial(apply_moves, x, *moves, back=phases)
@@ -145,7 +155,11 @@ def reshape_operand(s: ProgramHints, x: graph.Value) -> NamedCandidates:
         yield "rows", partial(reshape, x, (prod(shape[:2]), shape[2]))
     if shape != s.output_shape and prod(shape) == prod(s.output_shape):
         yield "as wanted", partial(reshape, x, s.output_shape)
-    if len(shape) == len(s.output_shape) - 1 and len(s.output_shape) == 4 and shape[:2] == (s.output_shape[0], s.output_shape[2]):
+    if (
+        len(shape) == len(s.output_shape) - 1
+        and len(s.output_shape) == 4
+        and shape[:2] == (s.output_shape[0], s.output_shape[2])
+    ):
         yield "in heads", partial(reshape, x, (*shape[:2], s.output_shape[1], s.output_shape[3]))
 
 
@@ -307,7 +321,13 @@ OPERATORS = (
     Operator("multiply", (ACTIVATION, WEIGHT), multiply, is_product=True),
     Operator("multiply", (WEIGHT, ACTIVATION), multiply, is_product=True),
     Operator("add", (ACTIVATION, ACTIVATION), add, _has_several_products, ordered=False),
-    Operator("multiply", (ACTIVATION, ACTIVATION), multiply, lambda s: s.multiplies_computed, is_product=True),
+    Operator(
+        "multiply",
+        (ACTIVATION, ACTIVATION),
+        multiply,
+        lambda s: s.multiplies_computed,
+        is_product=True,
+    ),
     Operator("carry", (WEIGHT, WEIGHT), carry_bias, _has_bias),
     Operator("shift", (ACTIVATION, WEIGHT), add_bias, _has_bias),
     Operator("space", (ACTIVATION, ACTIVATION), concat_with_gap, _has_gaps),

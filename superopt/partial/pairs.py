@@ -19,7 +19,13 @@ from superopt.partial.regions import Regions
 from superopt.partial.restrict import slice_box
 from superopt.partial.sizes import SizedPair
 from superopt.partial.split import SPLIT, split_pairs
-from superopt.partial.symbolic import NoFormula, SymbolicBox, SymbolicRegions, SymbolicRange, symbolic_regions
+from superopt.partial.symbolic import (
+    NoFormula,
+    SymbolicBox,
+    SymbolicRange,
+    SymbolicRegions,
+    symbolic_regions,
+)
 from superopt.partial.terms import parse_formula
 from superopt.rules.instances import misfit_reason
 from superopt.rules.rule import LIBRARY, Rule, parse_rules
@@ -31,7 +37,9 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Verdict
 
 PAIRS_FOLDER = LIBRARY / "partial"
-MAX_WHOLE_PROOF_WORK = 20_000  # work for a proof in one piece: the same on every machine, unlike seconds
+MAX_WHOLE_PROOF_WORK = (
+    20_000  # work for a proof in one piece: the same on every machine, unlike seconds
+)
 MAX_SPLIT_ELEMENTS = 4  # elements of an axis along which a box is taken apart
 CORRECTION_KINDS = ("recomputed", "widened")
 
@@ -100,13 +108,17 @@ def prove_parts(pair: Rule, limits: Limits | None = None) -> SymbolicRegions | N
     """Return where the pair is equal as proved formulas of the sizes; None if a claim is not proved
     or there are none."""
     try:
-        found, told = _prove_claims(pair, symbolic_regions(sizes.sample_sizes(pair)), limits or Limits())
+        found, told = _prove_claims(
+            pair, symbolic_regions(sizes.sample_sizes(pair)), limits or Limits()
+        )
     except (NoFormula, TooManyCells, InferError, ValueError):
         return None
     return found if all(isinstance(v, Proved) for _, v in told) else None
 
 
-def partial_rule_at(pair: Rule, some: Sequence[SizedPair], limits: Limits | None = None) -> PartialRule:
+def partial_rule_at(
+    pair: Rule, some: Sequence[SizedPair], limits: Limits | None = None
+) -> PartialRule:
     """As `partial_rule`, for the pair at these sizes."""
     found, told = _prove_claims(pair, symbolic_regions(some), limits or Limits())
     verdict = told[0][1] if len(told) == 1 else None
@@ -170,7 +182,11 @@ def _prove_claims(
 
 def _split_part(part: SymbolicBox) -> list[SymbolicBox]:
     for d, r in enumerate(part):
-        if r.begin.isdigit() and r.end.isdigit() and 1 < int(r.end) - int(r.begin) <= MAX_SPLIT_ELEMENTS:
+        if (
+            r.begin.isdigit()
+            and r.end.isdigit()
+            and 1 < int(r.end) - int(r.begin) <= MAX_SPLIT_ELEMENTS
+        ):
             places = range(int(r.begin), int(r.end), r.step)
             return [(*part[:d], SymbolicRange(str(i), str(i + 1)), *part[d + 1 :]) for i in places]
     return []
@@ -194,11 +210,16 @@ def _correction(
     return [Correction(kind, rule, verdict, tuple(lemmas))]
 
 
-def corrected_rule(kind: str, pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair]) -> Rule | None:
+def corrected_rule(
+    kind: str, pair: Rule, found: SymbolicRegions, some: Sequence[SizedPair]
+) -> Rule | None:
     """Return the program as its mutant with a correction, as formulas of the sizes; None if there
     is none."""
     try:
-        values = [corrected_value(kind, s, r) for s, (_, r) in zip(some, found.sampled_regions, strict=True)]
+        values = [
+            corrected_value(kind, s, r)
+            for s, (_, r) in zip(some, found.sampled_regions, strict=True)
+        ]
         term = generalize(values, [s.sizes for s in some])
     except (correct.NoCorrection, NoFormula):
         return None
@@ -224,7 +245,10 @@ def _lemmas(
     out = []
     for n, boxes in enumerate(zip(*told, strict=True)):
         lhs = [slice_box(s.program, b) for s, (b, _) in zip(some, boxes, strict=True)]
-        rhs = [correct.corrected_part(s.program, s.mutant, *b) for s, b in zip(some, boxes, strict=True)]
+        rhs = [
+            correct.corrected_part(s.program, s.mutant, *b)
+            for s, b in zip(some, boxes, strict=True)
+        ]
         if lhs != rhs:
             said, has = ((generalize(side, at),) for side in (lhs, rhs))
             out.append(_rule(pair, f"part {n}", pair.params, said, has, where))

@@ -71,7 +71,9 @@ class Points:
             out.append(broadcast_behind(x, lead, (len(some),)))
         return out[0] if len(out) == 1 else np.concatenate(out, -1)
 
-    def term_sets(self, of: TermSets, e: Expr, axes: Sequence[Axis], places: np.ndarray) -> np.ndarray:
+    def term_sets(
+        self, of: TermSets, e: Expr, axes: Sequence[Axis], places: np.ndarray
+    ) -> np.ndarray:
         """Return the terms of a maximum at places, (count, terms)."""
         count = max(1, MAX_BATCH_TERMS // term_count(e))
         out = [np.zeros((0, 1), np.int64)]
@@ -90,7 +92,9 @@ class Points:
     def _work(self, e: Expr) -> float:
         match e:
             case Load(t, index):
-                return 1.0 + (term_count(t.body) if t.body is not None else sum(map(self.work, index)))
+                return 1.0 + (
+                    term_count(t.body) if t.body is not None else sum(map(self.work, index))
+                )
             case Reduce(_, axes, body):
                 return prod(a.size for a in axes) * self.work(body)
             case Apply(_, args):
@@ -101,7 +105,9 @@ class Points:
         """Return elements of an input; draw: of which input, if there are several."""
         where = where if draw is None else where * self.draws + draw
         size = self.draws * prod(d for d in t.shape if isinstance(d, int))
-        if t not in self.whole_inputs and 0 < size <= where.size:  # 0: of a condition in a sum of nothing
+        if (
+            t not in self.whole_inputs and 0 < size <= where.size
+        ):  # 0: of a condition in a sum of nothing
             self.whole_inputs[t] = self.draw_elements(t, np.arange(size))
         if t in self.whole_inputs:
             return np.take(self.whole_inputs[t], where, -1)
@@ -111,7 +117,9 @@ class Points:
         """Draw elements of an input; they depend on nothing but the position."""
         state = mix(where.astype(np.uint64) ^ np.uint64(keyed_hash(self.seed, t.name)))
         if not t.dtype.is_float:
-            return random_integers(state, t.dtype, self.seed).astype(self.domain.storage_dtype(t.dtype))
+            return random_integers(state, t.dtype, self.seed).astype(
+                self.domain.storage_dtype(t.dtype)
+            )
         out = np.empty((self.components, *where.shape), np.int64)
         for n, m in enumerate(map(np.uint64, residues.MODULI[: self.components])):
             out[n] = state - state // m * m  # faster than a remainder
@@ -242,7 +250,9 @@ class _Run:
         some = align_ranks([told, self.value(yes), self.value(no)], [None, yes.dtype, no.dtype])
         return np.where(some[0], some[1], some[2])
 
-    def select_separately(self, condition: np.ndarray, along: Sequence[int], yes: Expr, no: Expr) -> np.ndarray:
+    def select_separately(
+        self, condition: np.ndarray, along: Sequence[int], yes: Expr, no: Expr
+    ) -> np.ndarray:
         """Compute each branch where it is wanted: along the one array axis that matters, or at
         single elements."""
         shape = np.broadcast_shapes(condition.shape, *(x.shape for x in self.axis_values.values()))
@@ -269,7 +279,9 @@ class _Run:
     def extremum(self, e: Expr) -> np.ndarray:
         assert self.points.numbers is not None
         given = set_kind(e, self.points.lone_cap_kind), self.points.numbers, self.points.domain
-        for of in (BitSets(*given), TermSets(*given)) if is_pure_extremum(e) else (TermSets(*given),):
+        for of in (
+            (BitSets(*given), TermSets(*given)) if is_pure_extremum(e) else (TermSets(*given),)
+        ):
             with suppress(TooManyTerms):
                 return of.set_values(self.term_sets(of, e), e)
         raise AssertionError

@@ -24,8 +24,19 @@ Shape = tuple[int, ...]
 SMALL_PRIMES = (2, 3, 5, 7, 11, 13)
 MAX_KEPT_SIZE = 3  # sizes up to this are what they are
 MIN_SMALL_SIDE = 8  # of a small picture, at least
-SIZE_ATTRIBUTES = {"Reshape": "shape", "Split": "split", "Conv": "group"}  # attributes that are sizes
-CHANNEL_CHOICES = ((2, 3, 5), (3, 7, 4), (5, 4, 7), (7, 5, 3), (4, 9, 11), (9, 2, 8))  # a row for a name
+SIZE_ATTRIBUTES = {
+    "Reshape": "shape",
+    "Split": "split",
+    "Conv": "group",
+}  # attributes that are sizes
+CHANNEL_CHOICES = (
+    (2, 3, 5),
+    (3, 7, 4),
+    (5, 4, 7),
+    (7, 5, 3),
+    (4, 9, 11),
+    (9, 2, 8),
+)  # a row for a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,9 @@ def has_fixed_sizes(p: Program) -> bool:
 
 def _spatial_axes(p: Program, i: graph.Input) -> range:
     """Return the spatial axes of an image or kernel."""
-    return range(2, len(static_shape(i))) if len(static_shape(i)) > 2 and convolutions(p) else range(0)
+    return (
+        range(2, len(static_shape(i))) if len(static_shape(i)) > 2 and convolutions(p) else range(0)
+    )
 
 
 def _axis_roles(p: Program, i: graph.Input) -> Iterator[tuple[int, int, bool]]:
@@ -128,7 +141,9 @@ def free_channels(p: Program) -> dict[int, str]:
     found: dict[int, str] = {}
     for i in p.inputs:
         for d, n, side in _axis_roles(p, i):
-            rows = i.name not in p.weights and (d != 1 if convolutions(p) else d < len(static_shape(i)) - 1)
+            rows = i.name not in p.weights and (
+                d != 1 if convolutions(p) else d < len(static_shape(i)) - 1
+            )
             if n > 1 and not side and not rows:
                 found.setdefault(n, f"c{len(found)}")
     return {} if len(found) > len(CHANNEL_CHOICES) else found
@@ -144,7 +159,9 @@ def at_channel_choices(p: Program) -> list[tuple[dict[str, int], Program]]:
         for i in p.inputs:
             shape = list(static_shape(i))
             for d, n, side in _axis_roles(p, i):
-                rows = i.name not in p.weights and (d != 1 if convolutions(p) else d < len(shape) - 1)
+                rows = i.name not in p.weights and (
+                    d != 1 if convolutions(p) else d < len(shape) - 1
+                )
                 if not side and not rows:
                     shape[d] = numbers.get(n, n)
             shapes[i.name] = tuple(shape)
@@ -181,7 +198,9 @@ def small_program(p: Program) -> Program:
         sides[d, n] = _small_side(n, fold_factors(p), d)
     named = {k for n in graph.nodes(p.outputs) for k in _named_sizes(n)} - groups - {-1, 0}
     wanted |= dict.fromkeys(sorted(named))
-    numbers = _small_sizes(tuple(wanted), groups, any(n.op.name == "Split" for n in graph.nodes(p.outputs)))
+    numbers = _small_sizes(
+        tuple(wanted), groups, any(n.op.name == "Split" for n in graph.nodes(p.outputs))
+    )
     shapes = {
         i.name: tuple(
             sides.get((d, n), n) if side and i.name not in p.weights

@@ -16,7 +16,7 @@ import numpy as np
 
 from superopt.ir import graph
 from superopt.partial.alike import FIELD_INPUTS, Comparison
-from superopt.partial.boxes import Box, Span, merge_boxes, mask, split_box, volume
+from superopt.partial.boxes import Box, Span, mask, merge_boxes, split_box, volume
 from superopt.partial.cells import find_cells
 from superopt.partial.composed import Composer
 from superopt.partial.degrees import chance_degree
@@ -30,8 +30,12 @@ from superopt.te.walk import share_subexpressions
 
 MAX_EXHAUSTIVE_ELEMENTS = 4096  # elements of a result of which each is compared
 MAX_EXHAUSTIVE_TERMS = 1 << 24  # terms of sums, beyond which this is not done
-MAX_LATER_TERMS = 1 << 17  # terms of sums that are computed to compare each element of cells that differ
-MAX_TWO_SAMPLE_CELLS = 64  # cells of which two elements are compared, though they are one as the other
+MAX_LATER_TERMS = (
+    1 << 17
+)  # terms of sums that are computed to compare each element of cells that differ
+MAX_TWO_SAMPLE_CELLS = (
+    64  # cells of which two elements are compared, though they are one as the other
+)
 RANDOM_SAMPLES_PER_CELL = 3  # elements of a cell beside its first and those next to it
 
 
@@ -64,7 +68,9 @@ class Regions:
         return mask(self.equal, self.shape)
 
 
-def find_regions(a: graph.Value, b: graph.Value, max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS) -> Regions:
+def find_regions(
+    a: graph.Value, b: graph.Value, max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS
+) -> Regions:
     """Return where a == b for all inputs. They must have the same static type; constants may be
     anything. max_exhaustive: up to how many result elements are all compared. Raises ValueError for
     different types, InferError for an operator without a tensor expression, TooManyCells if the
@@ -73,7 +79,9 @@ def find_regions(a: graph.Value, b: graph.Value, max_exhaustive: int = MAX_EXHAU
     return regions_of_tensors(both.tensor(a), both.tensor(b), max_exhaustive)
 
 
-def regions_of_tensors(a: Tensor, b: Tensor, max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS) -> Regions:
+def regions_of_tensors(
+    a: Tensor, b: Tensor, max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS
+) -> Regions:
     """As `find_regions`, for tensors that read inputs only."""
     if a.type != b.type:
         raise ValueError(f"{a.type} and {b.type}")
@@ -83,7 +91,9 @@ def regions_of_tensors(a: Tensor, b: Tensor, max_exhaustive: int = MAX_EXHAUSTIV
     a, b = _as_computed(a), _as_computed(b)
     assert a.body is not None
     assert b.body is not None
-    bodies = share_subexpressions([a.body, substitute_axes(b.body, dict(zip(b.axes, a.axes, strict=True)))])
+    bodies = share_subexpressions(
+        [a.body, substitute_axes(b.body, dict(zip(b.axes, a.axes, strict=True)))]
+    )
     told = _compare_seams(a.axes, bodies, max_exhaustive)
     return Regions(
         shape,
@@ -95,7 +105,9 @@ def regions_of_tensors(a: Tensor, b: Tensor, max_exhaustive: int = MAX_EXHAUSTIV
     )
 
 
-def _compare_seams(axes: Sequence[Axis], bodies: Sequence[Expr], max_exhaustive: int) -> _FoundRegions:
+def _compare_seams(
+    axes: Sequence[Axis], bodies: Sequence[Expr], max_exhaustive: int
+) -> _FoundRegions:
     """Compare programs that concatenate the same parts part by part."""
     apart = find_seams(axes, bodies)
     if apart is None:
@@ -123,7 +135,9 @@ class _FoundRegions(NamedTuple):
     chance: Fraction | None
 
 
-def _compare_programs(axes: Sequence[Axis], bodies: Sequence[Expr], max_exhaustive: int) -> _FoundRegions:
+def _compare_programs(
+    axes: Sequence[Axis], bodies: Sequence[Expr], max_exhaustive: int
+) -> _FoundRegions:
     found = find_cells(axes, bodies)
     programs = Comparison.from_bodies(axes, bodies)
     equal, different, count, exact = _compare_cells(programs, found, max_exhaustive)
@@ -225,12 +239,16 @@ def _all_elements(boxes: Sequence[Box], rank: int) -> tuple[np.ndarray, np.ndarr
     return out * steps[box] + begins[box], first
 
 
-def _translated_axes(axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]) -> np.ndarray:
+def _translated_axes(
+    axes: Sequence[Axis], bodies: Sequence[Expr], boxes: Sequence[Box]
+) -> np.ndarray:
     begins, steps, counts = _span_arrays(boxes, len(axes))
     return translated_axes(axes, bodies, begins, np.where(counts > 1, steps, 0))
 
 
-def _sample_elements(boxes: Sequence[Box], rank: int, ends_only: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def _sample_elements(
+    boxes: Sequence[Box], rank: int, ends_only: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return sampled elements without duplicates: of each box the first, its neighbours along each
     axis, the last, and some random ones; ends_only: the first, and the last if there are few boxes.
     """

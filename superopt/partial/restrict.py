@@ -152,14 +152,20 @@ def _restrict_gemm(n: graph.Node, box: Box) -> graph.Value:
 def _restrict_elementwise(n: graph.Node, box: Box) -> graph.Value:
     given = [None if x is None else restrict(x, tuple(_broadcast_box(x, box))) for x in n.inputs]
     (out,) = n.types
-    if any(x is not None and x.type.shape == out.shape and not _uniform_scalar(x) for x in n.inputs):
+    if any(
+        x is not None and x.type.shape == out.shape and not _uniform_scalar(x) for x in n.inputs
+    ):
         given = [_uniform_scalar(x) or part for x, part in zip(n.inputs, given, strict=True)]
     return graph.node(n.op, given, **dict(n.attrs))
 
 
 def _uniform_scalar(x: graph.Value | None) -> graph.Constant | None:
     """Return the scalar that a constant has everywhere, in the form that rules use, or None."""
-    if not isinstance(x, graph.Constant) or not x.type.shape or prod(static_shape(x)) not in range(1, MAX_INSPECTED_ELEMENTS):
+    if (
+        not isinstance(x, graph.Constant)
+        or not x.type.shape
+        or prod(static_shape(x)) not in range(1, MAX_INSPECTED_ELEMENTS)
+    ):
         return None
     numbers = x.load()
     first = numbers.reshape(-1)[0]
@@ -182,9 +188,14 @@ def _restrict_transpose(n: graph.Node, box: Box) -> graph.Value:
 
 
 _RESTRICTIONS: dict[str, Callable[[graph.Node, Box], graph.Value]] = {
-    "Conv": _restrict_conv, "AveragePool": _restrict_pool, "MaxPool": _restrict_pool, "Concat": _restrict_concat, "MatMul": _restrict_matmul,
-    "Gemm": _restrict_gemm, "Transpose": _restrict_transpose,
-}  # fmt: skip
+    "Conv": _restrict_conv,
+    "AveragePool": _restrict_pool,
+    "MaxPool": _restrict_pool,
+    "Concat": _restrict_concat,
+    "MatMul": _restrict_matmul,
+    "Gemm": _restrict_gemm,
+    "Transpose": _restrict_transpose,
+}
 
 
 def static_shape(v: graph.Value) -> tuple[int, ...]:

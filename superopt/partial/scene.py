@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from superopt.ir import graph
-from superopt.partial.program import Program, Shape, multiplies_computed, fold_factors, convolutions
+from superopt.partial.program import Program, Shape, convolutions, fold_factors, multiplies_computed
 from superopt.partial.restrict import static_shape
 
 
@@ -48,7 +48,9 @@ def program_hints(p: Program) -> ProgramHints:
     found: dict[Any, None] = {
         tuple(n.attr(k) for k in ("strides", "dilations", "pads")): None for n in convolutions(p)
     }
-    batch = {static_shape(i)[0] for i in p.inputs if i.name not in p.weights and convolutions(p)} - {1}
+    batch = {
+        static_shape(i)[0] for i in p.inputs if i.name not in p.weights and convolutions(p)
+    } - {1}
     by = [(str(f), f) for f in fold_factors(p)] + [("all", n) for n in sorted(batch)[:1]]
     parts: dict[tuple[int, Shape], None] = {}
     for n in graph.nodes([p.joined_output]):

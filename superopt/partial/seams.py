@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from superopt.te import affine
-from superopt.te import index
+from superopt.te import affine, index
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Axis, Const, Expr
 
@@ -51,7 +50,9 @@ def _seam_points(e: Expr, axis: Axis) -> Iterator[int]:
         yield from _seam_points(yes, axis)
 
 
-def _seam_part(axes: Sequence[Axis], bodies: Sequence[Expr], k: int, begin: int, end: int) -> SeamPart:
+def _seam_part(
+    axes: Sequence[Axis], bodies: Sequence[Expr], k: int, begin: int, end: int
+) -> SeamPart:
     old = axes[k]
     new = Axis(f"{old.name}@{begin}:{end}", end - begin)
     at = index.as_index(new + begin) if end - begin > 1 else Const(begin, INDEX)

@@ -139,7 +139,11 @@ class _Handles:
                 for a in atoms:
                     term = te_index.as_index(term * self.with_handles(a, own))
                 inner = te_index.as_index(inner + term)
-        return te_index.as_index(self.handle(te_index.from_polynomial(outer)) + inner) if outer else inner
+        return (
+            te_index.as_index(self.handle(te_index.from_polynomial(outer)) + inner)
+            if outer
+            else inner
+        )
 
 
 def _substitute(e: Expr, at: dict[Axis, Expr], done: Memo) -> Expr:

@@ -96,7 +96,11 @@ class _BranchMerger:
         if _is_index(e):
             return e
         if id(e) not in self.done:
-            made = self.merge_tree(e) if _is_index_select(e) else with_operands(e, list(map(self.merge, operands(e))))
+            made = (
+                self.merge_tree(e)
+                if _is_index_select(e)
+                else with_operands(e, list(map(self.merge, operands(e))))
+            )
             self.done[id(e)] = (e, made)
         return self.done[id(e)][1]
 
@@ -130,7 +134,11 @@ class _BranchMerger:
         """Return a structural hash that ignores constants in indices, and which input of a type is
         read."""
         if id(e) not in self.keys:
-            inner = _without_constant(e) if _is_index(e) else (_shape_head(e), *map(self.structure_hash, operands(e)))
+            inner = (
+                _without_constant(e)
+                if _is_index(e)
+                else (_shape_head(e), *map(self.structure_hash, operands(e)))
+            )
             self.keys[id(e)] = (e, hash(inner))
         return self.keys[id(e)][1]
 

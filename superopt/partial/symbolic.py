@@ -56,7 +56,9 @@ def format_symbolic_box(part: SymbolicBox) -> str:
     return "[" + ", ".join(map(str, part)) + "]"
 
 
-def symbolic_regions(some: Sequence[SizedPair], max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS) -> SymbolicRegions:
+def symbolic_regions(
+    some: Sequence[SizedPair], max_exhaustive: int = MAX_EXHAUSTIVE_ELEMENTS
+) -> SymbolicRegions:
     """Return symbolic regions. max_exhaustive: see `find_regions`. Raises NoFormula if the regions
     have different structures, or there are too few sizes."""
     if len(some) < 2:
@@ -67,7 +69,9 @@ def symbolic_regions(some: Sequence[SizedPair], max_exhaustive: int = MAX_EXHAUS
         fit_formula(sizes, [r.shape[d] for _, r in found]) for d in range(len(found[0][1].shape))
     )
     equal = _symbolic_boxes(sizes, [r.equal for _, r in found], shape)
-    return SymbolicRegions(shape, equal, _symbolic_boxes(sizes, [r.different for _, r in found], shape), tuple(found))
+    return SymbolicRegions(
+        shape, equal, _symbolic_boxes(sizes, [r.different for _, r in found], shape), tuple(found)
+    )
 
 
 def _symbolic_boxes(
@@ -79,7 +83,9 @@ def _symbolic_boxes(
     return tuple(_symbolic_box(sizes, b, shape) for b in zip(*boxes, strict=True))
 
 
-def _symbolic_box(sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[FormulaText]) -> SymbolicBox:
+def _symbolic_box(
+    sizes: Sequence[Sizes], boxes: Sequence[Box], shape: Sequence[FormulaText]
+) -> SymbolicBox:
     """Return the boxes at several sizes as one symbolic box."""
     out = []
     for d, spans in enumerate(zip(*boxes, strict=True)):

@@ -39,7 +39,11 @@ def translated_axes(
         if (of, by or e) in done:  # one that moves as this does is looked at already
             continue
         done.add((of, by or e))
-        moves = _index_moves(axes, e, begins, steps) if by is None else (np.array(by)[:, None] * steps.T,)
+        moves = (
+            _index_moves(axes, e, begins, steps)
+            if by is None
+            else (np.array(by)[:, None] * steps.T,)
+        )
         if moves is None:
             return np.zeros_like(out)
         wanted = np.zeros_like(steps.T) if of is None else moved.setdefault(of, moves[0])

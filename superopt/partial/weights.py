@@ -10,7 +10,7 @@ from math import prod
 from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.partial.moves import AxisMove
-from superopt.partial.nodes import apply_moves, slice_axis, pad, reshape
+from superopt.partial.nodes import apply_moves, pad, reshape, slice_axis
 from superopt.partial.restrict import static_shape
 from superopt.partial.scene import ProgramHints
 

@@ -14,7 +14,13 @@ from superopt.report.data import Bar, Event, LeftOut
 from superopt.rules.divisors import new_divisors
 from superopt.rules.exactness import with_computed_class
 from superopt.rules.rule import FLOAT_CLASSES, Rule
-from superopt.rules.stated import is_proved_for_one_shape, library_float_classes, record_proof, proof_key, tier
+from superopt.rules.stated import (
+    is_proved_for_one_shape,
+    library_float_classes,
+    proof_key,
+    record_proof,
+    tier,
+)
 from superopt.rules.term import App, walk
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits
@@ -22,7 +28,9 @@ from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
 PROOF = 5.0  # seconds for the proof of a rule of the user's
-WORK = Limits(seconds=60, work=60_000, work_beyond=100_000)  # of one: what it gives hangs on no clock
+WORK = Limits(
+    seconds=60, work=60_000, work_beyond=100_000
+)  # of one: what it gives hangs on no clock
 PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
 
 

@@ -162,7 +162,9 @@ def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
             parted, _ = cut_like(regions, graph)
             some = at or range(len(regions.places))
             outputs = tuple(parted.outputs[n] for n in some)
-            found = values_at(ir_graph.Graph(parted.inputs, outputs), ref.feed, ref.free, Reals(F64))
+            found = values_at(
+                ir_graph.Graph(parted.inputs, outputs), ref.feed, ref.free, Reals(F64)
+            )
         except (Unmatched, Unrunnable):
             return True
         for n, c in zip(some, found, strict=True):

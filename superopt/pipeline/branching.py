@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from superopt.errors import ModelError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.branches import split_at_if, first_dynamic_if
+from superopt.onnx_io.branches import first_dynamic_if, split_at_if
 from superopt.onnx_io.model import opaque_reason
 from superopt.onnx_io.source import Source
 from superopt.onnx_io.told import decompose_contrib_ops

@@ -68,7 +68,9 @@ def examine(
             places = ", ".join(found.unchecked[:3])
             return Dropped(f"{places} cannot be checked")
         kept = True
-        return Candidate(variant, session, path, read_model(path).sha256, found, nodes, folded.skipped)
+        return Candidate(
+            variant, session, path, read_model(path).sha256, found, nodes, folded.skipped
+        )
     finally:
         if not kept:
             session.drop()

@@ -9,7 +9,7 @@ from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
 from superopt.pipeline.rule_library import load_library
-from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.derive import Derived, DeriveLimits, derive
 from superopt.rules.divisors import new_divisors
 from superopt.rules.index import RuleIndex
 from superopt.rules.stated import tier
@@ -53,7 +53,9 @@ def _chain(
     return tuple(s.rule for s in (*found.forward, *reversed(found.backward)))
 
 
-def _above_what_is_shared(a: ir_graph.Graph, b: ir_graph.Graph) -> tuple[ir_graph.Graph, ir_graph.Graph] | None:
+def _above_what_is_shared(
+    a: ir_graph.Graph, b: ir_graph.Graph
+) -> tuple[ir_graph.Graph, ir_graph.Graph] | None:
     """Both graphs with an input for each node's value that is in both; None where none is."""
     (x,), (y,) = a.outputs, b.outputs
     theirs = set(ir_graph.walk(b))

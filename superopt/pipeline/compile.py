@@ -62,9 +62,9 @@ from superopt.plan.segments import (
     Segment,
     Units,
     fallback_nodes,
-    unsupported_reason,
-    slow_reason,
     partition_by_cost,
+    slow_reason,
+    unsupported_reason,
 )  # fmt: skip
 from superopt.plan.unsupported import unsupported_nodes
 from superopt.report.accuracy import Accuracy

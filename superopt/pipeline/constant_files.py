@@ -14,7 +14,7 @@ import numpy as np
 
 from superopt.cost.folder import constants_folder
 from superopt.kernels import cache as files
-from superopt.plan.constants import DIGEST_BYTES, CONSTANT_POOL, padded_bytes
+from superopt.plan.constants import CONSTANT_POOL, DIGEST_BYTES, padded_bytes
 
 if TYPE_CHECKING:
     from superopt.onnx_io.mapped import Region

@@ -47,13 +47,13 @@ from superopt.plan.build import Program, plan_program
 from superopt.plan.place import channels_last_layouts
 from superopt.plan.recurrent import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.segments import (
-    TOO_SMALL_REASON,
     NO_KERNEL_ERRORS,
+    TOO_SMALL_REASON,
     Segment,
-    segment_graph,
-    unsupported_reason,
-    slow_reason,
     partition_by_cost,
+    segment_graph,
+    slow_reason,
+    unsupported_reason,
 )
 from superopt.plan.simplify import simplify_graph
 from superopt.plan.streams import gpu_streams as on_gpu_streams
@@ -263,9 +263,18 @@ class Compiler:
             choose = partial(gpu_space.choose, **self.may, fallback=self.fallback)
         streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
         target = Target(
-            choose, channels_last_layouts, fuses, reorders_operands=False, fuses_horizontally=True, clears_borders=False, replaces_causal_masks=True,
-            storage_dtype=kind, dropped_bits=drops, min_parallel_elements=PARTS, assign_streams=streams,
-        )  # fmt: skip
+            choose,
+            channels_last_layouts,
+            fuses,
+            reorders_operands=False,
+            fuses_horizontally=True,
+            clears_borders=False,
+            replaces_causal_masks=True,
+            storage_dtype=kind,
+            dropped_bits=drops,
+            min_parallel_elements=PARTS,
+            assign_streams=streams,
+        )
         return plan_program(graph, sizes, WIDTH, self.chosen, allow_winograd=False, target=target)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:

@@ -21,7 +21,7 @@ from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
-from superopt.rules.derive import DeriveLimits, Derived, derive, shorten
+from superopt.rules.derive import Derived, DeriveLimits, derive, shorten
 from superopt.rules.index import RuleIndex
 from superopt.rules.rule import Rule
 from superopt.rules.stated import tier
@@ -71,9 +71,7 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
         reason = f"{found.reason}, after {count(found.visited, 'graph')}"
         return Derivation(False, reason, (), found.visited, seconds)
     late = begin + asked.limit
-    found = shorten(
-        found, one.graph, other, index, lambda: asked.stop() or time.monotonic() > late
-    )
+    found = shorten(found, one.graph, other, index, lambda: asked.stop() or time.monotonic() > late)
     seconds = time.monotonic() - begin
     names = Names(one.names)
     known = {r.name: r for r in asked.rules}

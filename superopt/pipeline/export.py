@@ -161,7 +161,9 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
         )
     if fallen := exe.fallen(at):
         of = exe.model.names
-        each = (f"{n.op.title} {of.get(graph.result(n, 0), '')}".strip() + f" ({w})" for n, w in fallen)
+        each = (
+            f"{n.op.title} {of.get(graph.result(n, 0), '')}".strip() + f" ({w})" for n, w in fallen
+        )
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
             f"in onnxruntime run {', '.join(each)}",

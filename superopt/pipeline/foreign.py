@@ -12,7 +12,7 @@ from superopt import ort
 from superopt.cost.machine import processor
 from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.extract import value_names, extract_submodel
+from superopt.onnx_io.extract import extract_submodel, value_names
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.saturation import SaturatingNode, saturating_nodes
 from superopt.onnx_io.source import Source

@@ -22,7 +22,12 @@ from superopt.cost.folder import store_file
 from superopt.kernels.gpu_device import empty_cache
 from superopt.kernels.gpu_driver import find_gpu
 from superopt.kernels.gpu_image import Image, image_from_dict
-from superopt.kernels.gpu_resident import InterpretedProgram, DeviceProgram, load_interpreted, load_on_device
+from superopt.kernels.gpu_resident import (
+    DeviceProgram,
+    InterpretedProgram,
+    load_interpreted,
+    load_on_device,
+)
 from superopt.pipeline import entries
 
 WITH = ("torch", "triton")  # what compiles
@@ -129,7 +134,9 @@ def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
     return entries.program(own, made)
 
 
-def _started(image: Image, texts: bytes, known: np.ndarray, number: int | None) -> DeviceProgram | None:
+def _started(
+    image: Image, texts: bytes, known: np.ndarray, number: int | None
+) -> DeviceProgram | None:
     """None where the driver does not take it: who compiles says more. Where it has no memory for
     it, what torch keeps of that, and nobody uses, goes back first."""
     for last in (False, True):

@@ -12,7 +12,7 @@ import numpy as np
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_compiled import TritonCompileError
-from superopt.kernels.gpu_program import KernelCall, GpuProgram, TensorSpec, build_program
+from superopt.kernels.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.plan.build import Program
@@ -24,9 +24,13 @@ NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't
 
 
 def started(
-    label: str, made: Program, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device: str,
+    label: str,
+    made: Program,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    device: str,
     dots: str,
-) -> GpuProgram:  # fmt: skip
+) -> GpuProgram:
     """label: of the model; device, dots: see gpu_program.running.
 
     Raises Uncompiled where Triton makes nothing of a kernel that runs here, OutOfMemory where there
@@ -36,7 +40,12 @@ def started(
         c.write(constants[c.offset : c.offset + c.bytes])
     lanes = [(0, ())] * len(made.calls) if made.stream_order is None else made.stream_order.steps
     calls = [
-        KernelCall(made.kernels[c.function], c.arguments, *gpu_space.launch_parameters(made.options[key]), *lane)
+        KernelCall(
+            made.kernels[c.function],
+            c.arguments,
+            *gpu_space.launch_parameters(made.options[key]),
+            *lane,
+        )
         for c, key, lane in zip(made.kernel_calls(), made.call_problems, lanes, strict=True)
     ]
     how = made.memory_bytes, inputs, outputs, device, dots
@@ -55,9 +64,12 @@ def started(
 
 
 def another(
-    label: str, made: Program, e: TritonCompileError, options: Callable[[Problem], Iterator[Option]],
+    label: str,
+    made: Program,
+    e: TritonCompileError,
+    options: Callable[[Problem], Iterator[Option]],
     tried: dict[str, set[Option]],
-) -> dict[str, Option]:  # fmt: skip
+) -> dict[str, Option]:
     """Another way to compute the problem whose kernel was not compiled, by its key. options: all
     ways; tried: those that were, to which this one is added, so that none is given twice.
 

@@ -7,22 +7,30 @@ from dataclasses import replace
 from superopt.report.data import Decision, RuleVerdict
 from superopt.rules.counterexample import Counterexample, smallest_counterexample
 from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import with_computed_class, float_class
+from superopt.rules.exactness import float_class, with_computed_class
 from superopt.rules.instances import Instance, instance_of_names, misfit_reason
 from superopt.rules.rule import Rule
 from superopt.rules.trial import Refuted as Differs
 from superopt.rules.trial import try_rule
-from superopt.verifier.attributes import FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE
+from superopt.verifier.attributes import (
+    FEW_BROADCAST_NOTE,
+    NO_PADDING_WINDOWS_NOTE,
+    SMALL_DILATIONS_NOTE,
+)
 from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 
 # Notes of a proof with which a rule is still called proved; the verdict prints them. All others
 # count something (steps, parts, operands) up to a number, above which a formula may give another.
-HARMLESS = frozenset((*ASSUMPTIONS, FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE))
+HARMLESS = frozenset(
+    (*ASSUMPTIONS, FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE)
+)
 
 
-BRIEF = Limits(seconds=5, work=4_000, work_beyond=4_000)  # for a smaller counterexample than a trial's
+BRIEF = Limits(
+    seconds=5, work=4_000, work_beyond=4_000
+)  # for a smaller counterexample than a trial's
 
 
 def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:

@@ -16,7 +16,14 @@ from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.library import RULES_FORMAT, RuleReport
 from superopt.rules import stated
 from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.stated import rules_digest, library_float_classes, find_proof, proof_key, tier, unproved_reasons
+from superopt.rules.stated import (
+    find_proof,
+    library_float_classes,
+    proof_key,
+    rules_digest,
+    tier,
+    unproved_reasons,
+)
 
 AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; without it there are none
 
@@ -69,7 +76,9 @@ def _file(rule: Rule) -> str:
 
 
 def _proof(p: stated.Proof) -> Proof:
-    return Proof(p.scope, p.assumes, p.readable_conditions, p.obligations, p.queries, p.ms, p.mutants)
+    return Proof(
+        p.scope, p.assumes, p.readable_conditions, p.obligations, p.queries, p.ms, p.mutants
+    )
 
 
 @lru_cache(maxsize=1)

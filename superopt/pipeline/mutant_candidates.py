@@ -153,8 +153,12 @@ def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candid
             raise Dropped("equal nowhere at other sizes")
         out: list[Candidate] = []
         for turned in (False, True) if _turns(p) else (False,):
-            both = [replace(s, program=s.mutant, mutant=s.program) for s in some] if turned else some
-            pair = replace(pair_from_sizes(name, both), where=_where(pair_from_sizes(name, both), found, sizes))
+            both = (
+                [replace(s, program=s.mutant, mutant=s.program) for s in some] if turned else some
+            )
+            pair = replace(
+                pair_from_sizes(name, both), where=_where(pair_from_sizes(name, both), found, sizes)
+            )
             out += _candidates(pair, found, both, costs)
     except NoFormula:
         raise Dropped("no formula of the sizes") from None

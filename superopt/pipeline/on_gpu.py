@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
-from superopt.kernels.gpu_device import from_dlpack, empty_cache, use_gpu, is_gpu_tensor, to_device, synchronize
+from superopt.kernels.gpu_device import (
+    empty_cache,
+    from_dlpack,
+    is_gpu_tensor,
+    synchronize,
+    to_device,
+    use_gpu,
+)
 from superopt.pipeline import forks
 from superopt.pipeline.arrays import Port, as_array, checked_sizes, sizes_of
 from superopt.pipeline.gpu_last import Last, Sizes, sorted_sizes

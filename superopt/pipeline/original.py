@@ -129,7 +129,11 @@ def releasing(source: Source) -> Keep:
 
 
 def free_values(
-    regions: Regions, graph: ir_graph.Graph, ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds
+    regions: Regions,
+    graph: ir_graph.Graph,
+    ports: Mapping[ir_graph.Value, str],
+    got: Got,
+    feed: Feeds,
 ) -> dict[str, np.ndarray]:
     """What the opaque nodes of `graph` gave in a run, by the names of the regions' inputs."""
     found: dict[str, np.ndarray] = {}

@@ -10,10 +10,16 @@ from dataclasses import dataclass, replace
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import Port, opaque_model, with_output_types, with_inferred_output_types, scalar_outputs
+from superopt.onnx_io.outside import (
+    Port,
+    opaque_model,
+    scalar_outputs,
+    with_inferred_output_types,
+    with_output_types,
+)
 from superopt.onnx_io.repair import repair_model
 from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import inline_functions, decompose_contrib_ops
+from superopt.onnx_io.told import decompose_contrib_ops, inline_functions
 from superopt.onnx_io.undeclared import drop_initializer_inputs
 from superopt.onnx_io.validate import is_structurally_valid, validate
 from superopt.ort.values import element_of
@@ -64,7 +70,11 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
     process first, which it may crash."""
     held = file_or_bytes(source)
     fixed, _ = repair_model(source)
-    if held is None or not is_structurally_valid(fixed) or not loads_in_onnxruntime(source, threads):
+    if (
+        held is None
+        or not is_structurally_valid(fixed)
+        or not loads_in_onnxruntime(source, threads)
+    ):
         return None
     try:
         session = ort.session(held, threads)

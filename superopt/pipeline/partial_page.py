@@ -11,10 +11,10 @@ from superopt.partial.cells import TooManyCells
 from superopt.partial.claims import box_conditions
 from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, prove_parts
 from superopt.partial.regions import Regions, find_regions
-from superopt.partial.sizes import pair_at, size_names, sample_sizes
+from superopt.partial.sizes import pair_at, sample_sizes, size_names
 from superopt.partial.split import SPLIT, split_pairs
-from superopt.partial.symbolic import symbolic_regions as formulas
 from superopt.partial.symbolic import format_symbolic_box
+from superopt.partial.symbolic import symbolic_regions as formulas
 from superopt.report.diagram import InParts
 from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
 from superopt.rules.readable import merge_conditions
@@ -45,12 +45,21 @@ def _page(made: PartialRule) -> PartialPage:
         for c in made.corrections
     ]
     return PartialPage(
-        pair.name, ", ".join(map(str, pair.params)), show_side(pair.lhs), show_side(pair.rhs),
-        ", ".join(map(shown, pair.where)), parts.shape, tuple(equal),
-        tuple(format_symbolic_box(b) for b in parts.different), _needs(made), dict(sizes), seen.equal_share,
+        pair.name,
+        ", ".join(map(str, pair.params)),
+        show_side(pair.lhs),
+        show_side(pair.rhs),
+        ", ".join(map(shown, pair.where)),
+        parts.shape,
+        tuple(equal),
+        tuple(format_symbolic_box(b) for b in parts.different),
+        _needs(made),
+        dict(sizes),
+        seen.equal_share,
         _picture(seen),
-        tuple(corrections), all(r.is_exact for _, r in parts.sampled_regions),
-    )  # fmt: skip
+        tuple(corrections),
+        all(r.is_exact for _, r in parts.sampled_regions),
+    )
 
 
 def _needs(made: PartialRule) -> tuple[str, ...]:
@@ -85,10 +94,15 @@ def in_parts(
     if pair.name != rule.name:
         how = rule.name.rpartition("-")[2]
     return InParts(
-        rule.name, how, found.shape,
-        tuple(map(format_symbolic_box, found.equal)), tuple(map(format_symbolic_box, found.different)),
-        tuple(sizes.items()), seen.equal_share, _picture(seen),
-    )  # fmt: skip
+        rule.name,
+        how,
+        found.shape,
+        tuple(map(format_symbolic_box, found.equal)),
+        tuple(map(format_symbolic_box, found.different)),
+        tuple(sizes.items()),
+        seen.equal_share,
+        _picture(seen),
+    )
 
 
 def _seen(pair: Rule, where: Mapping[str, int]) -> tuple[Mapping[str, int], Regions] | None:

@@ -23,11 +23,11 @@ from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
 from superopt.partial.cells import TooManyCells
 from superopt.partial.correct import NoCorrection
-from superopt.partial.enumerate import Hit, Candidate, find_hits, instantiate
+from superopt.partial.enumerate import Candidate, Hit, find_hits, instantiate
 from superopt.partial.generalise import graph_inputs, pair_from_sizes, rule_from_sizes
 from superopt.partial.operators import OPERATORS, is_activation_name
 from superopt.partial.pairs import CORRECTION_KINDS, corrected_value
-from superopt.partial.program import Program, at_channel_choices, small_program, convolutions
+from superopt.partial.program import Program, at_channel_choices, convolutions, small_program
 from superopt.partial.regions import find_regions
 from superopt.partial.restrict import static_shape
 from superopt.partial.sizes import SizedPair
@@ -146,11 +146,15 @@ def _about(t: Candidate, programs: Sequence[tuple[dict[str, int], Program]]) -> 
     some = [SizedPair(s, a, b) for s, (a, b) in zip(at, both, strict=True)]
     name = "-".join(_names(t))
     out = []
-    for how in CORRECTION_KINDS if found[0].different else CORRECTION_KINDS[:1]:  # the first leaves what is right as it is
+    for how in (
+        CORRECTION_KINDS if found[0].different else CORRECTION_KINDS[:1]
+    ):  # the first leaves what is right as it is
         try:
             fixed = [corrected_value(how, s, r) for s, r in zip(some, found, strict=True)]
             sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
-            rule = rule_from_sizes(name if how == CORRECTION_KINDS[0] else f"{name}-{how}", at, sides)
+            rule = rule_from_sizes(
+                name if how == CORRECTION_KINDS[0] else f"{name}-{how}", at, sides
+            )
             out.append(said(pair_from_sizes(name, some), rule, found[0]))
         except (NoCorrection, NoFormula, InferError):
             continue
@@ -165,7 +169,9 @@ def _names(t: Candidate) -> list[str]:
     return [*(n for o in t.operands for n in _names(o)), own]
 
 
-def _sides(p: Program, made: graph.Value) -> tuple[tuple[graph.Value, ...], tuple[graph.Value, ...]]:
+def _sides(
+    p: Program, made: graph.Value
+) -> tuple[tuple[graph.Value, ...], tuple[graph.Value, ...]]:
     """Both sides of a rule: the results as the program has them, with their biases; and the mutant,
     taken apart."""
     left = p.outputs

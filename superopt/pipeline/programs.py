@@ -48,7 +48,9 @@ def program_of(
         if graph is simple.looped:
             simple.simplified[decided] = given
         on, partial = machine, allowed.partial
-        return plan_program(given, sizes, on.width, chosen, tiles, on.multiply_bytes, partial, on.vector_registers)
+        return plan_program(
+            given, sizes, on.width, chosen, tiles, on.multiply_bytes, partial, on.vector_registers
+        )
 
     key = s.nodes, s.outputs
     if key not in known:

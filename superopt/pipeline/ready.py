@@ -50,10 +50,21 @@ class Options:
         """Of a model whose files have this digest."""
         on, may = self.machine, self.allowed
         about = (
-            entries.FORMAT, digest, self.threads, may.float_class, may.partial, on.cpu, on.features,
-            on.width, LLVMLITE_VERSION, np.__version__, sys.version, object_offsets(), entries.own_files(),
+            entries.FORMAT,
+            digest,
+            self.threads,
+            may.float_class,
+            may.partial,
+            on.cpu,
+            on.features,
+            on.width,
+            LLVMLITE_VERSION,
+            np.__version__,
+            sys.version,
+            object_offsets(),
+            entries.own_files(),
             entries.state_of(store_file(self.store)),
-        )  # fmt: skip
+        )
         return entries.sum_of(about)
 
 

@@ -102,7 +102,9 @@ def watched(
     return Watched(path, {**ports, **{v: f"extra{n}" for n, v in enumerate(more)}})
 
 
-def value(ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds, v: ir_graph.Value) -> np.ndarray | None:
+def value(
+    ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds, v: ir_graph.Value
+) -> np.ndarray | None:
     """The array of `v` after a run; None where it is no tensor or did not come out."""
     match v:
         case ir_graph.Input(name, _):

@@ -127,7 +127,9 @@ def read(path: Path) -> Saved:
     except SuperoptError:
         raise
     except Exception as e:  # of many kinds: whatever is no such description
-        raise sections.damaged_file_error(path, f"its description: {type(e).__name__}: {e}") from None
+        raise sections.damaged_file_error(
+            path, f"its description: {type(e).__name__}: {e}"
+        ) from None
 
 
 def _source(

@@ -10,7 +10,7 @@ from superopt.errors import ModelError
 from superopt.onnx_io.decided import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.model import Model
-from superopt.onnx_io.row_scatters import row_scatters_to_scatter_nd, row_scatter_positions
+from superopt.onnx_io.row_scatters import row_scatter_positions, row_scatters_to_scatter_nd
 from superopt.onnx_io.source import Source
 from superopt.te import index
 

@@ -146,7 +146,9 @@ def _behind(m: _Model, n: ir_graph.Node) -> ir_graph.Node:
     return n
 
 
-def _before(m: _Model, at: ir_graph.Value | None) -> tuple[ir_graph.Node | None, list[ir_graph.Node]]:
+def _before(
+    m: _Model, at: ir_graph.Value | None
+) -> tuple[ir_graph.Node | None, list[ir_graph.Node]]:
     """The product that another one reads as this operand, by nothing or what is linear between
     them."""
     between: list[ir_graph.Node] = []
@@ -160,7 +162,9 @@ def _before(m: _Model, at: ir_graph.Value | None) -> tuple[ir_graph.Node | None,
     return None, between
 
 
-def _of(m: _Model, outs: Sequence[ir_graph.Node], inside: Sequence[ir_graph.Node]) -> Iterator[Program]:
+def _of(
+    m: _Model, outs: Sequence[ir_graph.Node], inside: Sequence[ir_graph.Node]
+) -> Iterator[Program]:
     """The program of these nodes, of what moves elements between them and their results, and of
     Splits before them; joined along each axis that has a use."""
     within = set(inside)

@@ -143,7 +143,9 @@ def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option
     ranked = sorted(k.times, key=lambda o: k.times[o][0])[:FINALISTS]
     if ranked[0] != k.default:
         runs = {o: build_runnable(k.problem, o, machine, threads) for o in {k.default, *ranked}}
-        rounds = [{o: measure_seconds(run, 0.0)[0] for o, run in runs.items()} for _ in range(TURNS)]
+        rounds = [
+            {o: measure_seconds(run, 0.0)[0] for o, run in runs.items()} for _ in range(TURNS)
+        ]
         for o in runs:
             own = sorted(r[o] for r in rounds)
             k.times[o] = (own[TURNS // 2], own[1], own[-2], TURNS)

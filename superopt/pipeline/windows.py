@@ -90,7 +90,9 @@ class Window:
         return [self.at(**{**own, **x}) for x in self.sizes()]
 
 
-def windows_of(graph: ir_graph.Graph, sizes: Mapping[str, int] | None = None) -> Iterator[Window | None]:
+def windows_of(
+    graph: ir_graph.Graph, sizes: Mapping[str, int] | None = None
+) -> Iterator[Window | None]:
     """The windows of a graph that compute anything; None for one of sizes that are not known, but
     for the number of pictures, or of another type. sizes: at which windows are priced."""
     for n in ir_graph.nodes(graph):
@@ -150,7 +152,10 @@ def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line]
 
 
 def _about(
-    name: str, sizes: Sequence[dict[str, int]], programs: Sequence[ir_graph.Value], made: Sequence[ir_graph.Value]
+    name: str,
+    sizes: Sequence[dict[str, int]],
+    programs: Sequence[ir_graph.Value],
+    made: Sequence[ir_graph.Value],
 ) -> Line | None:
     """What is said of a mutant, None of one that is hardly right."""
     try:

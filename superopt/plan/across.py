@@ -54,7 +54,9 @@ class AxisOrder:
 
 
 def fuse_strided_softmax(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], batch_ranks: Mapping[Tensor, int]
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    batch_ranks: Mapping[Tensor, int],
 ) -> tuple[dict[Tensor, Tensor], dict[Tensor, AxisOrder]]:
     """Return the definitions with such rows fused, and the axis order of each fused result.
     batch_ranks: the tensors that are fused into rows already. materialized: the tensors that must
@@ -146,7 +148,11 @@ def _axis_places(
                 continue
             at = zip(e.index, x.shape, strict=True)
             place = tuple(along.get(i) if n != 1 else None for i, n in at)
-            if x in wrong or not _is_row_operand(place, x, order, sizes) or out.get(x, place) != place:
+            if (
+                x in wrong
+                or not _is_row_operand(place, x, order, sizes)
+                or out.get(x, place) != place
+            ):
                 wrong.add(x)
                 out.pop(x, None)
             elif x not in out:
@@ -196,4 +202,10 @@ class _Transposer:
                     return Reduce(fn, over, made(body), dtype)
             return e
 
-        return Tensor(definition.name, definition.dtype, self.transposed_buffer(x).shape, axes, substitute_axes(made(definition.body), gone))
+        return Tensor(
+            definition.name,
+            definition.dtype,
+            self.transposed_buffer(x).shape,
+            axes,
+            substitute_axes(made(definition.body), gone),
+        )

@@ -50,7 +50,9 @@ _PARAMETER_DEFAULTS: Mapping[str, tuple[Any, Any]] = {
 }
 
 
-def parse_activations(attributes: Mapping[str, Any], default: Sequence[str]) -> tuple[Activation, ...]:
+def parse_activations(
+    attributes: Mapping[str, Any], default: Sequence[str]
+) -> tuple[Activation, ...]:
     """Return the functions of a layer's attributes. default: their names if the attribute is
     absent.
 
@@ -109,7 +111,9 @@ def _affine(x: ir_graph.Value, alpha: float, beta: float) -> ir_graph.Value:
 
 
 def _scaled_tanh(x: ir_graph.Value, alpha: float, beta: float) -> ir_graph.Value:
-    return _make_node("Mul", _make_node("Tanh", _make_node("Mul", x, scalar_like(beta, x))), scalar_like(alpha, x))
+    return _make_node(
+        "Mul", _make_node("Tanh", _make_node("Mul", x, scalar_like(beta, x))), scalar_like(alpha, x)
+    )
 
 
 _BUILDERS: Mapping[str, Callable[..., ir_graph.Value]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.attention import match_attention as found_in
-from superopt.kernels.contraction import match_contraction, axis_stride
+from superopt.kernels.contraction import axis_stride, match_contraction
 from superopt.kernels.layout import Layout
 from superopt.kernels.online import match_online_attention
 from superopt.kernels.transform import reduction
@@ -88,7 +88,9 @@ def fuse_attention(
             continue
         scores = [x for x in kernel_inputs(out[row], current) if only(x, row)]
         scores = [
-            x for x in scores if _is_score_product(current[x], row, constants) and fusion.can_fuse_scores(current[x])
+            x
+            for x in scores
+            if _is_score_product(current[x], row, constants) and fusion.can_fuse_scores(current[x])
         ]
         if len(scores) > 1:
             continue
@@ -135,7 +137,12 @@ def _reads_one_row(definition: Tensor, row: Tensor, batch_rank: int) -> bool:
 def _is_score_product(definition: Tensor, row: Tensor, constants: Collection[Tensor]) -> bool:
     """True if it is a product that gives these rows."""
     c = match_contraction(definition, constants)
-    if c is None or definition.shape != row.shape or not c.b_axes or c.b_axes[-1] != definition.axes[-1]:
+    if (
+        c is None
+        or definition.shape != row.shape
+        or not c.b_axes
+        or c.b_axes[-1] != definition.axes[-1]
+    ):
         return False
     return definition.axes[-2].extent == 1 or definition.axes[-2] in c.a_axes
 

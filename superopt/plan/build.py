@@ -14,7 +14,7 @@ from superopt.kernels.built import build_kernels, input_buffers
 from superopt.kernels.calls import Call, Loop, Ref, kernel_calls
 from superopt.kernels.contraction import VECTOR_REGISTERS
 from superopt.kernels.cpu_text import chunk_count, workspace_bytes
-from superopt.kernels.identity import problem_digest, kernel_digest
+from superopt.kernels.identity import kernel_digest, problem_digest
 from superopt.kernels.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Choice, Problem
@@ -22,16 +22,16 @@ from superopt.kernels.tile import Kernel
 from superopt.plan.across import AxisOrder, fuse_strided_softmax
 from superopt.plan.attention import fuse_attention
 from superopt.plan.by_channel import split_channel_reductions
-from superopt.plan.cells import fuse_cells, find_cells
+from superopt.plan.cells import find_cells, fuse_cells
 from superopt.plan.divided import fuse_group_norm
-from superopt.plan.gated import fuse_gates, find_gates
+from superopt.plan.gated import find_gates, fuse_gates
 from superopt.plan.in_parts import split_reductions
-from superopt.plan.inline import topological_order, inline_tensors, inline_to_fixpoint
+from superopt.plan.inline import inline_tensors, inline_to_fixpoint, topological_order
 from superopt.plan.knit import fuse_concat, inline_float_casts
 from superopt.plan.masks import replace_causal_masks
 from superopt.plan.memory import ALIGNMENT_BYTES, BufferLife, assign_offsets
 from superopt.plan.origins import Provenance, provenance_of
-from superopt.plan.outputs import copy_image_outputs, output_tensors, materialized_tensors
+from superopt.plan.outputs import copy_image_outputs, materialized_tensors, output_tensors
 from superopt.plan.pack_constants import ConstantSlot, layout_key
 from superopt.plan.patch import find_scatter_into
 from superopt.plan.phases import StridedPart
@@ -44,10 +44,10 @@ from superopt.plan.streams import StreamOrder, live_ranges
 from superopt.plan.target import CPU, Target
 from superopt.plan.tensors import GraphTensors
 from superopt.plan.transformed import TransformedConstants
-from superopt.plan.turn import transpose_operands, panel_layouts
+from superopt.plan.turn import panel_layouts, transpose_operands
 from superopt.plan.twice import duplicate_constants
 from superopt.plan.views import BufferView, use_views
-from superopt.plan.walks import tree_walk_steps, fuse_tree_walks
+from superopt.plan.walks import fuse_tree_walks, tree_walk_steps
 from superopt.plan.zeros import zero_sensitive_products
 from superopt.te import index
 from superopt.te.expr import Tensor
@@ -138,7 +138,9 @@ def plan_program(
     walk_steps = tree_walk_steps(order) if target.reorders_operands else set()
     pictures = image_copies(order, tensors.copies, target.reorders_operands) | walk_steps
     turning = partial(transpose_operands, constants=tensors.constants, registers=vector_registers)
-    current = inline_tensors(outputs, pictures, parts, turning if target.reorders_operands else None)
+    current = inline_tensors(
+        outputs, pictures, parts, turning if target.reorders_operands else None
+    )
     outputs, current = copy_image_outputs(outputs, current, tensors.parts)
     needed = materialized_tensors(outputs, tensors)
     if target.fuses_horizontally:
@@ -146,7 +148,9 @@ def plan_program(
             current = hoist_scales(current, needed)
         current = fuse_concat(current, tensors.parts)
         needed = materialized_tensors(outputs, tensors)
-        current = inline_to_fixpoint(inline_float_casts(current, needed | pictures), needed | pictures)
+        current = inline_to_fixpoint(
+            inline_float_casts(current, needed | pictures), needed | pictures
+        )
         half = target.storage_dtype is not None
         lying = target.assign_layouts(current, outputs, tensors.parts)
         current = fuse_products(current, needed, lying, tensors.parts, tensors.constants, half)
@@ -175,7 +179,9 @@ def plan_program(
     whole = current.keys()
     current = split_channel_reductions(current, leads, lying)
     if target.min_parallel_elements:
-        current = split_reductions(current, leads, tensors.constants, needed, target.min_parallel_elements)
+        current = split_reductions(
+            current, leads, tensors.constants, needed, target.min_parallel_elements
+        )
     sums = current.keys() - whole  # partial reductions
     if target.replaces_causal_masks:
         current = replace_causal_masks(current, leads, tensors.constants)
@@ -185,7 +191,15 @@ def plan_program(
         current = fuse_gates(*some)
     current = fuse_tree_walks(current, walk_steps, needed)
     how = options or {}
-    machine = vector_bytes, how, allow_winograd, multiply_bytes, allow_dilated_winograd, vector_registers, target
+    machine = (
+        vector_bytes,
+        how,
+        allow_winograd,
+        multiply_bytes,
+        allow_dilated_winograd,
+        vector_registers,
+        target,
+    )
     return _Builder(graph, tensors, outputs, current, leads, orders, lying, sums, *machine).build()
 
 
@@ -224,7 +238,9 @@ class _Builder:
 
     def build(self) -> Program:
         into = {x.tensor: (whole, x) for whole, some in self.tensors.parts.items() for x in some}
-        kept = StorageTypes(self.target, self.tensors, self.current, self.outputs, self.partial_sums)
+        kept = StorageTypes(
+            self.target, self.tensors, self.current, self.outputs, self.partial_sums
+        )
         self.storage = kept
         some = [*self.current, *(x for x in self.tensors.parts if kept.dtype_of(x) != x.dtype)]
         buffers = {t: Tensor(f"b{n}", kept.dtype_of(t), t.shape) for n, t in enumerate(some)}
@@ -237,7 +253,11 @@ class _Builder:
         for n, t in enumerate(self.outputs):
             where[t] = Ref("argument", len(self.graph.inputs) + n)
         self.strassen_levels = _strassen_levels(map(self.buffer_bytes, self.tensors.constants))
-        plain = zero_sensitive_products(self.current, self.tensors) if self.allow_winograd else self.current
+        plain = (
+            zero_sensitive_products(self.current, self.tensors)
+            if self.allow_winograd
+            else self.current
+        )
         steps: list[Step] = []
         asked: dict[str, Problem] = {}
         used: dict[str, Option] = {}
@@ -245,7 +265,9 @@ class _Builder:
         transformed = TransformedConstants(self.tensors.constants)
         for t, now in self.current.items():
             lie = {**buffers, **kept.narrowed_constants(t, now)}
-            root = read_from_buffers(now, lie, kept.dtype_of(t), kept.dropped_bits(t), self.target.storage_dtype)
+            root = read_from_buffers(
+                now, lie, kept.dtype_of(t), kept.dropped_bits(t), self.target.storage_dtype
+            )
             root = duplicate_constants(root, self.tensors.constants, again)
             views: dict[Tensor, BufferView] = {}
             if self.target.fuses_horizontally:
@@ -264,7 +286,11 @@ class _Builder:
             known = {x for x in given if x in self.tensors.constants}
             given_ = root, layout, known, self.batch_ranks.get(t, 0)
             key, problem, how = self.solve(*given_, direct=t in plain)
-            if how.derived_constants and self.target.bounds_transformed_constants and not transformed.fits(key, how):
+            if (
+                how.derived_constants
+                and self.target.bounds_transformed_constants
+                and not transformed.fits(key, how)
+            ):
                 key, problem, how = self.solve(*given_, direct=True)
             transformed.add(key, how)
             asked[key], used[key] = problem, how.option
@@ -273,7 +299,10 @@ class _Builder:
                 if target is root:
                     target = into[t][0] if t in into else t
                 read = [views.get(x, BufferView(x, 0)) for x in one.reads]
-                reads, begins = tuple(back.get(v.buffer, v.buffer) for v in read), tuple(v.offset for v in read)
+                reads, begins = (
+                    tuple(back.get(v.buffer, v.buffer) for v in read),
+                    tuple(v.offset for v in read),
+                )
                 steps.append(Step(one.kernel, reads, target, key, t, begins))
         return self.assign_buffers(steps, where, asked, used)
 
@@ -289,12 +318,23 @@ class _Builder:
         """Return the key of a problem, the problem, and its solution. direct: do not use Winograd
         and Strassen."""
         own = (False, 0) if direct else (True, self.strassen_levels)
-        how = self.vector_bytes, batch_rank, *own, self.multiply_bytes, self.allow_dilated_winograd, self.vector_registers
-        problem = Problem(root, layout, known_constants, *how, self.target.storage_dtype is not None)
+        how = (
+            self.vector_bytes,
+            batch_rank,
+            *own,
+            self.multiply_bytes,
+            self.allow_dilated_winograd,
+            self.vector_registers,
+        )
+        problem = Problem(
+            root, layout, known_constants, *how, self.target.storage_dtype is not None
+        )
         key = problem_digest(problem)
         return key, problem, self.target.choose(problem, self.options.get(key))
 
-    def part_layout(self, t: Tensor, root: Tensor, parent: Tensor, part: StridedPart) -> ScatteredLayout:
+    def part_layout(
+        self, t: Tensor, root: Tensor, parent: Tensor, part: StridedPart
+    ) -> ScatteredLayout:
         """Return the layout of a part of another tensor."""
         axes = self.orders[t].to_tensor_order(root.axes) if t in self.orders else root.axes
         places = zip(axes, part.begin, part.step, strict=True)
@@ -315,7 +355,9 @@ class _Builder:
         reads = [(*s.reads, s.target) if s.result in over else s.reads for s in steps]
         writes = [s.target for s in steps]
         how = [(problems[s.problem], options[s.problem]) for s in steps]
-        order = self.target.assign_streams(reads, writes, how) if self.target.assign_streams else None
+        order = (
+            self.target.assign_streams(reads, writes, how) if self.target.assign_streams else None
+        )
         used = live_ranges(reads, writes, order)
         own = [t for t in used if t not in places]
         lives = [BufferLife(self.buffer_bytes(t), *used[t], *self.border_contents(t)) for t in own]
@@ -349,15 +391,26 @@ class _Builder:
                     constants.append(ConstantSlot(end, buffer.type, c, pack))
                     end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                 refs.append(held[key])
-            calls.append(Call(step.kernel.name, (*refs, places[step.target]), chunk_count(step.kernel)))
+            calls.append(
+                Call(step.kernel.name, (*refs, places[step.target]), chunk_count(step.kernel))
+            )
         kernels = {step.kernel.name: step.kernel for step in run}
         most = max((workspace_bytes(k) for k in kernels.values()), default=0)
         return Program(
-            kernels, tuple(calls), tuple(constants), end, memory, kept, most,
-            problems, options, tuple(step.problem for step in run),
-            tuple(step.result for step in run), provenance_of(self.graph, self.tensors, self.current),
+            kernels,
+            tuple(calls),
+            tuple(constants),
+            end,
+            memory,
+            kept,
+            most,
+            problems,
+            options,
+            tuple(step.problem for step in run),
+            tuple(step.result for step in run),
+            provenance_of(self.graph, self.tensors, self.current),
             order,
-        )  # fmt: skip
+        )
 
     def static_shape(self, t: Tensor) -> tuple[int, ...]:
         return tuple(n for n in t.shape if isinstance(n, int))
@@ -374,13 +427,19 @@ class _Builder:
         shape = layout.shape(self.static_shape(t))
         zeros = layout.borders()
         written = zeros is not None and self.target.clears_borders
-        clear = border.count_border_elements(shape, zeros) * _element_bytes(t) if written and zeros else None
+        clear = (
+            border.count_border_elements(shape, zeros) * _element_bytes(t)
+            if written and zeros
+            else None
+        )
         return (self.storage.dtype_of(t), shape, layout), clear
 
     def border_clear_kernel(self, t: Tensor) -> Kernel:
         """Return a kernel that writes the zeros around a tensor."""
         layout = self.layouts[t]
-        made = border.clear_border_kernel(t.dtype, layout.shape(self.static_shape(t)), layout.borders() or ())
+        made = border.clear_border_kernel(
+            t.dtype, layout.shape(self.static_shape(t)), layout.borders() or ()
+        )
         return replace(made, name=f"k{kernel_digest(made)}")
 
 

@@ -44,7 +44,9 @@ class _ChannelIndex:
 
 
 def split_channel_reductions(
-    current: Mapping[Tensor, Tensor], row_tensors: Collection[Tensor], layouts: Mapping[Tensor, Layout]
+    current: Mapping[Tensor, Tensor],
+    row_tensors: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout],
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with such reductions split; channel reductions come before their
     readers. row_tensors: what is computed row by row. layouts: those of image tensors."""
@@ -71,7 +73,9 @@ def _split_by_channel(t: Tensor, layouts: Mapping[Tensor, Layout]) -> tuple[Tens
     if not read or not all(_has_adjacent_channels(x, layouts) for x in read):
         return None
     counted = _split_digits(total)
-    read = [x for x in loads(counted.body) if x.tensor in layouts and _has_adjacent_channels(x, layouts)]
+    read = [
+        x for x in loads(counted.body) if x.tensor in layouts and _has_adjacent_channels(x, layouts)
+    ]
     some = {x.index[layouts[x.tensor].parts[-1].axis] for x in read}
     places = {i for x in read for n, i in enumerate(x.index) if n != _channel_dim(x, layouts)}
     channels = _match_channel_index(some.pop(), t, counted) if len(some) == 1 else None
@@ -98,7 +102,9 @@ def _split_by_channel(t: Tensor, layouts: Mapping[Tensor, Layout]) -> tuple[Tens
         body = _replace_index(body, te_index.as_index(one // size * size + one % size), one)
     shape = tuple(a.size for a in axes)
     each = Tensor("channels", total.dtype, shape, tuple(axes), body)
-    sums = Reduce(total.fn, (channels.within_group,), Load(each, tuple(at), total.dtype), total.dtype)
+    sums = Reduce(
+        total.fn, (channels.within_group,), Load(each, tuple(at), total.dtype), total.dtype
+    )
     assert t.body is not None
     whole = replace_reduction(t.body, total, sums)
     return each, Tensor(t.name, t.dtype, t.shape, t.axes, whole)

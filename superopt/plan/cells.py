@@ -56,9 +56,13 @@ class FusedCell:
 
 
 def find_cells(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
-    parts: WrittenParts, constants: Collection[Tensor], few_rows: bool = True,
-) -> list[FusedCell]:  # fmt: skip
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    excluded: Collection[Tensor],
+    parts: WrittenParts,
+    constants: Collection[Tensor],
+    few_rows: bool = True,
+) -> list[FusedCell]:
     """Return the cells; no tensor is in two. materialized: what must be in memory, where it can
     only be the single result. excluded: tensors with other layouts. parts: tensors written in
     parts, which are in memory. few_rows: find cells of few rows, else of more."""
@@ -68,8 +72,11 @@ def find_cells(
     for t, now in current.items():
         for x in dict.fromkeys(x.tensor for x in _tensor_loads(now)):
             readers.setdefault(x, []).append(t)
-    sums = {t: _canonical_operand(c, now) for t, now in current.items()
-            if t not in lying and (c := _constant_product(now, constants, few_rows)) is not None}  # fmt: skip
+    sums = {
+        t: _canonical_operand(c, now)
+        for t, now in current.items()
+        if t not in lying and (c := _constant_product(now, constants, few_rows)) is not None
+    }
     known = _Producers(current, readers, {t: n for n, t in enumerate(current)}, sums)
     out: list[FusedCell] = []
     inside: set[Tensor] = set()
@@ -100,14 +107,20 @@ def _tensor_loads(definition: Tensor) -> list[Load]:
     return [] if definition.body is None else list(loads(definition.body))
 
 
-def _constant_product(definition: Tensor, constants: Collection[Tensor], few_rows: bool) -> Contraction | None:
+def _constant_product(
+    definition: Tensor, constants: Collection[Tensor], few_rows: bool
+) -> Contraction | None:
     """Return the contraction of a product with a constant, of few rows or of more, with one sum for
     each element; else None."""
     c, found = match_contraction(definition, constants, 1), reduction(definition)
     if c is None or found is None or c.b.tensor not in constants or not c.b_axes:
         return None
     terms = [a.size for a in found.axes]
-    if len(terms) > 1 or found.axes[0] not in c.b.index or not MIN_DOT_EXTENT <= terms[0] <= MAX_SUM_TERMS:
+    if (
+        len(terms) > 1
+        or found.axes[0] not in c.b.index
+        or not MIN_DOT_EXTENT <= terms[0] <= MAX_SUM_TERMS
+    ):
         return None
     return c if (prod(a.size for a in c.a_axes) <= MAX_GEMV_ROWS) == few_rows else None
 
@@ -148,7 +161,9 @@ def _grow_cell(root: Tensor, k: _Producers, taken: Collection[Tensor]) -> FusedC
     return FusedCell(tuple(stages), results) if many else None
 
 
-def _elementwise_producers(root: Tensor, k: _Producers, taken: Collection[Tensor], operand: Load | None) -> set[Tensor]:
+def _elementwise_producers(
+    root: Tensor, k: _Producers, taken: Collection[Tensor], operand: Load | None
+) -> set[Tensor]:
     """Return the elementwise producers of `root`, transitively, with products of `operand` only;
     without an operand up to the first products."""
     near: set[Tensor] = set()
@@ -160,7 +175,11 @@ def _elementwise_producers(root: Tensor, k: _Producers, taken: Collection[Tensor
             if now is None or x in near or x in taken or now.dtype != F32:
                 continue
             other = k.sums.get(x) not in (None, operand) if operand is not None else False
-            if other or (x not in k.sums and reductions(now.body)) or not reads_elementwise(k.current[t], x):
+            if (
+                other
+                or (x not in k.sums and reductions(now.body))
+                or not reads_elementwise(k.current[t], x)
+            ):
                 continue
             near.add(x)
             if operand is not None or x not in k.sums:
@@ -205,7 +224,13 @@ def redirect_reads(definition: Tensor, where: ResultPlaces) -> Tensor:
     """Return the definition with reads of fused results redirected to their cells."""
     if definition.body is None or not any(x.tensor in where for x in loads(definition.body)):
         return definition
-    return Tensor(definition.name, definition.dtype, definition.shape, definition.axes, _redirect_loads(definition.body, where))
+    return Tensor(
+        definition.name,
+        definition.dtype,
+        definition.shape,
+        definition.axes,
+        _redirect_loads(definition.body, where),
+    )
 
 
 def _redirect_loads(e: Expr, where: ResultPlaces) -> Expr:

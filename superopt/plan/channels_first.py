@@ -16,7 +16,9 @@ from superopt.ir.op import Attr
 from superopt.ops import OPS
 
 Order = tuple[int, ...]  # for each axis of a value, its axis in the converted value
-AXIS_OPS = frozenset(("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split"))  # operators on one axis
+AXIS_OPS = frozenset(
+    ("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split")
+)  # operators on one axis
 REDUCTION_OPS = frozenset((
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
@@ -82,7 +84,11 @@ def _start_permutation(n: ir_graph.Node) -> PermutedNode | None:
     """Return the permutation of a Transpose to channels last; else None."""
     rank = len(n.types[0].shape or ())
     last = (0, *range(2, rank), 1)
-    return PermutedNode({}, last) if n.op.name == "Transpose" and rank > 2 and _permutation(n) == last else None
+    return (
+        PermutedNode({}, last)
+        if n.op.name == "Transpose" and rank > 2 and _permutation(n) == last
+        else None
+    )
 
 
 def _permutation(n: ir_graph.Node) -> Order:
@@ -91,13 +97,17 @@ def _permutation(n: ir_graph.Node) -> Order:
     return perm  # type: ignore[return-value]
 
 
-def _value_order(v: ir_graph.Value | None, moved: Mapping[ir_graph.Node, PermutedNode]) -> Order | None:
+def _value_order(
+    v: ir_graph.Value | None, moved: Mapping[ir_graph.Node, PermutedNode]
+) -> Order | None:
     p = None if v is None else ir_graph.producer(v)
     found = None if p is None else moved.get(p)
     return None if found is None else found.order
 
 
-def _propagate(n: ir_graph.Node, moved: Mapping[ir_graph.Node, PermutedNode]) -> PermutedNode | None:
+def _propagate(
+    n: ir_graph.Node, moved: Mapping[ir_graph.Node, PermutedNode]
+) -> PermutedNode | None:
     """Return how the node is computed on permuted operands; None where it cannot be."""
     orders = {o for v in n.inputs if (o := _value_order(v, moved)) is not None}
     if len(orders) > 1:
@@ -162,7 +172,12 @@ def _insert_axes(axes: Sequence[int], order: Order) -> PermutedNode:
     return PermutedNode({"axes": tuple(new)}, tuple(out))
 
 
-def _can_permute(v: ir_graph.Value | None, order: Order, moved: Mapping[ir_graph.Node, PermutedNode], scalars: bool) -> bool:
+def _can_permute(
+    v: ir_graph.Value | None,
+    order: Order,
+    moved: Mapping[ir_graph.Node, PermutedNode],
+    scalars: bool,
+) -> bool:
     """True if the value is available in this permutation. scalars: also by broadcasting."""
     if v is None or _value_order(v, moved) is not None:
         return True
@@ -174,7 +189,9 @@ def _is_single_element(v: ir_graph.Value) -> bool:
     return all(d == 1 for d in v.type.shape or ())
 
 
-def _required_transposes(graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, PermutedNode]) -> set[tuple[ir_graph.Value, ir_graph.Node]]:
+def _required_transposes(
+    graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, PermutedNode]
+) -> set[tuple[ir_graph.Value, ir_graph.Node]]:
     """Return the values that need a Transpose: those needed in their original order, and the other
     operands of converted nodes; each with a node of its group."""
     out: set[tuple[ir_graph.Value, ir_graph.Node]] = set()
@@ -184,7 +201,11 @@ def _required_transposes(graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, Pe
             wanted |= {v for v in n.inputs if v is not None}
         elif n.op.name != "Transpose":
             some = [v for v in n.inputs if v is not None and _value_order(v, moved) is None]
-            out |= {(v, n) for v in some if not (isinstance(v, ir_graph.Constant) or _is_single_element(v))}
+            out |= {
+                (v, n)
+                for v in some
+                if not (isinstance(v, ir_graph.Constant) or _is_single_element(v))
+            }
     for v in wanted:
         p, order = ir_graph.producer(v), _value_order(v, moved)
         if p is not None and order is not None and order != tuple(sorted(order)):
@@ -192,7 +213,9 @@ def _required_transposes(graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, Pe
     return out
 
 
-def _rebuild_graph(graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, PermutedNode]) -> ir_graph.Graph:
+def _rebuild_graph(
+    graph: ir_graph.Graph, moved: Mapping[ir_graph.Node, PermutedNode]
+) -> ir_graph.Graph:
     made: dict[ir_graph.Value, ir_graph.Value] = {i: i for i in graph.inputs}
 
     def own(v: ir_graph.Value) -> ir_graph.Value:

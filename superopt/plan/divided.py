@@ -42,7 +42,14 @@ def fuse_group_norm(
             for x, made in new.items():
                 for y in kernel_inputs(made, new):
                     readers.setdefault(y, set()).add(x)
-            group = grow_row_group(two, new, {*materialized, *image_tensors, *batch_ranks}, readers, True, parallel_rows=True)
+            group = grow_row_group(
+                two,
+                new,
+                {*materialized, *image_tensors, *batch_ranks},
+                readers,
+                True,
+                parallel_rows=True,
+            )
             if group is None or has_few_long_rows(now.shape, group.batch_rank):
                 continue
             given = set().union(*map(tensors_read, (now, *group.stages.values())))
@@ -54,7 +61,9 @@ def fuse_group_norm(
     return out, found
 
 
-def _divided_axes(definition: Tensor, current: Mapping[Tensor, Tensor]) -> Iterator[tuple[Axis, int]]:
+def _divided_axes(
+    definition: Tensor, current: Mapping[Tensor, Tensor]
+) -> Iterator[tuple[Axis, int]]:
     """Yield the axes whose quotients index a reduction, with the divisor."""
     for e in loads(definition.body) if definition.body is not None else ():
         x = current.get(e.tensor)

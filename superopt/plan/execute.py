@@ -17,7 +17,7 @@ from superopt.kernels.enter import entry_text, object_offsets
 from superopt.plan.build import Program
 from superopt.plan.constants import PackedConstants
 from superopt.plan.image import LoadedProgram, ProgramImage, entry_points, load_image, pointer_table
-from superopt.plan.pack_constants import pack_constants, split_constants, constant_numbers
+from superopt.plan.pack_constants import constant_numbers, pack_constants, split_constants
 
 
 def load_program(
@@ -49,7 +49,9 @@ def _pack(
         raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 
 
-def build_image(program: Program, machine: Machine, threads: int, folder: Path | None) -> ProgramImage:
+def build_image(
+    program: Program, machine: Machine, threads: int, folder: Path | None
+) -> ProgramImage:
     """Return the machine code of the program, and what it needs."""
     some = threads if any(c.chunks > 1 for c in program.calls) else 1
     made = object_files(program, machine, some, folder)

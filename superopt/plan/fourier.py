@@ -69,7 +69,12 @@ def is_matmul_faster(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     size = t.length
     power = size & (size - 1) == 0
     fast = size if power else 1 << (2 * size - 1).bit_length()
-    other = count * (US_PER_FFT_STEP_POWER_OF_TWO if power else US_PER_FFT_STEP) * fast * max(log2(fast), 1)
+    other = (
+        count
+        * (US_PER_FFT_STEP_POWER_OF_TWO if power else US_PER_FFT_STEP)
+        * fast
+        * max(log2(fast), 1)
+    )
     return t.rows * t.columns * max(2 * count * US_PER_FLOP, 4 * US_PER_BYTE) < other
 
 

@@ -15,7 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from superopt.kernels.contraction import match_contraction
 from superopt.kernels.factor import replace_loads
-from superopt.kernels.gpu_gates import MAX_PRODUCTS, have_same_operand, match_gated, is_gated_product, fused_product_count
+from superopt.kernels.gpu_gates import (
+    MAX_PRODUCTS,
+    fused_product_count,
+    have_same_operand,
+    is_gated_product,
+    match_gated,
+)
 from superopt.kernels.nest import replace_reduction
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
@@ -32,9 +38,13 @@ Gates = Mapping[Tensor, Sequence[Tensor]]
 
 
 def find_gates(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
-    parts: WrittenParts, constants: Collection[Tensor], fp16_operands: bool,
-) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:  # fmt: skip
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    excluded: Collection[Tensor],
+    parts: WrittenParts,
+    constants: Collection[Tensor],
+    fp16_operands: bool,
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, tuple[Tensor, ...]]]:
     """Return the definitions, and for each result its gates: computed before it and read by nothing
     else. materialized: what must be in memory. excluded: what is computed by rows, or has an image
     layout. parts: tensors written in parts, which are in memory. fp16_operands: multiply 16-bit
@@ -63,7 +73,9 @@ def find_gates(
         }  # fmt: skip
         whole, product = _exchange_for_latest(now, known, constants, there)
         read = _tensors_read(whole)
-        some = [g for g in known if g in read and have_same_operand(whole, known[g], constants)][: MAX_PRODUCTS - 1]
+        some = [g for g in known if g in read and have_same_operand(whole, known[g], constants)][
+            : MAX_PRODUCTS - 1
+        ]
         one = Problem(_with_gates(whole, some, out, buffers), {}, constants, VECTOR_BYTES)
         made = match_gated(one) if some else None
         n = 1 if made is None else fused_product_count(made, fp16_operands)
@@ -103,7 +115,11 @@ def _exchange_for_latest(
         c = match_contraction(t, constants)
         return -1 if c is None else positions.get(c.a.tensor, -1)
 
-    last = max(gate_definitions, key=lambda g: place(_align_axes(gate_definitions[g], definition)), default=None)
+    last = max(
+        gate_definitions,
+        key=lambda g: place(_align_axes(gate_definitions[g], definition)),
+        default=None,
+    )
     if last is None or place(_align_axes(gate_definitions[last], definition)) <= place(definition):
         return definition, None
     return _exchange_products(definition, last, gate_definitions[last])
@@ -127,8 +143,12 @@ def _exchange_products(definition: Tensor, g: Tensor, gate: Tensor) -> tuple[Ten
     product = Tensor("product", found.dtype, definition.shape, definition.axes, found)
     inner = _align_axes(gate, definition).body
     assert inner is not None
-    body = replace_loads(replace_reduction(definition.body, found, product, definition.axes), g, inner)
-    return Tensor(definition.name, definition.dtype, definition.shape, definition.axes, body), product
+    body = replace_loads(
+        replace_reduction(definition.body, found, product, definition.axes), g, inner
+    )
+    return Tensor(
+        definition.name, definition.dtype, definition.shape, definition.axes, body
+    ), product
 
 
 def _with_gates(
@@ -144,5 +164,9 @@ def _with_gates(
         stages[g] = Tensor(g.name, gate.dtype, gate.shape, gate.axes, body)
     assert definition.body is not None
     return Tensor(
-        definition.name, definition.dtype, definition.shape, definition.axes, replace_tensors(definition.body, {**buffers, **stages})
+        definition.name,
+        definition.dtype,
+        definition.shape,
+        definition.axes,
+        replace_tensors(definition.body, {**buffers, **stages}),
     )

@@ -10,19 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from superopt.kernels.built import kernel_buffers, build_kernels
+from superopt.kernels.built import build_kernels, kernel_buffers
 from superopt.kernels.cpu_run import Ref
 from superopt.kernels.gpu_clock import RUNS_PER_GRAPH, graph_timer, warm_up
-from superopt.kernels.gpu_device import current_gpu_number, fill_random, use_gpu, synchronize
-from superopt.kernels.gpu_program import KernelCall, GpuProgram, build_program
+from superopt.kernels.gpu_device import current_gpu_number, fill_random, synchronize, use_gpu
+from superopt.kernels.gpu_program import GpuProgram, KernelCall, build_program
 from superopt.kernels.gpu_space import build_choice, launch_parameters
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 
-TimedOption = tuple[float, Callable[[], float]]  # seconds, and a function that measures again, in ms
+TimedOption = tuple[
+    float, Callable[[], float]
+]  # seconds, and a function that measures again, in ms
 COMPILE_THREADS = 8
 RUNS_PER_OPTION = 5  # of each option; their median counts
-MAX_FINALISTS, FINALIST_TIME_RATIO = 6, 1.1  # the best options, within this ratio of the best one, are measured again
+MAX_FINALISTS, FINALIST_TIME_RATIO = (
+    6,
+    1.1,
+)  # the best options, within this ratio of the best one, are measured again
 MAX_ROUNDS, MAX_ROUND_SECONDS = 20, 0.5  # interleaved rounds, for at most so many seconds
 MIN_ROTATED_BYTES = 1 << 20  # bytes of constants from which on runs rotate through copies
 # bytes of all copies, more than the L2 cache holds; their number, at most
@@ -89,7 +94,9 @@ def measure_interleaved(clocks: Mapping[Option, Callable[[], float]]) -> dict[Op
     return {o: float(np.median(x)) for o, x in found.items() if x}
 
 
-def build_running(p: Problem, o: Option, dot_precision: str, device: str = "cuda") -> tuple[GpuProgram, list[int]]:
+def build_running(
+    p: Problem, o: Option, dot_precision: str, device: str = "cuda"
+) -> tuple[GpuProgram, list[int]]:
     """Return the kernels of an option with random inputs, and the indices of inputs that are
     constants."""
     how = build_choice(p, o)
@@ -97,11 +104,17 @@ def build_running(p: Problem, o: Option, dot_precision: str, device: str = "cuda
     given = kernel_buffers(made)
     number = {t: n for n, t in enumerate(given)}
     calls = [
-        KernelCall(x.kernel, tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)), *launch_parameters(o))
+        KernelCall(
+            x.kernel,
+            tuple(Ref("argument", number[t]) for t in (*x.reads, x.writes)),
+            *launch_parameters(o),
+        )
         for x in made
     ]
     specs = [(tuple(n for n in b.shape if isinstance(n, int)), b.dtype) for b in given.values()]
-    r = build_program(calls, np.zeros(0, np.uint8), 0, specs, [], device, dot_precision, capture=False)
+    r = build_program(
+        calls, np.zeros(0, np.uint8), 0, specs, [], device, dot_precision, capture=False
+    )
     _fill_random(r)
     return r, [n for t, n in number.items() if t in p.constants or t in how.derived_constants]
 

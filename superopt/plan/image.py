@@ -101,7 +101,10 @@ def pointer_table(arrays: Sequence[np.ndarray]) -> Any:
 
 
 def load_image(
-    image: ProgramImage, constants: PackedConstants, machine: Machine, load_plan: Callable[[], Program]
+    image: ProgramImage,
+    constants: PackedConstants,
+    machine: Machine,
+    load_plan: Callable[[], Program],
 ) -> LoadedProgram:
     """Return the program, ready to be called."""
     engine = link_objects(image.objects, machine)

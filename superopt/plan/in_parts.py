@@ -19,16 +19,21 @@ from superopt.kernels.transform import reduction
 from superopt.plan.phases import replace_reduction
 from superopt.plan.within import kernel_inputs
 from superopt.te import index
-from superopt.te.expr import Tensor, conjunction, compare, const, select
+from superopt.te.expr import Tensor, compare, conjunction, const, select
 from superopt.te.fn import identity_element
 from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr, Load, Reduce
 from superopt.te.walk import loads
 
 SPLITTABLE_REDUCTIONS = ("sum", "max", "min")
-MIN_SPLIT_TERMS, MIN_PART_TERMS = 1024, 64  # terms of a reduction that is split, and of a part, at least
+MIN_SPLIT_TERMS, MIN_PART_TERMS = (
+    1024,
+    64,
+)  # terms of a reduction that is split, and of a part, at least
 MIN_PARTS = 4  # parts
-MAX_DIVISOR_SHORTFALL = 4  # split unevenly if fewer parts than the wanted ones over this divide the reduction
+MAX_DIVISOR_SHORTFALL = (
+    4  # split unevenly if fewer parts than the wanted ones over this divide the reduction
+)
 
 
 def split_reductions(
@@ -49,7 +54,12 @@ def split_reductions(
     for t in current:
         now = out[t]  # it may read partial reductions by now
         total = reduction(now)
-        if t in row_tensors or total is None or total.fn not in SPLITTABLE_REDUCTIONS or _is_matmul(now, constants):
+        if (
+            t in row_tensors
+            or total is None
+            or total.fn not in SPLITTABLE_REDUCTIONS
+            or _is_matmul(now, constants)
+        ):
             continue
         made = _split_reduction(now, total, min_elements)
         if made is None:

@@ -19,10 +19,23 @@ from superopt.te.affine import affine
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inliner, substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.walk import index_axes, loads, reductions, is_window_load
+from superopt.te.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.walk import subexpressions as parts_of
 
-CHEAP_FUNCTIONS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", "cast", "lt", "le", "eq")
+CHEAP_FUNCTIONS = (
+    "add",
+    "sub",
+    "mul",
+    "neg",
+    "abs",
+    "max",
+    "min",
+    "select",
+    "cast",
+    "lt",
+    "le",
+    "eq",
+)
 EXPENSIVE_FUNCTIONS = frozenset((
     "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "asinh", "acosh", "atanh", "pow", "sigmoid",
@@ -65,7 +78,9 @@ def inline_tensors(
     stay |= _padded_slices(current) if reorder_operands is not None else set()
     dear = reorder_operands is not None
     current = share_exponentials(inline_to_fixpoint(current, stay, (), dear))
-    current, turned = reorder_operands(current) if reorder_operands is not None else (current, set())
+    current, turned = (
+        reorder_operands(current) if reorder_operands is not None else (current, set())
+    )
     return inline_to_fixpoint(current, stay | turned, turned, dear)
 
 
@@ -93,11 +108,16 @@ def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     zeros, while reading the image would need a test for each element."""
     out: set[Tensor] = set()
     for t, now in current.items():
-        for site, read in _read_sites(t, now.body) if now.body is not None and has_window_reduction(now) else ():
+        for site, read in (
+            _read_sites(t, now.body) if now.body is not None and has_window_reduction(now) else ()
+        ):
             cut = current.get(read)
             if cut is None or not isinstance(cut.body, Load) or not has_affine_loads(cut.body):
                 continue
-            ends = [(*te_index.bounds(i), n) for i, n in zip(site.index, _static_sizes(read), strict=True)]
+            ends = [
+                (*te_index.bounds(i), n)
+                for i, n in zip(site.index, _static_sizes(read), strict=True)
+            ]
             inside = all(
                 low is not None and low >= 0 and h is not None and h < n for low, h, n in ends
             )
@@ -131,7 +151,9 @@ def inline_to_fixpoint(
     return current
 
 
-def topological_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]) -> list[Tensor]:
+def topological_order(
+    outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence[Tensor]]
+) -> list[Tensor]:
     """Return the computed tensors in topological order: after their operands and after the tensors
     that they overwrite."""
     done: dict[Tensor, None] = {}
@@ -153,7 +175,10 @@ def topological_order(outputs: Sequence[Tensor], parts: Mapping[Tensor, Sequence
 
 
 def _choose_inlined(
-    current: dict[Tensor, Tensor], materialized: Collection[Tensor], reordered: Collection[Tensor], costly_functions: bool
+    current: dict[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    reordered: Collection[Tensor],
+    costly_functions: bool,
 ) -> set[Tensor]:
     sites: dict[Tensor, set[Site]] = {t: set() for t in current}
     for t, now in current.items():
@@ -175,13 +200,19 @@ def _choose_inlined(
             if (several or not even) and any(s.reader in going for s in sites[t]):
                 ends = [(current[s.reader], s) for s in _final_sites(t, sites, going)]
                 looked = any(_has_irregular_reads(*e) for e in ends)
-                if (looked and not even) or (several and any(_is_product_operand(*e) for e in ends)):
+                if (looked and not even) or (
+                    several and any(_is_product_operand(*e) for e in ends)
+                ):
                     going.add(t)  # until its readers are inlined
                     continue
             if several and any(_is_product_operand(current[s.reader], s) for s in sites[t]):
                 continue  # operands of a matrix product must not select between sources
-            slid = [s for s in sites[t] if s.in_reduction and has_window_reduction(current[s.reader])]
-            if not slid or (even and not any(_creates_window(now, current[s.reader], s) for s in slid)):
+            slid = [
+                s for s in sites[t] if s.in_reduction and has_window_reduction(current[s.reader])
+            ]
+            if not slid or (
+                even and not any(_creates_window(now, current[s.reader], s) for s in slid)
+            ):
                 chosen.add(t)
                 going.add(t)
             continue
@@ -192,11 +223,17 @@ def _choose_inlined(
             continue  # it is inlined into another tensor first, which may read it many times
         if site.in_reduction and not _reads_each_once(current[site.reader], site, t):
             continue
-        costly = _is_costly_epilogue(now, current) or (costly_functions and not site.in_reduction and _has_expensive_function(now.body))
-        if costly and MAX_BROADCAST_RATIO * prod(_static_sizes(t)) <= prod(_static_sizes(site.reader)):
+        costly = _is_costly_epilogue(now, current) or (
+            costly_functions and not site.in_reduction and _has_expensive_function(now.body)
+        )
+        if costly and MAX_BROADCAST_RATIO * prod(_static_sizes(t)) <= prod(
+            _static_sizes(site.reader)
+        ):
             continue
         if t in summing:
-            same = prod(_static_sizes(t)) == prod(_static_sizes(site.reader)) and all(map(affine, site.index))
+            same = prod(_static_sizes(t)) == prod(_static_sizes(site.reader)) and all(
+                map(affine, site.index)
+            )
             busy = site.reader in summing or site.reader in taken or site.reader in reordered
             if site.in_reduction or busy or not same or _changes_image_rank(now, site.reader):
                 continue
@@ -319,7 +356,9 @@ def _has_irregular_reads(reader: Tensor, site: Site) -> bool:
     shared by a vector of results, such as a pixel of a 1x1 convolution, may be anywhere."""
     own = set(reader.axes) - set[Axis]().union(*map(index_axes, site.index))
     read = (x for r in reductions(reader.body) for x in loads(r.body))
-    factor = not _has_sliding_window(reader) and any(index_axes(i) & own for x in read for i in x.index)
+    factor = not _has_sliding_window(reader) and any(
+        index_axes(i) & own for x in read for i in x.index
+    )
     return site.in_reduction and has_window_reduction(reader) and not factor
 
 
@@ -357,7 +396,9 @@ def _is_static_index(e: Expr) -> bool:
     return True
 
 
-def _read_sites(reader: Tensor, e: Expr, in_reduction: bool = False) -> Iterator[tuple[Site, Tensor]]:
+def _read_sites(
+    reader: Tensor, e: Expr, in_reduction: bool = False
+) -> Iterator[tuple[Site, Tensor]]:
     seen: set[tuple[int, bool]] = set()
     stack = [(e, in_reduction)]
     while stack:
@@ -377,7 +418,9 @@ def _read_sites(reader: Tensor, e: Expr, in_reduction: bool = False) -> Iterator
                 stack += [(element, in_reduction), (bound, in_reduction)]
 
 
-def _inline_bodies(current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]) -> dict[Tensor, Tensor]:
+def _inline_bodies(
+    current: Mapping[Tensor, Tensor], chosen: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
     """Return the remaining tensors with the others inlined."""
     change = Inliner({t: current[t] for t in chosen})
     out = {}

@@ -88,7 +88,9 @@ class _ConstantSlots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
         return self.setdefault((n, t.dtype, shape), Tensor(f"slot{n}", t.dtype, shape))
 
 
-def _match_member(t: Tensor, definition: Tensor, constants: Collection[Tensor], slots_of: _ConstantSlots) -> _Member | None:
+def _match_member(
+    t: Tensor, definition: Tensor, constants: Collection[Tensor], slots_of: _ConstantSlots
+) -> _Member | None:
     c = match_contraction(definition, constants)
     if c is None or definition.body is None or len(c.b_axes) != 1:
         return None
@@ -98,7 +100,9 @@ def _match_member(t: Tensor, definition: Tensor, constants: Collection[Tensor], 
     env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(definition.axes)}
     env[column] = here = Axis(COLUMN_AXIS, 1 << 30)
     slots: list[tuple[Load, int]] = []
-    form = _abstract_constants(substitute_axes(definition.body, env), here, constants, slots, slots_of)
+    form = _abstract_constants(
+        substitute_axes(definition.body, env), here, constants, slots, slots_of
+    )
     if form is None or not slots:
         return None
     at = definition.axes.index(column)
@@ -133,7 +137,11 @@ def _abstract_constants(
     return None if column in index_axes(e) else e
 
 
-def _fuse_members(members: Sequence[_Member], current: Mapping[Tensor, Tensor], concatenated: _ConcatenatedConstants) -> Tensor:
+def _fuse_members(
+    members: Sequence[_Member],
+    current: Mapping[Tensor, Tensor],
+    concatenated: _ConcatenatedConstants,
+) -> Tensor:
     """Return one product of all members, concatenated along the column axis."""
     now = current[members[0].t]
     at, total = members[0].column_dim, sum(m.size for m in members)
@@ -164,7 +172,9 @@ class _ConcatenatedConstants(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
             total = sum(n for t in tensors if isinstance(n := t.shape[d], int))
             shape = (*first.shape[:d], total, *first.shape[d + 1 :])
             made = self[key] = Tensor(f"{first.name}_beside", first.dtype, shape)
-            self.constants[made] = _concatenated_loader([self.constants[t] for t in tensors], tensors, d)
+            self.constants[made] = _concatenated_loader(
+                [self.constants[t] for t in tensors], tensors, d
+            )
         return self[key]
 
 

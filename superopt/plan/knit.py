@@ -11,7 +11,7 @@ from superopt.te.dtype import BF16, F16, F32
 from superopt.te.expr import Tensor, compare, select
 from superopt.te.inline import Inliner, substitute_axes
 from superopt.te.node import Apply, Axis, Expr, Load
-from superopt.te.walk import loads, subexpressions, reductions
+from superopt.te.walk import loads, reductions, subexpressions
 
 MAX_CONCAT_PARTS = 16  # operands in one kernel
 MAX_CONCAT_FUNCTIONS = 64  # scalar functions of all operands in one kernel
@@ -53,13 +53,17 @@ def fuse_concat(
     return out
 
 
-def inline_float_casts(current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]) -> dict[Tensor, Tensor]:
+def inline_float_casts(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
     """Return the definitions with casts from fp16 or bf16 to float32 inlined into their readers.
     materialized: the tensors that must be in memory."""
     casts = {}
     for t, now in current.items():
         match now.body:
-            case Apply("cast", (Load(_, _, kind),), dtype) if dtype == F32 and t not in materialized:
+            case Apply("cast", (Load(_, _, kind),), dtype) if (
+                dtype == F32 and t not in materialized
+            ):
                 if kind in (F16, BF16):
                     casts[t] = now
     if not casts:
@@ -88,14 +92,21 @@ def _concat_axis(t: Tensor, parts: Sequence[StridedPart]) -> int | None:
 
 
 def _fusible_runs(
-    parts_in_order: Sequence[StridedPart], d: int, current: Mapping[Tensor, Tensor], read_tensors: Collection[Tensor]
+    parts_in_order: Sequence[StridedPart],
+    d: int,
+    current: Mapping[Tensor, Tensor],
+    read_tensors: Collection[Tensor],
 ) -> list[list[StridedPart]]:
     """Group neighbouring parts that can be one kernel; each other part is a group of its own."""
     out: list[list[StridedPart]] = []
     room = -1
     for x in parts_in_order:
         body = current[x.tensor].body if x.tensor in current else None
-        length = MAX_CONCAT_FUNCTIONS + 1 if body is None else sum(isinstance(e, Apply) for e in subexpressions(body))
+        length = (
+            MAX_CONCAT_FUNCTIONS + 1
+            if body is None
+            else sum(isinstance(e, Apply) for e in subexpressions(body))
+        )
         simple = body is not None and not reductions(body) and x.tensor not in read_tensors
         simple = simple and length <= MAX_CONCAT_FUNCTIONS
         if simple and room >= length and len(out[-1]) < MAX_CONCAT_PARTS:
@@ -107,7 +118,9 @@ def _fusible_runs(
     return out
 
 
-def _fuse_run(t: Tensor, run: Sequence[StridedPart], d: int, current: Mapping[Tensor, Tensor]) -> Tensor:
+def _fuse_run(
+    t: Tensor, run: Sequence[StridedPart], d: int, current: Mapping[Tensor, Tensor]
+) -> Tensor:
     shape = list(run[0].tensor.shape)
     shape[d] = sum(_part_extent(x, d) for x in run)
     axes = tuple(Axis(f"i{n}", size) for n, size in enumerate(shape))

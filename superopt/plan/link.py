@@ -21,7 +21,7 @@ from superopt.plan.memory import ALIGNMENT_BYTES, BufferLife, assign_offsets
 from superopt.plan.origins import Provenance
 from superopt.plan.pack_constants import ConstantSlot
 from superopt.plan.scatters import SCATTER_OP, scatter_program
-from superopt.plan.segments import Segment, segment_graph, partition
+from superopt.plan.segments import Segment, partition, segment_graph
 from superopt.te.expr import Tensor
 
 PlanFunction = Callable[[ir_graph.Graph, bool, tuple[int, ...]], Program]
@@ -29,7 +29,10 @@ SPECIAL_OPS = (LOOP_OP, SCATTER_OP)  # nodes without a tensor expression
 
 
 def link_program(
-    graph: ir_graph.Graph, plan: PlanFunction, sizes: Mapping[str, int], sensitive_outputs: tuple[int, ...] = ()
+    graph: ir_graph.Graph,
+    plan: PlanFunction,
+    sizes: Mapping[str, int],
+    sensitive_outputs: tuple[int, ...] = (),
 ) -> Program:
     """Return the program of a graph that may have loop nodes with static shapes.
 
@@ -80,7 +83,9 @@ class _Linker:
         places, memory, _, kept = assign_offsets([*lives.values()])
         base = dict(zip(lives, places, strict=True))
         self.places |= {
-            v: Ref("memory", at) for v, at in base.items() if isinstance(v, ir_graph.Node | ir_graph.Item)
+            v: Ref("memory", at)
+            for v, at in base.items()
+            if isinstance(v, ir_graph.Node | ir_graph.Item)
         }
         calls: list[Call | Loop] = []
         solved: list[str] = []
@@ -96,7 +101,9 @@ class _Linker:
                 continue
             bodies[len(calls)] = tuple(p.program for p in stage)
             # steps that share memory run sequentially
-            parallel = not any((p.loop and p.loop.spec.states) or p.program.memory_bytes for p in stage)
+            parallel = not any(
+                (p.loop and p.loop.spec.states) or p.program.memory_bytes for p in stage
+            )
             calls.append(Loop(first.loop.spec.steps, tuple(lanes), parallel))
             solved.append("")
             results.append(first.program.call_results[-1])
@@ -159,7 +166,9 @@ class _Linker:
     def loop_part(self, n: ir_graph.Node, s: Segment) -> _Part:
         wanted = {*s.outputs, *(v for m in s.nodes for v in m.inputs)}
         how = loop_buffers(n, {v for v in ir_graph.results(n) if v in wanted})
-        return _Part(self.plan(ir_graph.Graph(how.spec.body.inputs, how.outputs), True, ()), (), how)
+        return _Part(
+            self.plan(ir_graph.Graph(how.spec.body.inputs, how.outputs), True, ()), (), how
+        )
 
     def loops(self) -> Iterator[LoopBuffers]:
         yield from (p.loop for p in chain(*self.stages) if p.loop is not None)
@@ -184,7 +193,9 @@ class _Linker:
             if isinstance(v, ir_graph.Constant):
                 self.add_constant(v)
             elif v not in self.places:
-                out[v] = BufferLife(nbytes(v, self.sizes) * (1 + (v in twice)), min(some), max(some))
+                out[v] = BufferLife(
+                    nbytes(v, self.sizes) * (1 + (v in twice)), min(some), max(some)
+                )
         return out
 
     def add_constant(self, c: ir_graph.Constant) -> None:

@@ -69,7 +69,11 @@ def make_loop(
     body = substitute_values(body, dict(zip(outer, inner, strict=True)), recursive=False)[0]
     final = [v.type for v in spec.body.outputs[: spec.states]]
     payload = Payload(replace(spec, body=body), label)
-    return list(graph.results(graph.opaque_node(LOOP_OP, (*states, *slices, *outer), payload, (*final, *stacked))))
+    return list(
+        graph.results(
+            graph.opaque_node(LOOP_OP, (*states, *slices, *outer), payload, (*final, *stacked))
+        )
+    )
 
 
 def _captured_values(body: graph.Graph) -> list[graph.Value]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.kernels.built import BuiltKernel, kernel_buffers, build_kernels
+from superopt.kernels.built import BuiltKernel, build_kernels, kernel_buffers
 from superopt.kernels.cpu import Machine
 from superopt.kernels.cpu_run import Call, Ref
 from superopt.kernels.cpu_text import chunk_count, workspace_bytes
@@ -23,7 +23,9 @@ from superopt.plan.image import LoadedProgram, aligned_zeros
 from superopt.te.dtype import to_numpy
 from superopt.te.expr import Tensor
 
-MIN_ROTATED_BYTES = 1 << 18  # bytes of constants from which on runs rotate through copies, read from memory
+MIN_ROTATED_BYTES = (
+    1 << 18
+)  # bytes of constants from which on runs rotate through copies, read from memory
 ROTATED_BYTES = 1 << 26  # bytes of all copies, more than a cache holds
 MAX_COPIES = 16
 MIN_RUNS, MIN_SECONDS = 5, 0.02  # of a measurement, at least
@@ -62,7 +64,9 @@ def build_runnable(
     return run
 
 
-def measure_seconds(run: Callable[[], object], limit: float = MIN_SECONDS) -> tuple[float, float, float, int]:
+def measure_seconds(
+    run: Callable[[], object], limit: float = MIN_SECONDS
+) -> tuple[float, float, float, int]:
     """Return (median, 10th percentile, 90th percentile, number) of timed runs."""
     run()
     times: list[float] = []
@@ -93,7 +97,9 @@ def _load_kernels(
     return load_program(program, machine, threads, folder)
 
 
-def _memory_shape(p: Problem, kernels_built: list[BuiltKernel], t: Tensor, buffer: Tensor) -> tuple[int, ...]:
+def _memory_shape(
+    p: Problem, kernels_built: list[BuiltKernel], t: Tensor, buffer: Tensor
+) -> tuple[int, ...]:
     """Return the shape of a tensor's memory."""
     layout = p.layouts.get(t)
     own = tuple(n for n in t.shape if isinstance(n, int))
@@ -109,7 +115,11 @@ def _random_array(rng: np.random.Generator, shape: tuple[int, ...], t: Tensor) -
     """Return random numbers of ordinary magnitude, aligned to 64 bytes."""
     kind = np.dtype(to_numpy(t.dtype))
     count = prod(shape)
-    out = aligned_zeros(max(count, 1) * kind.itemsize)[: count * kind.itemsize].view(kind).reshape(shape)
+    out = (
+        aligned_zeros(max(count, 1) * kind.itemsize)[: count * kind.itemsize]
+        .view(kind)
+        .reshape(shape)
+    )
     if t.dtype.is_float:
         out[...] = rng.standard_normal(shape, np.float32)
     return out

@@ -46,7 +46,11 @@ def assign_offsets(lives: Sequence[BufferLife]) -> tuple[list[int], int, set[int
     for group in apart.values():
         placed, top = _pack_lives([lives[n] for n in group], any_offset=False)
         clear = [lives[n].clear_bytes for n in group]
-        if top >= MIN_CLEARED_BYTES and None not in clear and MIN_CLEAR_SAVING * sum(c or 0 for c in clear) <= top:
+        if (
+            top >= MIN_CLEARED_BYTES
+            and None not in clear
+            and MIN_CLEAR_SAVING * sum(c or 0 for c in clear) <= top
+        ):
             free += group
             cleared.update(group)
             continue

@@ -44,12 +44,16 @@ class Provenance:
         return ir_graph.results(self.nodes[t])[0] if t in self.nodes else None
 
 
-def provenance_of(graph: ir_graph.Graph, tensors: GraphTensors, current: Mapping[Tensor, Tensor]) -> Provenance:
+def provenance_of(
+    graph: ir_graph.Graph, tensors: GraphTensors, current: Mapping[Tensor, Tensor]
+) -> Provenance:
     values = {x: v for v, x in tensors.by_value.items() if isinstance(x, Tensor)}
     return Provenance(graph, current, tensors.nodes, values)
 
 
-def inherit_names(old: ir_graph.Graph, new: ir_graph.Graph, names: Mapping[ir_graph.Value, str]) -> dict[ir_graph.Value, str]:
+def inherit_names(
+    old: ir_graph.Graph, new: ir_graph.Graph, names: Mapping[ir_graph.Value, str]
+) -> dict[ir_graph.Value, str]:
     """Return names for the values of a rewritten graph: those of the values that they replace,
     found from the outputs as far as both graphs have the same operators."""
     out: dict[ir_graph.Value, str] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt.kernels.pack import pack_constant
 from superopt.kernels.tile import Pack
-from superopt.plan.constants import CONSTANT_POOL, PackedConstants, Load, Writer, pool_arrays
+from superopt.plan.constants import CONSTANT_POOL, Load, PackedConstants, Writer, pool_arrays
 from superopt.te import index
 from superopt.te.expr import TensorType
 from superopt.te.node import Axis, Expr
@@ -81,7 +81,9 @@ def pack_constants(
     `Held.write` raises."""
     some = _slots_by_offset(slots)
     known = {
-        at: found for at, c in some.items() if (found := CONSTANT_POOL.find_packed(c.load, c.layout)) is not None
+        at: found
+        for at, c in some.items()
+        if (found := CONSTANT_POOL.find_packed(c.load, c.layout)) is not None
     }
     new = {at: c for at, c in some.items() if at not in known}
     packed_bytes = 0

@@ -18,7 +18,7 @@ from superopt.kernels.gpu_gates import MAX_PRODUCTS, match_gated, should_fuse
 from superopt.kernels.nest import replace_reduction
 from superopt.kernels.problem import Problem
 from superopt.kernels.transform import reduction
-from superopt.plan.cells import FusedCell, ResultPlaces, find_cells, select_result, redirect_reads
+from superopt.plan.cells import FusedCell, ResultPlaces, find_cells, redirect_reads, select_result
 from superopt.plan.phases import WrittenParts
 from superopt.plan.rows import replace_tensors
 from superopt.te.expr import Tensor
@@ -30,17 +30,28 @@ VECTOR_BYTES = 64  # of a vector; has no effect here
 
 
 def fuse_gated_cells(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
-    parts: WrittenParts, constants: Collection[Tensor], fp16_operands: bool,
-) -> dict[Tensor, Tensor]:  # fmt: skip
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    excluded: Collection[Tensor],
+    parts: WrittenParts,
+    constants: Collection[Tensor],
+    fp16_operands: bool,
+) -> dict[Tensor, Tensor]:
     """Return the definitions with cells fused where that should be faster; see `find_gates` for the
     parameters."""
-    some = {c.results[-1]: c for c in find_cells(current, materialized, excluded, parts, constants, few_rows=False)}
+    some = {
+        c.results[-1]: c
+        for c in find_cells(current, materialized, excluded, parts, constants, few_rows=False)
+    }
     inside: set[Tensor] = set()
     where: dict[Tensor, tuple[Tensor, int, bool]] = {}
     made: dict[Tensor, tuple[Tensor, ...]] = {}
     for t in current:
-        if t in some and (found := _build_gated_cell(some[t], current, where, constants, fp16_operands)) is not None:
+        if (
+            t in some
+            and (found := _build_gated_cell(some[t], current, where, constants, fp16_operands))
+            is not None
+        ):
             made[t] = found
             inside |= {*some[t].stages}
             where |= {x: (found[-1], n, True) for n, x in enumerate(some[t].results)}
@@ -54,9 +65,12 @@ def fuse_gated_cells(
 
 
 def _build_gated_cell(
-    c: FusedCell, current: Mapping[Tensor, Tensor], where: ResultPlaces, constants: Collection[Tensor],
+    c: FusedCell,
+    current: Mapping[Tensor, Tensor],
+    where: ResultPlaces,
+    constants: Collection[Tensor],
     fp16_operands: bool,
-) -> tuple[Tensor, ...] | None:  # fmt: skip
+) -> tuple[Tensor, ...] | None:
     """Return the gates and the cell; None where there is no such kernel or no gain."""
     if not 1 < len(c.results) <= len(c.stages) <= MAX_PRODUCTS:
         return None

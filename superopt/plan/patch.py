@@ -34,7 +34,9 @@ class ScatterInto:
         return (self.base, *(v for _, v in self.updates))
 
 
-def find_scatter_into(graph: ir_graph.Graph, sizes: Mapping[str, int]) -> dict[ir_graph.Node, ScatterInto]:
+def find_scatter_into(
+    graph: ir_graph.Graph, sizes: Mapping[str, int]
+) -> dict[ir_graph.Node, ScatterInto]:
     """Return the nodes of a graph that are computed so."""
     readers = ir_graph.users(graph)
     known = dict(sizes)
@@ -74,7 +76,9 @@ def _apply_to_parts(n: ir_graph.Node, p: ScatterInto) -> ScatterInto:
     return ScatterInto(made(p.base), tuple((at, made(v)) for at, v in p.updates))
 
 
-def _match_concat(n: ir_graph.Node, sizes: Sizes, once: IsReadOnce, reads: CountReads) -> ScatterInto | None:
+def _match_concat(
+    n: ir_graph.Node, sizes: Sizes, once: IsReadOnce, reads: CountReads
+) -> ScatterInto | None:
     shape = _static_shape(n, sizes)
     whole = _element_count(n, sizes)
     if not whole:
@@ -90,11 +94,15 @@ def _match_concat(n: ir_graph.Node, sizes: Sizes, once: IsReadOnce, reads: Count
         alone = reads(base) == len({leaves[k][1] for k in own})
         if size >= MIN_BASE_SHARE * whole and ir_graph.producer(base) is not None and alone:
             others = (x for k, x in enumerate(leaves) if k not in own)  # a value may occur twice
-            return ScatterInto(base, tuple((at, v) for at, v in others if 0 not in _static_shape(v, sizes)))
+            return ScatterInto(
+                base, tuple((at, v) for at, v in others if 0 not in _static_shape(v, sizes))
+            )
     return None
 
 
-def _concat_operands(n: ir_graph.Node, offset: Shape, sizes: Sizes, once: IsReadOnce) -> Iterator[tuple[Shape, ir_graph.Value]]:
+def _concat_operands(
+    n: ir_graph.Node, offset: Shape, sizes: Sizes, once: IsReadOnce
+) -> Iterator[tuple[Shape, ir_graph.Value]]:
     """Yield (offset, value) for each operand of nested Concats that have no other reader."""
     axis = n.attr("axis")
     assert isinstance(axis, int)
@@ -108,7 +116,9 @@ def _concat_operands(n: ir_graph.Node, offset: Shape, sizes: Sizes, once: IsRead
         offset = (*offset[:axis], offset[axis] + _static_shape(v, sizes)[axis], *offset[axis + 1 :])
 
 
-def _slice_source(v: ir_graph.Value, offset: Shape, shape: Shape, sizes: Sizes) -> ir_graph.Value | None:
+def _slice_source(
+    v: ir_graph.Value, offset: Shape, shape: Shape, sizes: Sizes
+) -> ir_graph.Value | None:
     """Return the tensor of shape `shape` of which `v` is the slice that begins at `offset`; else
     None."""
     n = ir_graph.producer(v)

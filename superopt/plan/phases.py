@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-from superopt.te import affine
-from superopt.te import index
+from superopt.te import affine, index
 from superopt.te.expr import Tensor, const
 from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Reduce
@@ -56,7 +55,11 @@ def split_phases(t: Tensor) -> list[StridedPart]:
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
-    rules = [r for r in (_match_condition(e, t, total) for e in _equality_guards(total.body)) if r is not None]
+    rules = [
+        r
+        for r in (_match_condition(e, t, total) for e in _equality_guards(total.body))
+        if r is not None
+    ]
     if not rules or len({r.o for r in rules}) < len(rules):
         return []
     if prod(r.step for r in rules) > MAX_PHASES:
@@ -120,7 +123,9 @@ def _build_phase(t: Tensor, total: Reduce, rests: dict[_StrideCondition, int]) -
     body = replace_reduction(t.body, total, new if some else const(0, total.dtype))
     shape = tuple(a.extent for a in axes)
     return StridedPart(
-        Tensor("phase", t.dtype, shape, tuple(axes), substitute_axes(body, env)), tuple(begin), tuple(step)
+        Tensor("phase", t.dtype, shape, tuple(axes), substitute_axes(body, env)),
+        tuple(begin),
+        tuple(step),
     )
 
 

@@ -10,7 +10,7 @@ from superopt.plan.phases import WrittenParts
 from superopt.te import affine
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Expr, Load, Reduce
-from superopt.te.walk import index_axes, loads, reductions, is_window_load
+from superopt.te.walk import index_axes, is_window_load, loads, reductions
 
 CHANNEL_BLOCK = 16  # channels
 MIN_VECTOR_CHANNELS = 8  # fewer channels do not fill a vector
@@ -65,10 +65,18 @@ def channels_last_layouts(
 
 def window_tensors(tensors: Sequence[Tensor]) -> set[Tensor]:
     """Return the tensors over which windows slide."""
-    return {x.tensor for t in tensors for r in _window_reductions(t) for x in loads(r.body) if _is_image_window(x, t, r)}
+    return {
+        x.tensor
+        for t in tensors
+        for r in _window_reductions(t)
+        for x in loads(r.body)
+        if _is_image_window(x, t, r)
+    }
 
 
-def image_copies(tensors: Sequence[Tensor], copies: Collection[Tensor], reshapes: bool = True) -> set[Tensor]:
+def image_copies(
+    tensors: Sequence[Tensor], copies: Collection[Tensor], reshapes: bool = True
+) -> set[Tensor]:
     """Return copies over which windows slide, except those that can as well be read from the
     original: few channels and no reads beyond the edge. reshapes: also return reshaped tensors
     (rows of features) that are read beyond the edge, because the original has no border."""
@@ -105,18 +113,25 @@ def _slides_along_channels(t: Tensor) -> bool:
     the channel axis of an image."""
     return any(
         t.axes[1] in index_axes(i)
-        for r in _window_reductions(t) for x in loads(r.body) if _is_image_window(x, t, r) for i in x.index[2:]
-    )  # fmt: skip
+        for r in _window_reductions(t)
+        for x in loads(r.body)
+        if _is_image_window(x, t, r)
+        for i in x.index[2:]
+    )
 
 
-def _image_borders(current: Mapping[Tensor, Tensor], parts: WrittenParts) -> dict[Tensor, dict[int, int]]:
+def _image_borders(
+    current: Mapping[Tensor, Tensor], parts: WrittenParts
+) -> dict[Tensor, dict[int, int]]:
     """Return the image tensors, which windows slide over or windowed kernels compute, with their
     borders by dimension."""
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
         assert now.body is not None
         windows = _window_reductions(now)
-        if t.rank < 3 or not any(_is_image_window(x, now, r) for r in windows for x in loads(r.body)):
+        if t.rank < 3 or not any(
+            _is_image_window(x, now, r) for r in windows for x in loads(r.body)
+        ):
             continue
         if not _slides_along_channels(now):
             out.setdefault(t, dict.fromkeys(range(t.rank), 0))
@@ -130,7 +145,12 @@ def _image_borders(current: Mapping[Tensor, Tensor], parts: WrittenParts) -> dic
         more = False
         for t, now in current.items():
             more |= _mark_images([x for x in (t, *_elementwise_operands(now)) if x.rank >= 3], out)
-            whole = {x.tensor for r in _window_reductions(now) for x in loads(r.body) if not _slides_along_channels(now)}
+            whole = {
+                x.tensor
+                for r in _window_reductions(now)
+                for x in loads(r.body)
+                if not _slides_along_channels(now)
+            }
             if t.rank >= 3 and t not in out and any(x in out and x.rank == t.rank for x in whole):
                 more |= _mark_images([t, next(x for x in whole if x in out)], out)
         for t, p in parts.items():
@@ -166,7 +186,9 @@ def _loads_with_borders(e: Expr) -> list[tuple[Load, dict[int, int]]]:
     match e:
         case Load():
             return [(e, {})]
-        case Apply("select", (guard, Load() as inside, zero)) if is_range_guard(guard, inside, zero):
+        case Apply("select", (guard, Load() as inside, zero)) if is_range_guard(
+            guard, inside, zero
+        ):
             return [(inside, _border_widths(inside))]
         case Apply(_, args):
             return [x for a in args for x in _loads_with_borders(a)]

@@ -19,9 +19,13 @@ from superopt.te.expr import Tensor
 
 
 def fuse_products(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], excluded: Collection[Tensor],
-    parts: WrittenParts, constants: Constants, fp16_operands: bool,
-) -> dict[Tensor, Tensor]:  # fmt: skip
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    excluded: Collection[Tensor],
+    parts: WrittenParts,
+    constants: Constants,
+    fp16_operands: bool,
+) -> dict[Tensor, Tensor]:
     """Return the definitions with products fused, on a GPU, where each launch has a cost. Gates and
     cells are left to their own fusion (see gate_fusion.py, also for the parameters, and
     cell_fusion.py); of the others, products of slices are batched and products of one operand are
@@ -30,11 +34,15 @@ def fuse_products(
     current, found = find_gates(current, materialized, excluded, parts, constants, fp16_operands)
     known = {*materialized, *found, *(g for some in found.values() for g in some)}
     known |= {x for c in find_cells(current, known, excluded, parts, constants) for x in c.stages}
-    return fuse_horizontally(batch_slices(current, {*known, *excluded}, constants, fp16_operands), known, constants)
+    return fuse_horizontally(
+        batch_slices(current, {*known, *excluded}, constants, fp16_operands), known, constants
+    )
 
 
 def reorder_products(
-    current: Mapping[Tensor, Tensor], image_tensors: Collection[Tensor], constants: Collection[Tensor]
+    current: Mapping[Tensor, Tensor],
+    image_tensors: Collection[Tensor],
+    constants: Collection[Tensor],
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with each matrix product in the axis order in which it is fast; a
     tensor with another order reads it."""

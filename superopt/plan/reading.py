@@ -18,14 +18,18 @@ from superopt.te.dtype import F32, DType, to_numpy
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inliner
 from superopt.te.node import Apply, Const, Expr, Load, Reduce
-from superopt.te.walk import loads, subexpressions, reductions, is_window_load
+from superopt.te.walk import is_window_load, loads, reductions, subexpressions
 
 PERIODIC_FUNCTIONS = ("sin", "cos", "tan")
 DISCONTINUOUS_FUNCTIONS = ("eq", "ne", "lt", "le", "floor", "ceil", "round", "sign", "mod", "fmod")
 MIN_REDUCTION_RATIO = 8  # elements that are reduced to one
 MAX_INSPECTED_ELEMENTS = 1 << 22  # elements of a constant whose values are inspected, at most
 MAX_ORDINARY_MAGNITUDE = 64  # bound of scores and of a bias
-EXACT_PADDING_VALUES = (0, float("inf"), float("-inf"))  # padding values that are exact in all float types
+EXACT_PADDING_VALUES = (
+    0,
+    float("inf"),
+    float("-inf"),
+)  # padding values that are exact in all float types
 
 
 @dataclass(slots=True)
@@ -50,7 +54,13 @@ class StorageTypes:
         self.owner = {x.tensor: whole for whole, some in parts for x in some}
         aim = self.target
         few = aim.storage_dtype is not None or bool(aim.dropped_bits)
-        kinds = self._periodic_arguments, self._reduced_values, self._out_of_range, self._masked_maxima, self._compared_integers
+        kinds = (
+            self._periodic_arguments,
+            self._reduced_values,
+            self._out_of_range,
+            self._masked_maxima,
+            self._compared_integers,
+        )
         self.full_precision = {*self.partial_sums}.union(*(some() for some in kinds if few))
         self.exact_constants = self._find_exact_constants() if few else set()
 
@@ -72,9 +82,15 @@ class StorageTypes:
     def _periodic_arguments(self) -> set[Tensor]:
         """Return the arguments of sines, and what they are computed from up to a reduction: 16 bits
         do not resolve an angle of many turns, such as a position in a text."""
-        left = [x.tensor for now in self.current.values() for s in self._stages(now)
-                if s.body is not None for e in subexpressions(s.body)
-                if isinstance(e, Apply) and e.fn in PERIODIC_FUNCTIONS for x in loads(e)]  # fmt: skip
+        left = [
+            x.tensor
+            for now in self.current.values()
+            for s in self._stages(now)
+            if s.body is not None
+            for e in subexpressions(s.body)
+            if isinstance(e, Apply) and e.fn in PERIODIC_FUNCTIONS
+            for x in loads(e)
+        ]
         found: set[Tensor] = set()
         while left:
             t = left.pop()
@@ -115,7 +131,9 @@ class StorageTypes:
     def _buffers_read(self, definition: Tensor) -> set[Tensor]:
         """Return the buffers that it reads; for copies, their sources."""
         out = set()
-        for x in (x.tensor for s in self._stages(definition) if s.body is not None for x in loads(s.body)):
+        for x in (
+            x.tensor for s in self._stages(definition) if s.body is not None for x in loads(s.body)
+        ):
             while (of := self.current.get(x)) is not None and isinstance(of.body, Load):
                 x = of.body.tensor
             out.add(x)
@@ -138,7 +156,9 @@ class StorageTypes:
         out = set()
         for now in self.current.values():
             some = ((s, r) for s in self._stages(now) for r in reductions(s.body) if r.fn == "max")
-            of_rows = (x for s, r in some for x in loads(r.body) if not is_window_load(s.axes, r.axes, x))
+            of_rows = (
+                x for s, r in some for x in loads(r.body) if not is_window_load(s.axes, r.axes, x)
+            )
             for t in {x.tensor for x in of_rows}:
                 while (of := self.current.get(t)) is not None and isinstance(of.body, Load):
                     t = of.body.tensor
@@ -152,7 +172,9 @@ class StorageTypes:
         treated as other ones."""
         asked, out = self._compared_floats(), set[Tensor]()
         for t, now in self.current.items():  # producers come first
-            if self.owner.get(t, t) not in asked or any(map(_is_sum_of_products, self._reductions(now))):
+            if self.owner.get(t, t) not in asked or any(
+                map(_is_sum_of_products, self._reductions(now))
+            ):
                 continue
             read = [x for x in self._buffers_read(now) if not _is_stage(x, self.current)]
             if read and all(x in out or self._is_integral(x) for x in read):
@@ -174,7 +196,9 @@ class StorageTypes:
         seen, out = set[Tensor](), set[Tensor]()
         while left:
             e = left.pop()
-            factors = {x.tensor for r in reductions(e) if _is_sum_of_products(r) for x in loads(r.body)}
+            factors = {
+                x.tensor for r in reductions(e) if _is_sum_of_products(r) for x in loads(r.body)
+            }
             for t in {x.tensor for x in loads(e)} - factors - seen:
                 seen.add(t)
                 if t in self.tensors.constants:
@@ -218,17 +242,28 @@ class StorageTypes:
         """True if it adds a tensor that is computed, given, or a constant of large numbers, beside
         which 16 bits do not resolve others."""
         assert s.body is not None
-        sums = [e for e in subexpressions(s.body) if isinstance(e, Apply) and e.fn in ("add", "sub")]
+        sums = [
+            e for e in subexpressions(s.body) if isinstance(e, Apply) and e.fn in ("add", "sub")
+        ]
         terms = [a for e in sums if e.dtype.is_float for a in e.args if not reductions(a)]
         read = {x.tensor for a in terms for x in loads(a)}
         given = [x for x in read if x.body is None or x in self.current]
         known = self.tensors.constants
-        return any(x not in known or _element_count(x) > MAX_INSPECTED_ELEMENTS or self._max_magnitude(x) > MAX_ORDINARY_MAGNITUDE for x in given)
+        return any(
+            x not in known
+            or _element_count(x) > MAX_INSPECTED_ELEMENTS
+            or self._max_magnitude(x) > MAX_ORDINARY_MAGNITUDE
+            for x in given
+        )
 
     def _exceeds_range(self, x: Tensor, definition: Tensor) -> bool:
         """True if a constant that is not a factor of a product exceeds the range of the storage
         type."""
-        return _element_count(x) <= MAX_INSPECTED_ELEMENTS and not self._is_product_factor(x, definition) and self._max_magnitude(x) > self._max_finite()
+        return (
+            _element_count(x) <= MAX_INSPECTED_ELEMENTS
+            and not self._is_product_factor(x, definition)
+            and self._max_magnitude(x) > self._max_finite()
+        )
 
     def _max_magnitude(self, x: Tensor) -> float:
         """Return the largest finite magnitude of a constant."""
@@ -239,7 +274,12 @@ class StorageTypes:
 
     def _is_product_factor(self, x: Tensor, definition: Tensor) -> bool:
         """True if it is a factor of a sum of products."""
-        sums = [r for s in self._stages(definition) for r in reductions(s.body) if _is_sum_of_products(r)]
+        sums = [
+            r
+            for s in self._stages(definition)
+            for r in reductions(s.body)
+            if _is_sum_of_products(r)
+        ]
         return any(e.tensor is x for r in sums for e in loads(r.body))
 
     def _max_finite(self) -> float:
@@ -254,14 +294,22 @@ class StorageTypes:
         """Return the narrowed constants that are read for a tensor."""
         aim, known = self.target, self.tensors.constants
         few = (aim.storage_dtype is not None or aim.dropped_bits) and t not in self.full_precision
-        inside = [x.tensor for s in self._stages(definition) if s.body is not None for x in loads(s.body)]
+        inside = [
+            x.tensor for s in self._stages(definition) if s.body is not None for x in loads(s.body)
+        ]
         some = dict.fromkeys(inside) if few else ()
         read = [x for x in some if x in known and x.dtype == F32]
-        read = [x for x in read if x not in self.exact_constants or self._is_product_factor(x, definition)]
+        read = [
+            x
+            for x in read
+            if x not in self.exact_constants or self._is_product_factor(x, definition)
+        ]
         read = [x for x in read if not self._exceeds_range(x, definition)]
         for x in read:
             if x not in self.narrowed:
-                made = Tensor(f"{x.name}_{aim.storage_dtype or 'short'}", aim.storage_dtype or F32, x.shape)
+                made = Tensor(
+                    f"{x.name}_{aim.storage_dtype or 'short'}", aim.storage_dtype or F32, x.shape
+                )
                 known[made] = narrowed_loader(known[x], made.dtype, aim.dropped_bits)
                 self.narrowed[x] = made
         return {x: self.narrowed[x] for x in read}
@@ -291,14 +339,18 @@ def _element_count(t: Tensor) -> int:
     return prod(n for n in t.shape if isinstance(n, int))
 
 
-def narrowed_loader(load: Callable[[], np.ndarray], dtype: DType, dropped_bits: int) -> Callable[[], np.ndarray]:
+def narrowed_loader(
+    load: Callable[[], np.ndarray], dtype: DType, dropped_bits: int
+) -> Callable[[], np.ndarray]:
     """Return a loader of a constant in another element type, or rounded to fewer mantissa bits;
     overflow gives infinity."""
 
     def made() -> np.ndarray:
         if dropped_bits:
             bits = np.ascontiguousarray(load()).view(np.uint32)
-            kept = (bits + np.uint32(1 << dropped_bits - 1)) & np.uint32(2**32 - (1 << dropped_bits))
+            kept = (bits + np.uint32(1 << dropped_bits - 1)) & np.uint32(
+                2**32 - (1 << dropped_bits)
+            )
             return np.where(np.isfinite(load()), kept.view(np.float32), load())
         with np.errstate(over="ignore"):
             return load().astype(to_numpy(dtype))
@@ -307,7 +359,11 @@ def narrowed_loader(load: Callable[[], np.ndarray], dtype: DType, dropped_bits: 
 
 
 def read_from_buffers(
-    t: Tensor, buffers: Mapping[Tensor, Tensor], storage_dtype: DType, dropped_bits: int, narrow_dtype: DType | None
+    t: Tensor,
+    buffers: Mapping[Tensor, Tensor],
+    storage_dtype: DType,
+    dropped_bits: int,
+    narrow_dtype: DType | None,
 ) -> Tensor:
     """Return the tensor with its reads from buffers, stored as `storage_dtype`. dropped_bits:
     trailing mantissa bits that are zeroed. narrow_dtype: the type in which floats are multiplied if
@@ -339,7 +395,9 @@ class _BufferReader(Inliner):
             return read if buffer.dtype == e.dtype else Apply("cast", (read,), e.dtype)
         out = super()._expr(e)
         match out:
-            case Reduce("sum", axes, Apply("mul", (x, y), dtype), kind) if self.narrow_dtype is not None:
+            case Reduce("sum", axes, Apply("mul", (x, y), dtype), kind) if (
+                self.narrow_dtype is not None
+            ):
                 some = tuple(self._narrow_factor(a, b) for a, b in ((x, y), (y, x)))
                 return Reduce("sum", axes, Apply("mul", some, dtype), kind)
             case Apply(

@@ -23,14 +23,14 @@ from superopt.plan.recurrent import (
     parse_layer,
 )
 from superopt.plan.recurrent_steps import (
-    make_cell,
     concat,
-    make_node,
     initial_state,
     layer_input,
-    step_mask,
-    projection,
     layer_results,
+    make_cell,
+    make_node,
+    projection,
+    step_mask,
     zero_state,
 )
 from superopt.te.dtype import to_numpy
@@ -59,7 +59,9 @@ def lower_to_loop(n: graph.Node, threads: int) -> list[graph.Value] | None:
     return layer_results(r, ys, hs, cs)
 
 
-def _lower_direction(r: Recurrent, d: int, parts: int) -> tuple[graph.Value, graph.Value, graph.Value]:
+def _lower_direction(
+    r: Recurrent, d: int, parts: int
+) -> tuple[graph.Value, graph.Value, graph.Value]:
     """Return `_direction_loop` of a direction, split into loops of nearly equal numbers of
     sequences."""
     if parts == 1:
@@ -113,7 +115,9 @@ def _empty_result(t: TensorType) -> graph.Value:
     """Return the result of a layer without sequences; an arbitrary value for an unused result."""
     if t.dtype is None:
         return graph.constant(np.zeros(0, np.float32))
-    return graph.constant(np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype)))
+    return graph.constant(
+        np.zeros([d for d in t.shape or () if isinstance(d, int)], to_numpy(t.dtype))
+    )
 
 
 def _slice_type(v: graph.Value) -> TensorType:

@@ -110,7 +110,9 @@ def _biases(r: Recurrent, both: graph.Value) -> tuple[graph.Value, graph.Value |
         return make_node("Add", of_x, of_h), None
     reset = 2 * r.hidden
     gates = make_node("Add", slice_axis(of_x, 0, 0, reset), slice_axis(of_h, 0, 0, reset))
-    return make_node("Concat", gates, slice_axis(of_x, 0, reset, n), axis=0), slice_axis(of_h, 0, reset, n)
+    return make_node("Concat", gates, slice_axis(of_x, 0, reset, n), axis=0), slice_axis(
+        of_h, 0, reset, n
+    )
 
 
 def step_mask(r: Recurrent) -> graph.Value | None:
@@ -120,7 +122,9 @@ def step_mask(r: Recurrent) -> graph.Value | None:
     if not r.has_varied_lengths or lengths is None:
         return None
     steps = graph.constant(np.arange(r.steps, dtype=np.int32).reshape(-1, 1, 1, 1))
-    return make_node("Less", steps, make_node("Unsqueeze", select_sequences(r, lengths, 0), axes=(0, 1, 3)))
+    return make_node(
+        "Less", steps, make_node("Unsqueeze", select_sequences(r, lengths, 0), axes=(0, 1, 3))
+    )
 
 
 def last_state(r: Recurrent, state: graph.Value) -> graph.Value:
@@ -160,7 +164,9 @@ class RecurrentCell:
     def activation(self, number: int, x: graph.Value) -> graph.Value:
         return apply_activation(self.r.activations[self.directions[0]][number], x)
 
-    def step(self, x: graph.Value, h: graph.Value | None, c: graph.Value | None, on: graph.Value | None) -> State:
+    def step(
+        self, x: graph.Value, h: graph.Value | None, c: graph.Value | None, on: graph.Value | None
+    ) -> State:
         """Return the states after a step. on: true for the sequences that have this step."""
         new_h, new_c = _STEPS[self.r.kind](self, x, h, c)
         if on is None:
@@ -185,9 +191,13 @@ class RecurrentCell:
             return [self.gate_slice(x, k, k + 1) for k in range(count)]
         if self.separate:
             return [
-                make_node("Add", self.gate_slice(x, k, k + 1), self.state_product(h, k, k + 1)) for k in range(count)
+                make_node("Add", self.gate_slice(x, k, k + 1), self.state_product(h, k, k + 1))
+                for k in range(count)
             ]
-        s, n = make_node("Add", self.gate_slice(x, 0, count), self.state_product(h, 0, count)), self.r.hidden
+        s, n = (
+            make_node("Add", self.gate_slice(x, 0, count), self.state_product(h, 0, count)),
+            self.r.hidden,
+        )
         return [slice_axis(s, 2, k * n, (k + 1) * n) if count > 1 else s for k in range(count)]
 
     def add_peephole(self, s: graph.Value, number: int, c: graph.Value | None) -> graph.Value:
@@ -199,14 +209,20 @@ class RecurrentCell:
         return make_node("Add", s, make_node("Mul", weights, c))
 
 
-def make_cell(r: Recurrent, ds: Sequence[int], added: graph.Value | None, separate: bool) -> RecurrentCell:
+def make_cell(
+    r: Recurrent, ds: Sequence[int], added: graph.Value | None, separate: bool
+) -> RecurrentCell:
     m, p = select_directions(r.input(R), ds), select_directions(r.input(P), ds)
     assert m is not None
     peepholes = None if p is None else make_node("Unsqueeze", p, axes=(1,))
-    return RecurrentCell(r, tuple(ds), make_node("Transpose", m, perm=(0, 2, 1)), added, peepholes, separate)
+    return RecurrentCell(
+        r, tuple(ds), make_node("Transpose", m, perm=(0, 2, 1)), added, peepholes, separate
+    )
 
 
-def _lstm(cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, c: graph.Value | None) -> State:
+def _lstm(
+    cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, c: graph.Value | None
+) -> State:
     i, o, f, given = cell_.gate_sums(x, h, 4)
     i = cell_.clipped_activation(0, cell_.add_peephole(i, 0, c))
     if cell_.r.coupled:
@@ -220,7 +236,9 @@ def _lstm(cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, c: graph.
     return make_node("Mul", o, cell_.activation(2, c)), c
 
 
-def _gru(cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, _: graph.Value | None) -> State:
+def _gru(
+    cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, _: graph.Value | None
+) -> State:
     h = zero_state(cell_.r, len(cell_.directions)) if h is None else h
     if cell_.r.reset_after and not cell_.separate:
         p = cell_.state_product(h, 0, 3)
@@ -235,17 +253,23 @@ def _gru(cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, _: graph.V
     else:
         q = cell_.state_product(make_node("Mul", reset, h), 2, 3)
     new = cell_.clipped_activation(1, make_node("Add", cell_.gate_slice(x, 2, 3), q))
-    return make_node("Add", new, make_node("Mul", z, make_node("Sub", h, new))), None  # z h + (1 - z) new
+    return make_node(
+        "Add", new, make_node("Mul", z, make_node("Sub", h, new))
+    ), None  # z h + (1 - z) new
 
 
-def _rnn(cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, _: graph.Value | None) -> State:
+def _rnn(
+    cell_: RecurrentCell, x: graph.Value, h: graph.Value | None, _: graph.Value | None
+) -> State:
     return cell_.clipped_activation(0, cell_.gate_sums(x, h, 1)[0]), None
 
 
 _STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
-def layer_results(r: Recurrent, ys: list[graph.Value], hs: list[graph.Value], cs: list[graph.Value]) -> list[graph.Value]:
+def layer_results(
+    r: Recurrent, ys: list[graph.Value], hs: list[graph.Value], cs: list[graph.Value]
+) -> list[graph.Value]:
     """Return Y, Y_h and Y_c from those of each direction: [steps, 1, batch, hidden] in the order of
     x, and [1, batch, hidden]."""
     out = [concat(ys, 1), last_state(r, concat(hs, 0))]

@@ -22,16 +22,16 @@ from superopt.plan.recurrent import (
     parse_layer,
 )
 from superopt.plan.recurrent_steps import (
-    make_cell,
-    concat,
-    make_node,
     axis_element,
+    concat,
     initial_state,
-    step_mask,
-    slice_axis,
-    projections,
     layer_results,
+    make_cell,
+    make_node,
+    projections,
     reversed_along,
+    slice_axis,
+    step_mask,
     zero_state,
 )
 
@@ -110,8 +110,12 @@ def _run_directions(
     return concat(states, 0), h, c
 
 
-def _in_step_order(r: Recurrent, ds: Sequence[int], tensors: Sequence[ir_graph.Value]) -> ir_graph.Value:
+def _in_step_order(
+    r: Recurrent, ds: Sequence[int], tensors: Sequence[ir_graph.Value]
+) -> ir_graph.Value:
     """Return tensors [steps, one direction, ...] concatenated along directions, in the order of
     their steps."""
-    turned = [reversed_along(v, 0) if r.backward[d] else v for v, d in zip(tensors, ds, strict=True)]
+    turned = [
+        reversed_along(v, 0) if r.backward[d] else v for v, d in zip(tensors, ds, strict=True)
+    ]
     return concat(turned, 1)

@@ -16,7 +16,7 @@ from superopt.plan.within import kernel_inputs
 from superopt.te.expr import Tensor, compute
 from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Const, Expr, Load, Reduce
-from superopt.te.walk import index_axes, loads, subexpressions, reductions
+from superopt.te.walk import index_axes, loads, reductions, subexpressions
 
 MAX_ROW_BYTES = 1 << 18  # of a row, and of intermediate results for it
 
@@ -52,8 +52,12 @@ def fuse_rows(
     for t in reversed(list(current)):
         if t not in out or t.rank < 2 or t in image_tensors:
             continue
-        group = grow_row_group(t, out, {*materialized, *image_tensors}, readers, parallel_rows=parallel_rows)
-        if group is not None and not (parallel_rows and has_few_long_rows(group.root.shape, group.batch_rank)):
+        group = grow_row_group(
+            t, out, {*materialized, *image_tensors}, readers, parallel_rows=parallel_rows
+        )
+        if group is not None and not (
+            parallel_rows and has_few_long_rows(group.root.shape, group.batch_rank)
+        ):
             out[t] = fuse_group(group, current[t])
             leads[t] = group.batch_rank
             for x in group.stages:
@@ -106,24 +110,34 @@ def _static_sizes(t: Tensor) -> list[int]:
     return [n for n in t.shape if isinstance(n, int)]
 
 
-def _row_batch_rank(x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, allow_unit_axes: bool) -> int | None:
+def _row_batch_rank(
+    x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, allow_unit_axes: bool
+) -> int | None:
     """Return how many leading axes of the result a reduction over its rows depends on."""
     if x not in current or len(reductions(current[x].body)) != 1:
         return None
     sizes, own = _static_sizes(root), _static_sizes(x)
     leads = range(len(sizes) - 1, 0, -1)
-    some = (n for n in leads if _is_row_scalar_shape(own, sizes, n, allow_unit_axes) and prod(sizes[n:]) > 1)
+    some = (
+        n
+        for n in leads
+        if _is_row_scalar_shape(own, sizes, n, allow_unit_axes) and prod(sizes[n:]) > 1
+    )
     return next(some, None)
 
 
-def _is_row_scalar_shape(shape: list[int], sizes: list[int], batch_rank: int, allow_unit_axes: bool) -> bool:
+def _is_row_scalar_shape(
+    shape: list[int], sizes: list[int], batch_rank: int, allow_unit_axes: bool
+) -> bool:
     """True if it has one number for each row."""
     rest = shape[batch_rank:]
     plain = shape[:batch_rank] == sizes[:batch_rank] and all(n == 1 for n in rest)
     return plain and (allow_unit_axes or len(rest) in (0, len(sizes) - batch_rank))
 
 
-def _is_row_tensor(x: Tensor, definition: Tensor, root: Tensor, batch_rank: int, allow_unit_axes: bool) -> bool:
+def _is_row_tensor(
+    x: Tensor, definition: Tensor, root: Tensor, batch_rank: int, allow_unit_axes: bool
+) -> bool:
     """True for one number for each row, or one element for each element of the result."""
     found, sizes = reductions(definition.body), _static_sizes(root)
     if not found and _static_sizes(x) == sizes:
@@ -136,7 +150,9 @@ def _is_row_tensor(x: Tensor, definition: Tensor, root: Tensor, batch_rank: int,
     return len(found) == 1 and (
         all(_reads_row_element(e, definition, batch_rank) for e in loads(found[0].body))
         or all(
-            _covers_row_axes(e, definition, batch_rank) for e in loads(found[0].body) if set(found[0].axes) & _load_axes(e)
+            _covers_row_axes(e, definition, batch_rank)
+            for e in loads(found[0].body)
+            if set(found[0].axes) & _load_axes(e)
         )
         or not _is_matmul(found[0])
     )
@@ -158,7 +174,9 @@ def _nested_axes(e: Expr) -> set[Expr]:
 def _reads_row_element(e: Load, definition: Tensor, batch_rank: int) -> bool:
     """True if it reads the row's own element, or the same one for all rows."""
     own = zip(e.index, definition.axes, e.tensor.shape, range(batch_rank), strict=False)
-    return all(i == a or n == 1 for i, a, n, _ in own) or not set(definition.axes[:batch_rank]) & _load_axes(e)
+    return all(i == a or n == 1 for i, a, n, _ in own) or not set(
+        definition.axes[:batch_rank]
+    ) & _load_axes(e)
 
 
 def _covers_row_axes(e: Load, definition: Tensor, batch_rank: int) -> bool:
@@ -172,7 +190,12 @@ def _reads_own_row(definition: Tensor, x: Tensor, batch_rank: int) -> bool:
     return all(
         all(
             i == a or n == 1
-            for i, a, n in zip(e.index[:batch_rank], definition.axes[:batch_rank], x.shape[:batch_rank], strict=True)
+            for i, a, n in zip(
+                e.index[:batch_rank],
+                definition.axes[:batch_rank],
+                x.shape[:batch_rank],
+                strict=True,
+            )
         )
         for e in loads(definition.body)
         if e.tensor is x
@@ -219,15 +242,20 @@ def fuse_group(group: RowGroup, definition: Tensor) -> Tensor:
     return Tensor("row", out.dtype, out.shape, out.axes, body)
 
 
-def _hoist_row_scalars(e: Expr, definition: Tensor, batch_rank: int, hoisted: dict[Expr, Tensor]) -> Expr:
+def _hoist_row_scalars(
+    e: Expr, definition: Tensor, batch_rank: int, hoisted: dict[Expr, Tensor]
+) -> Expr:
     """Return `e` with values that are equal for a whole row computed once. Division by such a value
     becomes multiplication by its finite reciprocal, which differs in the last bit."""
     axes = definition.axes[:batch_rank]
 
     def number(x: Expr) -> Expr:
         if x not in hoisted:
-            new = compute(definition.shape[:batch_rank], lambda *i: substitute_axes(x, dict(zip(axes, i, strict=True))),
-                          name=f"number{len(hoisted)}")  # fmt: skip
+            new = compute(
+                definition.shape[:batch_rank],
+                lambda *i: substitute_axes(x, dict(zip(axes, i, strict=True))),
+                name=f"number{len(hoisted)}",
+            )
             hoisted[x] = new
         return Load(hoisted[x], axes, x.dtype)
 
@@ -237,11 +265,19 @@ def _hoist_row_scalars(e: Expr, definition: Tensor, batch_rank: int, hoisted: di
 
     match e:
         case Apply("div", (x, by), dtype) if once(by) and not once(x) and _has_inverse(by):
-            return Apply("mul", (_hoist_row_scalars(x, definition, batch_rank, hoisted), number(1 / by)), dtype)
+            return Apply(
+                "mul",
+                (_hoist_row_scalars(x, definition, batch_rank, hoisted), number(1 / by)),
+                dtype,
+            )
         case Apply(fn, args, dtype):
             if once(e):
                 return number(e)
-            return Apply(fn, tuple(_hoist_row_scalars(a, definition, batch_rank, hoisted) for a in args), dtype)
+            return Apply(
+                fn,
+                tuple(_hoist_row_scalars(a, definition, batch_rank, hoisted) for a in args),
+                dtype,
+            )
     return e
 
 
@@ -290,7 +326,9 @@ def _find_shared_row(group: RowGroup, definition: Tensor) -> _SharedRow | None:
                 continue
             body = substitute_axes(r.body, _axis_map(stage, r, definition, lead))
             if _contains(definition.body, body):
-                return _SharedRow(Tensor("shared", r.body.dtype, definition.shape, definition.axes, body), x)
+                return _SharedRow(
+                    Tensor("shared", r.body.dtype, definition.shape, definition.axes, body), x
+                )
     return None
 
 
@@ -329,7 +367,9 @@ def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]
     return out
 
 
-def _insert_before(current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor) -> dict[Tensor, Tensor]:
+def _insert_before(
+    current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor
+) -> dict[Tensor, Tensor]:
     out: dict[Tensor, Tensor] = {}
     for x, now in current.items():
         if x is t:
@@ -338,7 +378,9 @@ def _insert_before(current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor) -> 
     return out
 
 
-def _match_elementwise_reader(t: Tensor, definition: Tensor, found: Reduce, reader: Tensor) -> dict[Axis, Axis] | None:
+def _match_elementwise_reader(
+    t: Tensor, definition: Tensor, found: Reduce, reader: Tensor
+) -> dict[Axis, Axis] | None:
     """Return the map from the axes of a sum and its terms to those of a reader that reads each of
     them once, elementwise; None where it does not, or where the last axis is reduced."""
     if reader.body is None or reductions(reader.body):
@@ -357,10 +399,14 @@ def _match_elementwise_reader(t: Tensor, definition: Tensor, found: Reduce, read
 
 
 def _contains(e: Expr, subexpression: Expr) -> bool:
-    return e == subexpression or (isinstance(e, Apply) and any(_contains(a, subexpression) for a in e.args))
+    return e == subexpression or (
+        isinstance(e, Apply) and any(_contains(a, subexpression) for a in e.args)
+    )
 
 
-def _read_shared_row(e: Expr, t: Tensor, batch_rank: int, shared: _SharedRow, replacements: Mapping[Tensor, Tensor]) -> Expr:
+def _read_shared_row(
+    e: Expr, t: Tensor, batch_rank: int, shared: _SharedRow, replacements: Mapping[Tensor, Tensor]
+) -> Expr:
     """Return `e` with the shared row read where it was computed."""
     held = replacements.get(shared.tensor)
     if held is None:
@@ -370,7 +416,9 @@ def _read_shared_row(e: Expr, t: Tensor, batch_rank: int, shared: _SharedRow, re
     for r in reductions(t.body):
         if len(r.axes) == s.rank - batch_rank:
             env = dict(zip(s.axes, (*t.axes[:batch_rank], *r.axes), strict=True))
-            e = _replace_expr(e, substitute_axes(s.body, env), Load(held, tuple(env.values()), held.dtype))
+            e = _replace_expr(
+                e, substitute_axes(s.body, env), Load(held, tuple(env.values()), held.dtype)
+            )
     if t.rank == s.rank:
         env = dict(zip(s.axes, t.axes, strict=True))
         e = _replace_expr(e, substitute_axes(s.body, env), Load(held, tuple(t.axes), held.dtype))

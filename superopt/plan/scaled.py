@@ -24,9 +24,13 @@ SCALE_RANGE = 2.0**-10, 2.0**10
 ScaledLoads = Mapping[Tensor, tuple[Load, float]]
 
 
-def hoist_scales(current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]) -> dict[Tensor, Tensor]:
+def hoist_scales(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
     """Return the definitions with scales hoisted. materialized: what must be in memory as it is."""
-    scaled = {t: x for t, now in current.items() if t not in materialized and (x := _match_scaled(now))}
+    scaled = {
+        t: x for t, now in current.items() if t not in materialized and (x := _match_scaled(now))
+    }
     out = {t: _hoist_from_product(now, scaled) for t, now in current.items()}
     read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
     return {t: now for t, now in out.items() if t not in scaled or t in read}

@@ -125,7 +125,9 @@ def _analyse_loop(n: graph.Node) -> ScanLoop:
     trip, condition, *states = n.inputs[:count]
     if not isinstance(trip, graph.Constant) or (steps := int(trip.load())) > MAX_LOOP_STEPS:
         raise UnsupportedLoop("its number of steps is known only at run time")
-    if condition is not None and not (isinstance(condition, graph.Constant) and condition.load().all()):
+    if condition is not None and not (
+        isinstance(condition, graph.Constant) and condition.load().all()
+    ):
         raise UnsupportedLoop("whether it begins is known only at run time")
     if steps < 1 or any(v is None for v in states):
         raise UnsupportedLoop("it has no steps or an input is missing")

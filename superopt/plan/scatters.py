@@ -82,7 +82,9 @@ def _row_indices(n: graph.Node) -> graph.Value | None:
 ScatterSizes = tuple[int, int, int, int, tuple[int, ...]]
 
 
-def _match_scatter_nd(x: tuple[int, ...], indices: tuple[int, ...], new: tuple[int, ...]) -> ScatterSizes | None:
+def _match_scatter_nd(
+    x: tuple[int, ...], indices: tuple[int, ...], new: tuple[int, ...]
+) -> ScatterSizes | None:
     """Return the sizes of a ScatterND: outer, rows, row, count and named of `Scatter`."""
     depth = indices[-1] if indices else 0
     if not 0 < depth <= len(x) or new != (*indices[:-1], *x[depth:]):
@@ -122,7 +124,11 @@ def scatter_node(n: graph.Node) -> list[graph.Value]:
     (wanted,) = n.types
     s = replace(s, fill=_fill_value(data))
     operands = rest if s.fill is not None else [data, *rest]
-    return [graph.opaque_node(SCATTER_OP, operands, Payload(s, n.op.name), [TensorType(s.dtype, wanted.shape)])]
+    return [
+        graph.opaque_node(
+            SCATTER_OP, operands, Payload(s, n.op.name), [TensorType(s.dtype, wanted.shape)]
+        )
+    ]
 
 
 def scatter_program(n: graph.Node) -> Program:

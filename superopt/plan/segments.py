@@ -20,7 +20,7 @@ from superopt.ir.substitute import substitute_values
 from superopt.kernels.schedule import IllegalSchedule
 from superopt.plan.fourier import is_matmul_faster
 from superopt.plan.recurrent import is_recurrent, unsupported_layer_reason
-from superopt.plan.scan import loop_body, is_scan_or_loop, unsupported_loop_reason
+from superopt.plan.scan import is_scan_or_loop, loop_body, unsupported_loop_reason
 from superopt.plan.scatters import has_scatter_kernel
 from superopt.te import index
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, DType
@@ -33,7 +33,9 @@ TOO_SMALL_REASON = "it has too little work to leave the surrounding onnxruntime 
 INTEGER_PRODUCT_REASON = "onnxruntime multiplies integers; kernels would multiply floats"
 # Errors for a node without a kernel: unsupported, too deep, empty tensors, no schedule.
 NO_KERNEL_ERRORS = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
-INTEGER_PRODUCT_OPS = frozenset(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"))
+INTEGER_PRODUCT_OPS = frozenset(
+    ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
+)
 FLOAT_PRODUCT_OPS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 # Limits beyond which kernels are slow: the extent of a prefix sum; the extent of a TopK axis;
 # comparisons of indices for each element of the result.
@@ -78,7 +80,9 @@ def supports_dtype(dtype: DType | None) -> bool:
     return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
 
 
-def unsupported_reason(n: ir_graph.Node, sizes: Mapping[str, int], max_steps: int | None = None) -> str:
+def unsupported_reason(
+    n: ir_graph.Node, sizes: Mapping[str, int], max_steps: int | None = None
+) -> str:
     """Return why a node has no kernel; an empty string if it has one. max_steps: of a recurrent
     layer, for a target without loops."""
     written = is_recurrent(n) or is_scan_or_loop(n)  # lowered to its steps
@@ -154,7 +158,9 @@ def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
                 rows = shape[axis]
             elif shape:
                 places = prod(result[: shape[-1]])
-            once = places * rows <= MAX_FOLDED_COMPARISONS and is_constant(ir_graph.result(n, 0), {})
+            once = places * rows <= MAX_FOLDED_COMPARISONS and is_constant(
+                ir_graph.result(n, 0), {}
+            )
             if places * rows > most and not once:
                 return "a kernel would compare each element with all indices"
         case "TopK":
@@ -200,7 +206,9 @@ def _has_long_axis(t: TensorType, sizes: Mapping[str, int]) -> bool:
 
 def has_integer_products(graph: ir_graph.Graph) -> bool:
     """True if the graph multiplies 8-bit integers, or floats that were dequantized from these."""
-    return any(n.op.name in INTEGER_PRODUCT_OPS or _is_quantized_product(n) for n in ir_graph.nodes(graph))
+    return any(
+        n.op.name in INTEGER_PRODUCT_OPS or _is_quantized_product(n) for n in ir_graph.nodes(graph)
+    )
 
 
 def _is_quantized_product(n: ir_graph.Node) -> bool:
@@ -284,7 +292,9 @@ def partition_by_cost(
         some = partition(graph, large, units=units)
         if all(s.native for s in some):
             return some
-        more = {n for s in some if s.native and _estimated_us(s, sizes) < SWITCH_US for n in s.nodes}
+        more = {
+            n for s in some if s.native and _estimated_us(s, sizes) < SWITCH_US for n in s.nodes
+        }
         if not more:
             return some
         small |= more
@@ -305,7 +315,10 @@ def _producer(v: ir_graph.Value | None) -> ir_graph.Node | None:
 
 
 def _make_segment(
-    graph: ir_graph.Graph, native: bool, group: list[ir_graph.Node], sensitive: Collection[ir_graph.Value]
+    graph: ir_graph.Graph,
+    native: bool,
+    group: list[ir_graph.Node],
+    sensitive: Collection[ir_graph.Value],
 ) -> Segment:
     own = set(group)
     given = [

@@ -52,13 +52,23 @@ def simplify_graph(
     depend; these are rounded as ir/rounding_sensitive.py defines.
     """
     graph = unroll_recurrent(graph, threads, separate=not is_cpu)
-    graph = fold_constants(promote_to_fp32(graph, sensitive_outputs) if float_class >= PROMOTION_FLOAT_CLASS else graph, lazy=True).graph
+    graph = fold_constants(
+        promote_to_fp32(graph, sensitive_outputs)
+        if float_class >= PROMOTION_FLOAT_CLASS
+        else graph,
+        lazy=True,
+    ).graph
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
     for file, names in ALWAYS_APPLIED_RULES.items():
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
                 graph = _apply_rule(graph, rule)
-    graph = fold_constants(lower_to_subpixel_conv(lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True).graph
+    graph = fold_constants(
+        lower_to_subpixel_conv(
+            lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu
+        ),
+        lazy=True,
+    ).graph
     return batch_gemms(graph) if is_cpu else graph
 
 

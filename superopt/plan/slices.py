@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.kernels.contraction import match_contraction, element_count
-from superopt.kernels.gpu_blocks import MEMORY_BYTES_PER_NS, LAUNCH_NS
+from superopt.kernels.contraction import element_count, match_contraction
+from superopt.kernels.gpu_blocks import LAUNCH_NS, MEMORY_BYTES_PER_NS
 from superopt.kernels.gpu_products import match_matrix_product
 from superopt.kernels.gpu_ranking import block_times
 from superopt.kernels.problem import Problem
@@ -40,9 +40,11 @@ class _Slice:
 
 
 def batch_slices(
-    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor], constants: Collection[Tensor],
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    constants: Collection[Tensor],
     fp16_operands: bool,
-) -> dict[Tensor, Tensor]:  # fmt: skip
+) -> dict[Tensor, Tensor]:
     """Return the definitions with slices batched. materialized: what must be in memory itself.
     fp16_operands: multiply 16-bit numbers."""
     groups: dict[object, list[_Slice]] = {}
@@ -110,7 +112,12 @@ def _product_key(definition: Tensor, s: _Slice) -> object:
     """Return what is equal for all products that can be batched."""
     env: dict[Axis, Expr] = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(definition.axes)}
     assert definition.body is not None
-    return definition.shape, definition.dtype, s.d, substitute_axes(_with_slice_index(definition.body, s, Axis(STEP_AXIS, 1 << 30)), env)
+    return (
+        definition.shape,
+        definition.dtype,
+        s.d,
+        substitute_axes(_with_slice_index(definition.body, s, Axis(STEP_AXIS, 1 << 30)), env),
+    )
 
 
 def _with_slice_index(e: Expr, s: _Slice, slice_index: Expr) -> Expr:
@@ -125,7 +132,9 @@ def _with_slice_index(e: Expr, s: _Slice, slice_index: Expr) -> Expr:
     return e
 
 
-def _batched_product(definition: Tensor, s: _Slice, first_index: int, count: int) -> tuple[Tensor, int]:
+def _batched_product(
+    definition: Tensor, s: _Slice, first_index: int, count: int
+) -> tuple[Tensor, int]:
     """Return the products of `count` slices, and the position of their axis, which is that of the
     operand."""
     before = set[Axis]().union(*map(index_axes, s.read.index[: s.d]))
@@ -146,11 +155,19 @@ def _is_batched_faster(
         return False
     c = match_contraction(single, constants)
     assert c is not None
-    least = LAUNCH_NS + element_count(c.b.tensor) * (2 if fp16_operands else 4) / MEMORY_BYTES_PER_NS
-    return together < MAX_TIME_RATIO * count * (_estimated_ns(single, constants, fp16_operands) or least)
+    least = (
+        LAUNCH_NS + element_count(c.b.tensor) * (2 if fp16_operands else 4) / MEMORY_BYTES_PER_NS
+    )
+    return together < MAX_TIME_RATIO * count * (
+        _estimated_ns(single, constants, fp16_operands) or least
+    )
 
 
 def _estimated_ns(t: Tensor, constants: Collection[Tensor], fp16_operands: bool) -> float | None:
     """Return the estimated time in ns; None if it is not a matrix product."""
     m = match_matrix_product(Problem(t, {}, constants, VECTOR_BYTES))
-    return None if m is None else min(time for time, _ in block_times(replace(m, is_16_bit=fp16_operands)))
+    return (
+        None
+        if m is None
+        else min(time for time, _ in block_times(replace(m, is_16_bit=fp16_operands)))
+    )

@@ -39,7 +39,8 @@ class StreamOrder:
 
 
 AssignStreams = Callable[
-    [Sequence[Iterable[Hashable]], Sequence[Hashable], Sequence[tuple[Problem, Option]]], StreamOrder
+    [Sequence[Iterable[Hashable]], Sequence[Hashable], Sequence[tuple[Problem, Option]]],
+    StreamOrder,
 ]
 
 
@@ -133,7 +134,9 @@ def live_ranges(
     return out
 
 
-def schedule_streams(needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int) -> StreamOrder:
+def schedule_streams(
+    needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int
+) -> StreamOrder:
     """Return an order on up to `max_streams` streams, if that should be faster than one stream."""
     lanes: list[int] = []
     ends: list[float] = []
@@ -143,7 +146,9 @@ def schedule_streams(needs: Sequence[Collection[int]], costs: Sequence[Cost], ma
         found = []
         for lane in range(max_streams):
             alone = all(lanes[m] == lane for m in some)
-            ready = max([free[lane], *(ends[m] + CROSS_STREAM_NS * (lanes[m] != lane) for m in some)])
+            ready = max(
+                [free[lane], *(ends[m] + CROSS_STREAM_NS * (lanes[m] != lane) for m in some)]
+            )
             if free[lane] and alone:
                 ready -= SAME_STREAM_OVERLAP_NS
             at = _earliest_start(running, ready, cost)
@@ -160,7 +165,9 @@ def schedule_streams(needs: Sequence[Collection[int]], costs: Sequence[Cost], ma
     return minimal_waits(lanes, needs)
 
 
-def _earliest_start(running: Sequence[tuple[float, float, float]], ready: float, cost: Cost) -> float:
+def _earliest_start(
+    running: Sequence[tuple[float, float, float]], ready: float, cost: Cost
+) -> float:
     """Return the first time from `ready` on at which the GPU has capacity for a step until it
     ends."""
     beside = [x for x in running if x[1] > ready]

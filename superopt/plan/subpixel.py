@@ -20,19 +20,30 @@ from superopt.plan.phases import MAX_PHASES
 from superopt.te import index
 from superopt.te.expr import Dim
 
-MIN_CHANNELS, MIN_EXTENT = 16, 7  # fewer output channels, or pixels along an axis: phases are as fast
+MIN_CHANNELS, MIN_EXTENT = (
+    16,
+    7,
+)  # fewer output channels, or pixels along an axis: phases are as fast
 
 
-def lower_to_subpixel_conv(graph: ir_graph.Graph, allow_zero_padding: bool = True, allow_short_strides: bool = True) -> ir_graph.Graph:
+def lower_to_subpixel_conv(
+    graph: ir_graph.Graph, allow_zero_padding: bool = True, allow_short_strides: bool = True
+) -> ir_graph.Graph:
     """Return the graph with such convolutions lowered. allow_zero_padding: weights may be padded
     with zeros, which changes results for infinite inputs (Inf times 0 is NaN). allow_short_strides:
     also lower short strides."""
     change: dict[ir_graph.Value, ir_graph.Value] = {}
-    change |= {n: v for n in ir_graph.nodes(graph) if (v := _as_subpixel_conv(n, allow_zero_padding, allow_short_strides)) is not None}
+    change |= {
+        n: v
+        for n in ir_graph.nodes(graph)
+        if (v := _as_subpixel_conv(n, allow_zero_padding, allow_short_strides)) is not None
+    }
     return replace_all(graph, change) if change else graph
 
 
-def _as_subpixel_conv(n: ir_graph.Node, allow_zero_padding: bool, allow_short_strides: bool) -> ir_graph.Value | None:
+def _as_subpixel_conv(
+    n: ir_graph.Node, allow_zero_padding: bool, allow_short_strides: bool
+) -> ir_graph.Value | None:
     """Return y[s i + r] = sum(x[i - j] w[s j + r] for j) along each axis: a convolution by the
     flipped w with channels r; None where it does not apply."""
     if n.op.name != "ConvTranspose" or n.op.domain or n.op.opaque:
@@ -49,7 +60,12 @@ def _as_subpixel_conv(n: ir_graph.Node, allow_zero_padding: bool, allow_short_st
     _, outer, *window = made
     reach = [k + p for k, p in zip(window, _int_attr(n, "output_padding"), strict=True)]
     whole = reach == window and all(k % s == 0 for k, s in zip(window, strides, strict=True))
-    pays = allow_short_strides and whole and groups == 1 and _is_faster_than_phases(outer, places, window, strides)
+    pays = (
+        allow_short_strides
+        and whole
+        and groups == 1
+        and _is_faster_than_phases(outer, places, window, strides)
+    )
     if not (prod(strides) > MAX_PHASES or pays) or not (whole or allow_zero_padding):
         return None
     terms = [-(-k // s) for k, s in zip(reach, strides, strict=True)]
@@ -62,10 +78,14 @@ def _as_subpixel_conv(n: ir_graph.Node, allow_zero_padding: bool, allow_short_st
     around = tuple(j - 1 for j in terms) * 2
     phases = ir_graph.node(OPS["Conv"], given, pads=around, group=groups)
     _, _, *places = phases.type.shape or ()
-    apart = ir_graph.node(OPS["Reshape"], [phases], shape=(batch, groups * outer, *strides, *places))
+    apart = ir_graph.node(
+        OPS["Reshape"], [phases], shape=(batch, groups * outer, *strides, *places)
+    )
     order = [d for axis in range(rank) for d in (2 + rank + axis, 2 + axis)]
     turned = ir_graph.node(OPS["Transpose"], [apart], perm=(0, 1, *order))
-    sides: list[Dim] = [index.dim(index.as_index(i) * s) for i, s in zip(places, strides, strict=True)]
+    sides: list[Dim] = [
+        index.dim(index.as_index(i) * s) for i, s in zip(places, strides, strict=True)
+    ]
     joined = ir_graph.node(OPS["Reshape"], [turned], shape=(batch, groups * outer, *sides))
     cut = [
         k - j * s - end
@@ -75,13 +95,21 @@ def _as_subpixel_conv(n: ir_graph.Node, allow_zero_padding: bool, allow_short_st
     return ir_graph.node(OPS["Pad"], [joined], pads=kept)
 
 
-def _is_faster_than_phases(outer: int, places: Sequence[Dim], window: Sequence[int], strides: Sequence[int]) -> bool:
+def _is_faster_than_phases(
+    outer: int, places: Sequence[Dim], window: Sequence[int], strides: Sequence[int]
+) -> bool:
     """True if it is faster than one convolution for each phase, each of which reads the image."""
     overlap = all(k > s > 1 for k, s in zip(window, strides, strict=True))
-    return overlap and outer >= MIN_CHANNELS and not any(isinstance(d, int) and d < MIN_EXTENT for d in places)
+    return (
+        overlap
+        and outer >= MIN_CHANNELS
+        and not any(isinstance(d, int) and d < MIN_EXTENT for d in places)
+    )
 
 
-def _weights_by_phase(w: ir_graph.Value, groups: int, terms: list[int], strides: tuple[int, ...]) -> ir_graph.Value:
+def _weights_by_phase(
+    w: ir_graph.Value, groups: int, terms: list[int], strides: tuple[int, ...]
+) -> ir_graph.Value:
     """Return weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j,
     ...]."""
     channels, outer, *window = (d for d in w.type.shape or () if isinstance(d, int))

@@ -49,7 +49,9 @@ def split_windows(t: Tensor) -> list[StridedPart]:
     if not cuts or prod(map(len, cuts)) > MAX_PARTS:
         return []
     left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
-    if left > MAX_REMAINING_SHARE * prod(some[0].output_axis.size * some[0].kernel_axis.size for some in cuts):
+    if left > MAX_REMAINING_SHARE * prod(
+        some[0].output_axis.size * some[0].kernel_axis.size for some in cuts
+    ):
         return []
     return [_build_part(t, total, some) for some in product(*cuts)]
 
@@ -119,4 +121,6 @@ def _build_part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> StridedPart
     new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
     body = substitute_axes(replace_reduction(t.body, total, new), env)
     shape = tuple(a.extent for a in axes)
-    return StridedPart(Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank)
+    return StridedPart(
+        Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank
+    )

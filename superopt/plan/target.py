@@ -38,7 +38,9 @@ class Target:
 
     choose: Callable[[Problem, Option | None], Choice] = choose
     assign_layouts: Callable[..., dict[Tensor, Layout]] = blocked_layouts
-    attention_fusion: Callable[[Collection[Tensor], int], AttentionFusion] | None = cpu_attention_fusion
+    attention_fusion: Callable[[Collection[Tensor], int], AttentionFusion] | None = (
+        cpu_attention_fusion
+    )
     reorders_operands: bool = True
     fuses_horizontally: bool = False
     clears_borders: bool = True

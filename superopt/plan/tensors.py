@@ -13,7 +13,7 @@ from superopt.ir.op import expression
 from superopt.plan.patch import ScatterInto
 from superopt.plan.phases import StridedPart, split_phases
 from superopt.plan.taps import split_windows
-from superopt.te import index
+from superopt.te import index as te_index
 from superopt.te.affine import rebuild
 from superopt.te.bind import bind
 from superopt.te.expr import Dim, Tensor, compute, const
@@ -89,7 +89,9 @@ class GraphTensors:
             some = split_phases(t) or split_windows(t)
             if some:
                 self.by_value[v] = whole = Tensor("phases", t.dtype, t.shape)
-                self.parts[whole] = tuple(replace(x, tensor=self.replace_operands(change, x)) for x in some)
+                self.parts[whole] = tuple(
+                    replace(x, tensor=self.replace_operands(change, x)) for x in some
+                )
             else:
                 self.by_value[v] = change.tensor(t)
         for x in change.tensors.values():
@@ -115,7 +117,9 @@ class GraphTensors:
         self.parts[whole] = (own, *over)
         return whole
 
-    def concat_tensor(self, n: graph.Node, operands: Sequence[Tensor | Const], out: Tensor) -> Tensor:
+    def concat_tensor(
+        self, n: graph.Node, operands: Sequence[Tensor | Const], out: Tensor
+    ) -> Tensor:
         """Return a tensor that is written in parts by its operands."""
         axis = n.attr("axis")
         assert isinstance(axis, int)
@@ -144,7 +148,7 @@ class GraphTensors:
 
     def shape(self, v: graph.Value) -> tuple[int, ...]:
         assert v.type.shape is not None
-        return tuple(index.evaluate(d, dict(self.sizes)) for d in v.type.shape)
+        return tuple(te_index.evaluate(d, dict(self.sizes)) for d in v.type.shape)
 
 
 @dataclass(slots=True)
@@ -181,7 +185,9 @@ class OperandReplacer:
                 some = tuple(self.expr(a) for a in args)
                 return e if some == args else rebuild(fn, some, dtype)
             case Reduce(_, (Axis(extent=1) as a,), body, dtype) if body.dtype == dtype:
-                return substitute_axes(self.expr(body), {a: index.as_index(0)})  # a sum of one term
+                return substitute_axes(
+                    self.expr(body), {a: te_index.as_index(0)}
+                )  # a sum of one term
             case Reduce(fn, axes, body, dtype):
                 return Reduce(fn, axes, self.expr(body), dtype)
             case Index(element, bound):

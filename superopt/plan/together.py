@@ -27,7 +27,9 @@ def batch_gemms(graph: ir_graph.Graph) -> ir_graph.Graph:
     known: dict[ir_graph.Node, bool] = {}
     for n in ir_graph.nodes(graph):  # operands come first
         operands = [o for v in n.inputs if (o := _producer(v)) is not None]
-        known[n] = n.op.name in MOVEMENT_OPS and n.op.domain == "" and all(known[o] for o in operands)
+        known[n] = (
+            n.op.name in MOVEMENT_OPS and n.op.domain == "" and all(known[o] for o in operands)
+        )
         if _is_gemv(n) and all(known[o] for o in operands):
             assert n.inputs[1] is not None
             groups.setdefault(n.inputs[1], []).append(n)
@@ -55,7 +57,12 @@ def _is_gemv(n: ir_graph.Node) -> bool:
     if n.op.name != "MatMul" or n.op.domain or not isinstance(n.inputs[1], ir_graph.Constant):
         return False
     (rows, *more), matrix = _static_shape(n.inputs[0]), _static_shape(n.inputs[1])
-    return len(more) == 1 and 0 < rows <= MAX_GEMV_ROWS and len(matrix) == 2 and prod(matrix) >= MIN_MATRIX_ELEMENTS
+    return (
+        len(more) == 1
+        and 0 < rows <= MAX_GEMV_ROWS
+        and len(matrix) == 2
+        and prod(matrix) >= MIN_MATRIX_ELEMENTS
+    )
 
 
 def _row_count(n: ir_graph.Node) -> int:

@@ -46,7 +46,9 @@ class TransformedConstants:
     max_added_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.max_added_bytes = max(int(MAX_GROWTH_RATIO * sum(map(constant_bytes, self.constants))), MIN_GROWTH_BYTES)
+        self.max_added_bytes = max(
+            int(MAX_GROWTH_RATIO * sum(map(constant_bytes, self.constants))), MIN_GROWTH_BYTES
+        )
         originals = {*self.constants.values()}
         self.before = {x: dict(self.growths[x]) for x in originals if x in self.growths}
         self.added_bytes = sum(sum(some.values()) for some in self.before.values())
@@ -71,7 +73,12 @@ class TransformedConstants:
         # is made of it.
         if source in choice.derived_constants:
             n = [*choice.derived_constants].index(source)
-            return key, str(choice.option), number, self._recipe(key, choice, n, choice.derived_constants[source][0])
+            return (
+                key,
+                str(choice.option),
+                number,
+                self._recipe(key, choice, n, choice.derived_constants[source][0]),
+            )
         return key, str(choice.option), number, self.constants[source]
 
     def _growth(self, key: str, choice: Choice) -> dict[tuple[Load, Made], int]:

@@ -14,7 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import gcd
 
-from superopt.kernels.contraction import SMALL_REGISTER_FILE, MIN_REUSE_ROWS, Contraction, match_contraction, axis_stride
+from superopt.kernels.contraction import (
+    MIN_REUSE_ROWS,
+    SMALL_REGISTER_FILE,
+    Contraction,
+    axis_stride,
+    match_contraction,
+)
 from superopt.kernels.layout import Layout, Part
 from superopt.kernels.transform import reduction
 from superopt.te import index
@@ -27,7 +33,11 @@ TRANSPOSED_NAME = "turned"
 
 SOFTMAX_SEARCH_DEPTH = 3  # tensors between a softmax and its reader, at most
 MIN_READING_ROWS = 64  # result rows that read a matrix, from which on gathering its rows pays
-CACHE_LINE_BYTES, CACHE_SETS, CACHE_WAYS = 64, 64, 8  # an L1 cache: bytes of a line, sets, lines of a set
+CACHE_LINE_BYTES, CACHE_SETS, CACHE_WAYS = (
+    64,
+    64,
+    8,
+)  # an L1 cache: bytes of a line, sets, lines of a set
 
 
 def transpose_operands(
@@ -39,7 +49,11 @@ def transpose_operands(
     copies: set[Tensor] = set()
     for t, now in current.items():
         found = match_contraction(now, constants)
-        far = found is not None and registers == SMALL_REGISTER_FILE and _reads_softmax(found.a.tensor, current)
+        far = (
+            found is not None
+            and registers == SMALL_REGISTER_FILE
+            and _reads_softmax(found.a.tensor, current)
+        )
         turned = None if found is None else _transpose_operand(now, found, constants, far)
         if turned is None or found is None:
             out[t] = now
@@ -59,7 +73,13 @@ def panel_layouts(current: Collection[Tensor], width: int) -> dict[Tensor, Layou
     out = {}
     for t in current:
         n, lanes = t.shape[-1] if t.rank else 0, max(width * 8 // t.dtype.bits, 1)
-        if t.name == TRANSPOSED_NAME and t.rank > 1 and isinstance(n, int) and n % lanes == 0 and n > lanes:
+        if (
+            t.name == TRANSPOSED_NAME
+            and t.rank > 1
+            and isinstance(n, int)
+            and n % lanes == 0
+            and n > lanes
+        ):
             *others, row, last = range(t.rank)
             block = Part(last, lanes), Part(last, lanes, is_inner=True)
             out[t] = Layout((*map(Part, others), block[0], Part(row), block[1]))
@@ -78,7 +98,11 @@ def _transpose_operand(
     windows = t.rank > 2 and len(found.axes) > 1 and lane == t.axes[1]  # the channels of an image
     if not (windows or lane == t.axes[-1]):
         return None
-    softmax_operand = softmax_operand and max(rows, default=0) >= MIN_READING_ROWS and _has_cache_conflicts(c.b, found.axes)
+    softmax_operand = (
+        softmax_operand
+        and max(rows, default=0) >= MIN_READING_ROWS
+        and _has_cache_conflicts(c.b, found.axes)
+    )
     if axis_stride(c.b, lane) == 1 and not softmax_operand:
         return None
     used = set[Axis]().union(*map(index_axes, c.b.index))
@@ -102,7 +126,9 @@ def _reads_softmax(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
     todo = [t]
     for _ in range(SOFTMAX_SEARCH_DEPTH):
         bodies = [current[x].body for x in todo if x in current]
-        if any(isinstance(e, Apply) and e.fn == "exp" for b in bodies if b for e in subexpressions(b)):
+        if any(
+            isinstance(e, Apply) and e.fn == "exp" for b in bodies if b for e in subexpressions(b)
+        ):
             return True
         todo = [x.tensor for b in bodies if b for x in loads(b)]
     return False
@@ -114,7 +140,11 @@ def _has_cache_conflicts(b: Load, reduced: Sequence[Axis]) -> bool:
     if apart is None or not isinstance(reduced[-1].extent, int):
         return False
     size = apart * max(b.dtype.bits // 8, 1)
-    places = CACHE_SETS // gcd(size // CACHE_LINE_BYTES, CACHE_SETS) if size and size % CACHE_LINE_BYTES == 0 else CACHE_SETS
+    places = (
+        CACHE_SETS // gcd(size // CACHE_LINE_BYTES, CACHE_SETS)
+        if size and size % CACHE_LINE_BYTES == 0
+        else CACHE_SETS
+    )
     return reduced[-1].extent > places * CACHE_WAYS
 
 

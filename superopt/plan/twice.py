@@ -17,7 +17,9 @@ from superopt.te.walk import loads
 Constants = MutableMapping[Tensor, Callable[[], np.ndarray]]
 
 
-def duplicate_constants(t: Tensor, constants: Constants, duplicates: MutableMapping[Tensor, Tensor]) -> Tensor:
+def duplicate_constants(
+    t: Tensor, constants: Constants, duplicates: MutableMapping[Tensor, Tensor]
+) -> Tensor:
     """Return `t` with other constants in place of those that are read outside its reduction.
     duplicates: the duplicate of each constant; new ones are added to it and to `constants`."""
     found = reduction(t)

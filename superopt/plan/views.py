@@ -15,7 +15,7 @@ from superopt.te import index as te_index
 from superopt.te.expr import Tensor
 from superopt.te.inline import Inliner
 from superopt.te.node import Const, Expr, Load
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 ALIGNMENT_BYTES = 16  # bytes: the alignment of buffers that Triton assumes
 

@@ -46,7 +46,11 @@ def fuse_tree_walks(
 
 
 def _last_step(definition: Tensor, steps: Collection[Tensor]) -> Tensor | None:
-    found = {x.tensor for x in loads(definition.body) if x.tensor in steps} if definition.body else set()
+    found = (
+        {x.tensor for x in loads(definition.body) if x.tensor in steps}
+        if definition.body
+        else set()
+    )
     return found.pop() if len(found) == 1 else None
 
 

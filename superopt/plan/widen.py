@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.decisions import NARROW_FLOATS, rounding_sensitive_values, is_narrow_float, is_data_movement
+from superopt.ir.decisions import (
+    NARROW_FLOATS,
+    is_data_movement,
+    is_narrow_float,
+    rounding_sensitive_values,
+)
 from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.te.dtype import F32, DType
@@ -21,7 +26,9 @@ from superopt.te.expr import TensorType
 BIT_EXACT_OPS = frozenset(("Cast", "CastLike", "BitCast", "QuantizeLinear", "IsInf", "IsNaN"))
 
 
-def promote_to_fp32(graph: ir_graph.Graph, sensitive_outputs: Collection[int] = ()) -> ir_graph.Graph:
+def promote_to_fp32(
+    graph: ir_graph.Graph, sensitive_outputs: Collection[int] = ()
+) -> ir_graph.Graph:
     """Return the graph with float32 arithmetic and unchanged input and output types. Casts to a
     narrow type still round.
 
@@ -52,7 +59,9 @@ def promote_to_fp32(graph: ir_graph.Graph, sensitive_outputs: Collection[int] = 
     return ir_graph.Graph(graph.inputs, tuple(outputs))
 
 
-def _promote_node(n: ir_graph.Node, inputs: tuple[ir_graph.Value | None, ...]) -> list[ir_graph.Value]:
+def _promote_node(
+    n: ir_graph.Node, inputs: tuple[ir_graph.Value | None, ...]
+) -> list[ir_graph.Value]:
     narrow = [v is not None and is_narrow_float(v.type) for v in n.inputs]
     if not any(narrow) and not any(map(is_narrow_float, n.types)):
         return [*ir_graph.results(ir_graph.intern_node(n.op, inputs, n.attrs, n.types))]

@@ -61,7 +61,9 @@ def zero_sensitive_products(current: Mapping[Tensor, Tensor], tensors: GraphTens
     """Return the products on which a zero-sensitive function depends through operators that
     preserve zeros."""
     constants = Constants(tensors.constants)
-    products = {t for t, now in current.items() if match_contraction(now, constants.arrays) is not None}
+    products = {
+        t for t, now in current.items() if match_contraction(now, constants.arrays) is not None
+    }
     out: set[Tensor] = set()
     seen: set[Tensor] = set()
     todo: list[Tensor] = []
@@ -146,7 +148,11 @@ def _zero_sources(e: Expr, constants: Constants) -> Iterator[Tensor | Reduce]:
         case Apply("add" | "sub" | "max" | "min" as fn, (x, y)):
             some = [[*_zero_sources(x, constants)], [*_zero_sources(y, constants)]]
             # A mean that is subtracted is zero where all is. An addend comes from another path.
-            if (fn == "sub" and all(some)) or _may_be_zero(x, constants) or _may_be_zero(y, constants):
+            if (
+                (fn == "sub" and all(some))
+                or _may_be_zero(x, constants)
+                or _may_be_zero(y, constants)
+            ):
                 yield from (t for each in some for t in each)
         case Apply("pow", (x, Const(n))):
             yield from _zero_sources(x, constants) if n > 0 else ()

@@ -23,8 +23,8 @@ from superopt.cost.model import Costs
 from superopt.ir import graph as ir_graph
 from superopt.rules.context import GraphContext, graph_context
 from superopt.search.book import RuleSet
-from superopt.search.move import RewriteCache, Move, Refusals, Step, find_moves
-from superopt.search.novelty import NodeView, novelty, node_views
+from superopt.search.move import Move, Refusals, RewriteCache, Step, find_moves
+from superopt.search.novelty import NodeView, node_views, novelty
 
 MIN_GAIN_US = 1e-6  # microseconds; less is rounding
 MAX_EXTRA_AXES = 2  # beyond the rank of the start: nodes of higher rank are always novel
@@ -160,7 +160,9 @@ def search(
     return SearchResult(best.graph, best.cost, tuple(_steps(best)), reason, visited)
 
 
-def _priority(cost: float, best: float, made: tuple[NodeView, ...], times: Counter[NodeView]) -> int:
+def _priority(
+    cost: float, best: float, made: tuple[NodeView, ...], times: Counter[NodeView]
+) -> int:
     """Return the priority of a rewrite; it grows with the visits."""
     return -1 if cost < best - MIN_GAIN_US else novelty(made, times)
 

@@ -93,7 +93,9 @@ def _apply(graph: ir_graph.Graph, chosen: list[Move]) -> tuple[ir_graph.Graph, l
     return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in chosen]
 
 
-def _apply_one_by_one(graph: ir_graph.Graph, chosen: list[Move]) -> tuple[ir_graph.Graph, list[Step]]:
+def _apply_one_by_one(
+    graph: ir_graph.Graph, chosen: list[Move]
+) -> tuple[ir_graph.Graph, list[Step]]:
     """Apply as many of `chosen`, best first, as are acyclic together."""
     kept: list[Move] = []
     after = graph

@@ -43,7 +43,13 @@ def decisions_json(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> 
         for s in group:
             if s.piece_change is not None:
                 there = match_changes(book[s.rule], s.piece_change.before)
-                row.append((s.rule, _match_number(there, s.rule, s.piece_change.change), s.piece_change.piece))
+                row.append(
+                    (
+                        s.rule,
+                        _match_number(there, s.rule, s.piece_change.change),
+                        s.piece_change.piece,
+                    )
+                )
                 continue
             if s.rule not in known:
                 known[s.rule] = match_changes(book[s.rule], s.before)

@@ -92,14 +92,18 @@ def _cached_rewrite(
     return change
 
 
-def _is_constant_only(ctx: GraphContext, change: Mapping[graph.Value, graph.Value], costs: Costs) -> bool:
+def _is_constant_only(
+    ctx: GraphContext, change: Mapping[graph.Value, graph.Value], costs: Costs
+) -> bool:
     """True if the rewrite only changes how constants are computed.
 
     That is free before and after; there are thousands of ways to write 2 * 3.
     """
     if not all((n := graph.producer(v)) is not None and costs.is_constant(n) for v in change):
         return False
-    return any((n := graph.producer(v)) is not None and n not in ctx.position for v in change.values())
+    return any(
+        (n := graph.producer(v)) is not None and n not in ctx.position for v in change.values()
+    )
 
 
 def find_moves(

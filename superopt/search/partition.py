@@ -31,7 +31,9 @@ class Piece:
     outputs: tuple[ir_graph.Value, ...]
 
 
-def cut_positions(order: list[ir_graph.Node], outputs: tuple[ir_graph.Value, ...], max_nodes: int) -> list[int]:
+def cut_positions(
+    order: list[ir_graph.Node], outputs: tuple[ir_graph.Value, ...], max_nodes: int
+) -> list[int]:
     """Return the positions in `order` at which to cut into pieces of at most `max_nodes` nodes: in
     each window the position that the fewest values cross, the latest of equals."""
     position = {n: i for i, n in enumerate(order)}
@@ -85,7 +87,9 @@ def split_into_pieces(graph: ir_graph.Graph, costs: Costs, max_nodes: int) -> li
     return out
 
 
-def _make_piece(part: list[ir_graph.Node], given: tuple[ir_graph.Value, ...], costs: Costs) -> Piece:
+def _make_piece(
+    part: list[ir_graph.Node], given: tuple[ir_graph.Value, ...], costs: Costs
+) -> Piece:
     actual: dict[ir_graph.Value, ir_graph.Value] = {}
     stand: dict[ir_graph.Value, ir_graph.Value] = {}
     inputs: list[ir_graph.Input] = []
@@ -127,7 +131,10 @@ def _stand_in_input(v: ir_graph.Value, number: int) -> ir_graph.Input:
 
 
 def assemble_rewrite(
-    graph: ir_graph.Graph, parts: Sequence[Piece], chosen: Sequence[ir_graph.Graph], piece_change: PieceChange
+    graph: ir_graph.Graph,
+    parts: Sequence[Piece],
+    chosen: Sequence[ir_graph.Graph],
+    piece_change: PieceChange,
 ) -> tuple[ir_graph.Graph, dict[ir_graph.Value, ir_graph.Value]]:
     """Return the graph with `chosen[i]` for piece i, and a rewrite inside a piece as one of the
     graph."""
@@ -138,7 +145,10 @@ def assemble_rewrite(
 
 
 def assemble(
-    graph: ir_graph.Graph, parts: Sequence[Piece], chosen: Sequence[ir_graph.Graph], piece_index: int = 0
+    graph: ir_graph.Graph,
+    parts: Sequence[Piece],
+    chosen: Sequence[ir_graph.Graph],
+    piece_index: int = 0,
 ) -> tuple[ir_graph.Graph, Mapping[ir_graph.Value, ir_graph.Value]]:
     """Return the graph with `chosen[i]` for piece i, and the values of the stand-ins of one
     piece."""

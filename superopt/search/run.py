@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from superopt.cost.model import Costs
 from superopt.ir import graph as ir_graph
 from superopt.rules.rule import Rule
-from superopt.search.backtrack import SearchResult, Limits, StopReason, search
+from superopt.search.backtrack import Limits, SearchResult, StopReason, search
 from superopt.search.book import RuleSet, rule_set
 from superopt.search.climb import hill_climb
 from superopt.search.move import PieceChange, Refusals, Step
@@ -91,7 +91,9 @@ def improve(
     first = min(variants, key=lambda v: v.cost)
     graph, steps = first.graph, list(first.steps)
     parts: list[Piece] = [] if over() else split_into_pieces(graph, costs, MAX_PIECE_NODES)
-    graph, more, visited, reason = _search_pieces(graph, parts, rules, costs, limits, refusals, end, stop)
+    graph, more, visited, reason = _search_pieces(
+        graph, parts, rules, costs, limits, refusals, end, stop
+    )
     steps += more
     seen += visited
     keep("backtracking")

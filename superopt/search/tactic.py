@@ -35,7 +35,9 @@ class Tactic:
 
 
 _MERGING = re.compile("merge|slices-split")  # rules that start other tactics or hide their matches
-FLATTENING_RULES = frozenset({"slice-slice"})  # with several readers of the inner slice only the last gains
+FLATTENING_RULES = frozenset(
+    {"slice-slice"}
+)  # with several readers of the inner slice only the last gains
 MAX_FLATTENED = 1000
 COST_LEEWAY = 1.03  # merged products stream weights better than the sum of their parts
 
@@ -114,7 +116,11 @@ def play_tactic(
 
 
 def _apply_all(
-    graph: ir_graph.Graph, rules: RuleSet, costs: Costs, refusals: Refusals, stop: Callable[[], bool]
+    graph: ir_graph.Graph,
+    rules: RuleSet,
+    costs: Costs,
+    refusals: Refusals,
+    stop: Callable[[], bool],
 ) -> tuple[ir_graph.Graph, list[Step]]:
     """Apply `rules` wherever they match, whatever the gain: each rewrite leaves fewer matches."""
     steps: list[Step] = []
@@ -147,7 +153,9 @@ def _label_steps(tactic: Tactic, steps: Sequence[Step]) -> list[Step]:
     return [Step(s.rule, tactic.name, s.change, s.us, s.before, s.after) for s in steps]
 
 
-def _reader_ops(ctx: GraphContext, move: Move, made: Container[ir_graph.Node] = ()) -> list[tuple[str, ...]]:
+def _reader_ops(
+    ctx: GraphContext, move: Move, made: Container[ir_graph.Node] = ()
+) -> list[tuple[str, ...]]:
     """Return for each replaced result that no node in `made` produces the operators that read it,
     and the operators that read these."""
     out: list[tuple[str, ...]] = []
@@ -166,7 +174,10 @@ def _first_merge(ctx: GraphContext, candidates: Sequence[Move]) -> Move | None:
 
 
 def _next_merge(
-    ctx: GraphContext, candidates: list[Move], made: Container[ir_graph.Node], reader_ops: tuple[str, ...]
+    ctx: GraphContext,
+    candidates: list[Move],
+    made: Container[ir_graph.Node],
+    reader_ops: tuple[str, ...],
 ) -> tuple[Move | None, tuple[str, ...]]:
     """Return the next merge and the readers of its operands: siblings with equal readers first, so
     that they are adjacent and their readers can be merged, too."""

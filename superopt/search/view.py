@@ -21,7 +21,9 @@ class Delta:
     us: float
 
 
-def cost_delta(ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], costs: Costs) -> Delta | None:
+def cost_delta(
+    ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], costs: Costs
+) -> Delta | None:
     """Return the effect of `change` on the cost of the graph, without building the new graph.
 
     None if the new nodes use the replaced ones, which then stay: no gain is possible.
@@ -46,7 +48,11 @@ def cost_delta(ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value
     return Delta(added, dead, us)
 
 
-def _is_replaced_read(ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], kept: Iterable[ir_graph.Node]) -> bool:
+def _is_replaced_read(
+    ctx: GraphContext,
+    change: Mapping[ir_graph.Value, ir_graph.Value],
+    kept: Iterable[ir_graph.Node],
+) -> bool:
     """True if `kept` depends, at any depth, on a value that `change` replaces and does not keep."""
     gone = {p for old in change if (p := ir_graph.producer(old)) is not None and p in ctx.position}
     first = min((ctx.position[p] for p in gone), default=0)
@@ -99,7 +105,9 @@ def _reader_delta(
     return us
 
 
-def _added_nodes(members: Container[ir_graph.Node], change: Mapping[ir_graph.Value, ir_graph.Value]) -> tuple[ir_graph.Node, ...]:
+def _added_nodes(
+    members: Container[ir_graph.Node], change: Mapping[ir_graph.Value, ir_graph.Value]
+) -> tuple[ir_graph.Node, ...]:
     found: dict[ir_graph.Node, None] = {}
     stack = [p for new in change.values() if (p := ir_graph.producer(new)) is not None]
     while stack:
@@ -107,12 +115,16 @@ def _added_nodes(members: Container[ir_graph.Node], change: Mapping[ir_graph.Val
         if n in members or n in found:
             continue
         found[n] = None
-        stack.extend(p for i in n.inputs if i is not None and (p := ir_graph.producer(i)) is not None)
+        stack.extend(
+            p for i in n.inputs if i is not None and (p := ir_graph.producer(i)) is not None
+        )
     return tuple(found)
 
 
 def _dead_nodes(
-    ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], kept: Container[ir_graph.Node]
+    ctx: GraphContext,
+    change: Mapping[ir_graph.Value, ir_graph.Value],
+    kept: Container[ir_graph.Node],
 ) -> tuple[ir_graph.Node, ...]:
     """Return the nodes without readers once the keys of `change` are replaced."""
     left: dict[ir_graph.Node, int] = {}
@@ -144,7 +156,9 @@ def _reader_count(ctx: GraphContext, v: ir_graph.Value) -> int:
     return len(ctx.users.get(v, ())) + (v in ctx.outputs)
 
 
-def apply_together(graph: ir_graph.Graph, changes: Sequence[Mapping[ir_graph.Value, ir_graph.Value]]) -> ir_graph.Graph:
+def apply_together(
+    graph: ir_graph.Graph, changes: Sequence[Mapping[ir_graph.Value, ir_graph.Value]]
+) -> ir_graph.Graph:
     """Return `graph` with several rewrites applied; raises Cycle if they are incompatible."""
     if len(changes) == 1:
         return ir_graph.replace(graph, changes[0])

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from superopt.te import index as te_index
-from superopt.te.affine import Affine, affine, free_axes, interval, expand_mod
+from superopt.te.affine import Affine, affine, expand_mod, free_axes, interval
 from superopt.te.dtype import INDEX
 from superopt.te.node import Apply, Const, Dim, Expr, Load
 

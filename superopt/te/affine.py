@@ -76,7 +76,9 @@ def interval(e: Expr) -> Interval | None:
     return low, high
 
 
-def _recombined_interval(p: te_index.Poly, atom: te_index.Monomial, c: int, x: Expr, m: int) -> Interval | None:
+def _recombined_interval(
+    p: te_index.Poly, atom: te_index.Monomial, c: int, x: Expr, m: int
+) -> Interval | None:
     """Return the bounds of c (a + x // m) + b as those of c ((m a + x) // m) + b: terms may
     cancel."""
     a = {atoms: k // c for atoms, k in p.items() if atoms != atom}

@@ -23,7 +23,9 @@ LOWER_BOUND, UPPER_BOUND = 8, 9
 ORDER_KEY, REORDERED_ORDER_KEY = 10, 11  # comparison keys: as operations, and as sums and products
 ROW_COUNT = 12
 FLOAT_TYPES = (F64, F32, F16, BF16)  # other float types count as float64 and above
-ODD_FUNCTIONS = frozenset(("sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "round"))
+ODD_FUNCTIONS = frozenset(
+    ("sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "round")
+)
 EVEN_FUNCTIONS = frozenset(("cos", "cosh"))
 MONOTONE_FUNCTIONS = ODD_FUNCTIONS - {"sin", "tan"} | {"exp", "log", "sqrt", "sigmoid", "acosh"}
 HASH_MASK = np.int64((1 << 62) - 1)  # keeps the sum of two hashes from overflowing
@@ -34,9 +36,21 @@ def make_elements(value: np.ndarray, dtype: DType, *args: np.ndarray, const: int
     """Return elements of real values that are computed from `args`; the dependent rows are set
     later."""
     out = np.empty((ROW_COUNT, *np.shape(value)), np.int64)
-    for row in (REAL_VALUE, ADDEND_VALUE, FACTOR_VALUE, RATIONAL_VALUE, ORDER_KEY, REORDERED_ORDER_KEY):
+    for row in (
+        REAL_VALUE,
+        ADDEND_VALUE,
+        FACTOR_VALUE,
+        RATIONAL_VALUE,
+        ORDER_KEY,
+        REORDERED_ORDER_KEY,
+    ):
         set_float_row(out, row, value)
-    out[IDENTITY_HASH], out[NARROWEST_TYPE], out[IS_CONSTANT], out[ROUNDING_COUNT] = 0, narrowest_type(dtype), const, 0
+    out[IDENTITY_HASH], out[NARROWEST_TYPE], out[IS_CONSTANT], out[ROUNDING_COUNT] = (
+        0,
+        narrowest_type(dtype),
+        const,
+        0,
+    )
     for a in args:
         out[IS_CONSTANT] &= a[IS_CONSTANT]
         out[ROUNDING_COUNT] = np.maximum(out[ROUNDING_COUNT], a[ROUNDING_COUNT])
@@ -88,7 +102,14 @@ def is_constant_equal(x: np.ndarray, value: int) -> np.ndarray:
 
 def negate(x: np.ndarray) -> np.ndarray:
     out = x.copy()
-    for row in (REAL_VALUE, ADDEND_VALUE, FACTOR_VALUE, RATIONAL_VALUE, ORDER_KEY, REORDERED_ORDER_KEY):
+    for row in (
+        REAL_VALUE,
+        ADDEND_VALUE,
+        FACTOR_VALUE,
+        RATIONAL_VALUE,
+        ORDER_KEY,
+        REORDERED_ORDER_KEY,
+    ):
         set_float_row(out, row, -float_row(x, row))
     set_float_row(out, LOWER_BOUND, -float_row(x, UPPER_BOUND))
     set_float_row(out, UPPER_BOUND, -float_row(x, LOWER_BOUND))
@@ -101,7 +122,10 @@ def with_order_keys(x: np.ndarray) -> np.ndarray:
     once a pseudorandom number between their bounds, negated for the negated element and equal for
     identical elements."""
     unsure, low, high = x[ROUNDING_COUNT] == 2, float_row(x, LOWER_BOUND), float_row(x, UPPER_BOUND)
-    for row, some in ((ORDER_KEY, x[IDENTITY_HASH] / float(HASH_MASK)), (REORDERED_ORDER_KEY, float_row(x, ADDEND_VALUE))):
+    for row, some in (
+        (ORDER_KEY, x[IDENTITY_HASH] / float(HASH_MASK)),
+        (REORDERED_ORDER_KEY, float_row(x, ADDEND_VALUE)),
+    ):
         size = np.abs(some)
         inner = low + (high - low) * (1 + some / (1 + size)) / 2
         some = np.where(np.isfinite(low), low + size, some)
@@ -115,19 +139,26 @@ def select_by_degree(picks: Sequence[np.ndarray], a: np.ndarray, b: np.ndarray) 
     """Select elements of `a` or `b` separately for each degree of exactness."""
     same, summed, real = picks
     out = np.where(real, a, b)
-    for rows, pick in (((IDENTITY_HASH, ORDER_KEY), same), ((ADDEND_VALUE, FACTOR_VALUE, REORDERED_ORDER_KEY), summed)):
+    for rows, pick in (
+        ((IDENTITY_HASH, ORDER_KEY), same),
+        ((ADDEND_VALUE, FACTOR_VALUE, REORDERED_ORDER_KEY), summed),
+    ):
         for row in rows:
             out[row] = np.where(pick, a[row], b[row])
     alike = (same == summed) & (summed == real)
     out[IS_CONSTANT] &= alike
     out[ROUNDING_COUNT] = np.where(alike, out[ROUNDING_COUNT], 2)
-    out[NARROWEST_TYPE] = np.where(alike, out[NARROWEST_TYPE], np.minimum(a[NARROWEST_TYPE], b[NARROWEST_TYPE]))
+    out[NARROWEST_TYPE] = np.where(
+        alike, out[NARROWEST_TYPE], np.minimum(a[NARROWEST_TYPE], b[NARROWEST_TYPE])
+    )
     return out
 
 
 def extremum(fn: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the elementwise maximum or minimum."""
-    hashes = a[IDENTITY_HASH] > b[IDENTITY_HASH] if fn == "max" else a[IDENTITY_HASH] < b[IDENTITY_HASH]
+    hashes = (
+        a[IDENTITY_HASH] > b[IDENTITY_HASH] if fn == "max" else a[IDENTITY_HASH] < b[IDENTITY_HASH]
+    )
     picks = []
     for row in (ORDER_KEY, REORDERED_ORDER_KEY, REAL_VALUE):
         left, right = float_row(a, row), float_row(b, row)
@@ -141,7 +172,11 @@ def extremum(fn: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def absolute_value(x: np.ndarray) -> np.ndarray:
-    out = select_by_degree([float_row(x, row) < 0 for row in (ORDER_KEY, REORDERED_ORDER_KEY, REAL_VALUE)], negate(x), x)
+    out = select_by_degree(
+        [float_row(x, row) < 0 for row in (ORDER_KEY, REORDERED_ORDER_KEY, REAL_VALUE)],
+        negate(x),
+        x,
+    )
     low, high = float_row(x, LOWER_BOUND), float_row(x, UPPER_BOUND)
     sizes = np.maximum(np.abs(low), np.abs(high))
     set_bounds(out, np.maximum(0, np.maximum(low, -high)), sizes)
@@ -151,7 +186,11 @@ def absolute_value(x: np.ndarray) -> np.ndarray:
 def product_bounds(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of products of elements with bounds; squares are not negative."""
     with np.errstate(all="ignore"):
-        some = [float_row(a, i) * float_row(b, j) for i in (LOWER_BOUND, UPPER_BOUND) for j in (LOWER_BOUND, UPPER_BOUND)]
+        some = [
+            float_row(a, i) * float_row(b, j)
+            for i in (LOWER_BOUND, UPPER_BOUND)
+            for j in (LOWER_BOUND, UPPER_BOUND)
+        ]
     some = [np.where(np.isnan(s), 0.0, s) for s in some]  # 0 times an unbounded value
     low, high = np.minimum.reduce(some), np.maximum.reduce(some)
     square, opposite = a[IDENTITY_HASH] == b[IDENTITY_HASH], a[IDENTITY_HASH] == -b[IDENTITY_HASH]
@@ -183,9 +222,15 @@ def as_addend(x: np.ndarray) -> np.ndarray:
 
 def convert_role(x: np.ndarray, row: int, target_row: int, role: str) -> np.ndarray:
     value, const = float_row(x, row), x[IS_CONSTANT] == 1
-    set_float_row(x, target_row, np.where(const, value, value * (1 + pseudorandom_value(role, [np.abs(value)]) / 2)))
+    set_float_row(
+        x,
+        target_row,
+        np.where(const, value, value * (1 + pseudorandom_value(role, [np.abs(value)]) / 2)),
+    )
     if const.any():
-        x[IDENTITY_HASH] = np.where(const, constant_hashes(float_row(x, REAL_VALUE)), x[IDENTITY_HASH])
+        x[IDENTITY_HASH] = np.where(
+            const, constant_hashes(float_row(x, REAL_VALUE)), x[IDENTITY_HASH]
+        )
     return x
 
 
@@ -194,7 +239,11 @@ def generic_value(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
     that a quotient by a sum of them does not depend on how a constant was rounded."""
     if fn in MONOTONE_FUNCTIONS:
         (x,) = args
-        value = np.asarray(monotone_value(fn, x) - monotone_value(fn, -x) if fn in ODD_FUNCTIONS else 3 + monotone_value(fn, x))
+        value = np.asarray(
+            monotone_value(fn, x) - monotone_value(fn, -x)
+            if fn in ODD_FUNCTIONS
+            else 3 + monotone_value(fn, x)
+        )
         return value + 2 * np.sign(x) if fn in ODD_FUNCTIONS else value
     if fn not in ODD_FUNCTIONS and fn not in EVEN_FUNCTIONS:
         return 2 + pseudorandom_value(fn, args)
@@ -213,7 +262,9 @@ def pseudorandom_value(fn: str, args: Sequence[np.ndarray]) -> np.ndarray:
     """Return a smooth function with values in [-1, 1] and no law."""
     out = np.zeros(())
     for n, a in enumerate(args):
-        first, second, third = (1 + (keyed_hash(n, f"{fn} {k}") & 0xFFFF) / 0x8000 for k in range(3))
+        first, second, third = (
+            1 + (keyed_hash(n, f"{fn} {k}") & 0xFFFF) / 0x8000 for k in range(3)
+        )
         out = np.sin(out + first * np.arctan(a) + second * np.cos(third * np.arctan(a)))
     return np.asarray(out)
 

@@ -33,11 +33,15 @@ def contract(
         a, b = rest[left], rest[right]
         others = [x for n, x in enumerate(rest) if n not in (left, right)]
         over = [
-            p for p in range(rank - reduced_count, rank) if all(x.shape[p - rank] == 1 for x in others)
+            p
+            for p in range(rank - reduced_count, rank)
+            if all(x.shape[p - rank] == 1 for x in others)
         ]
         rest = [*others, _contract_pair(domain, dtype, a, b, rank, frozenset(over))]
     (out,) = rest
-    over_left = tuple(p - rank for p in range(rank - reduced_count, rank) if out.shape[p - rank] != 1)
+    over_left = tuple(
+        p - rank for p in range(rank - reduced_count, rank) if out.shape[p - rank] != 1
+    )
     return domain.reduce("sum", out, over_left, dtype) if over_left else out
 
 
@@ -50,7 +54,8 @@ def _smallest_pair(xs: list[np.ndarray], rank: int) -> tuple[int, int]:
 def _broadcast_lengths(a: np.ndarray, b: np.ndarray, rank: int) -> tuple[int, ...]:
     """Return the broadcast lengths of the trailing axes of `a` and `b`."""
     return tuple(
-        n if m == 1 else m for n, m in zip(_trailing_shape(a, rank), _trailing_shape(b, rank), strict=True)
+        n if m == 1 else m
+        for n, m in zip(_trailing_shape(a, rank), _trailing_shape(b, rank), strict=True)
     )
 
 
@@ -106,7 +111,9 @@ def _slice_axis(x: np.ndarray, axis: int, start: int, stop: int) -> np.ndarray:
     return slice_dims(x, x.ndim + axis, [slice(start, stop)])
 
 
-def _choose_slab(x: np.ndarray, y: np.ndarray, rank: int, reduced: frozenset[int]) -> tuple[int, int] | None:
+def _choose_slab(
+    x: np.ndarray, y: np.ndarray, rank: int, reduced: frozenset[int]
+) -> tuple[int, int] | None:
     """Return (axis, length) of slabs of `x` that are small enough to copy; None if all of it is.
 
     Only a view with overlapping elements (or strides of 0) is larger than its memory.

@@ -72,7 +72,9 @@ class Reals:
     float_dtype: DType | None = None
 
     def storage_dtype(self, dtype: DType) -> np.dtype:
-        return to_numpy(self.float_dtype if self.float_dtype is not None and dtype.is_float else dtype)
+        return to_numpy(
+            self.float_dtype if self.float_dtype is not None and dtype.is_float else dtype
+        )
 
     def component_shape(self, dtype: DType) -> tuple[int, ...]:
         return ()
@@ -245,7 +247,11 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
     wide = np.dtype(np.uint64) if stored == np.uint64 else np.dtype(np.int64)
     if bound < _MAX_EXACT_FLOAT64:
         f64 = np.dtype(np.float64)
-        return timed_matmul(as_blas_layout(a, f64), as_blas_layout(b, f64)).astype(np.int64).astype(stored)
+        return (
+            timed_matmul(as_blas_layout(a, f64), as_blas_layout(b, f64))
+            .astype(np.int64)
+            .astype(stored)
+        )
     return timed_matmul(a.astype(wide), b.astype(wide)).astype(stored)
 
 

@@ -175,7 +175,9 @@ def conjunction(*guards: Expr | bool) -> Expr | bool:
 def in_range(i: Expr | int, extent: Dim) -> Expr | bool:
     """Return 0 <= i < extent."""
     e = te_index.as_index(i)
-    return conjunction(compare("le", const(0, INDEX), e), compare("lt", e, te_index.as_index(extent)))
+    return conjunction(
+        compare("le", const(0, INDEX), e), compare("lt", e, te_index.as_index(extent))
+    )
 
 
 def cast(e: Expr, dtype: DType | None) -> Expr:

@@ -28,7 +28,7 @@ from superopt.te import residues
 from superopt.te.domain import Reals
 from superopt.te.dtype import BOOL, F64, DType, to_numpy
 from superopt.te.expr import TensorType
-from superopt.te.fn import scalar_function, identity_element
+from superopt.te.fn import identity_element, scalar_function
 from superopt.te.keyed import keyed_hash, mix
 from superopt.te.node import Number
 
@@ -45,7 +45,11 @@ _VALUES_AT_ZERO: dict[str, Fraction] = {
     **dict.fromkeys(("cos", "cosh"), Fraction(1)),
     "sigmoid": _HALF,
 }
-_VALUES_AT_ONE: dict[str, Fraction] = {"sqrt": Fraction(1), "log": Fraction(0), "acosh": Fraction(0)}
+_VALUES_AT_ONE: dict[str, Fraction] = {
+    "sqrt": Fraction(1),
+    "log": Fraction(0),
+    "acosh": Fraction(0),
+}
 _INTEGER_DOMAIN = Reals()
 _ZERO_DIVISIONS: ContextVar[list[str] | None] = ContextVar("divisions by zero", default=None)
 
@@ -201,7 +205,11 @@ class PrimeField:
     def _power(self, x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
         x, exponent = np.broadcast_arrays(x, exponent)
         n, small = _grid_numerator(exponent[0])
-        whole = small & (n % _GRID_DENOMINATOR == 0) & (np.abs(n) <= _MAX_INTEGER_EXPONENT * _GRID_DENOMINATOR)
+        whole = (
+            small
+            & (n % _GRID_DENOMINATOR == 0)
+            & (np.abs(n) <= _MAX_INTEGER_EXPONENT * _GRID_DENOMINATOR)
+        )
         out = self._hash("pow", [x[0], exponent[0]])
         for e in np.unique(n[whole]):
             k = int(e) // _GRID_DENOMINATOR

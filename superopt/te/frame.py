@@ -21,17 +21,17 @@ from superopt.te.expr import Tensor, TensorType
 from superopt.te.fn import REDUCTION_COMBINERS, scalar_function
 from superopt.te.node import Axis
 from superopt.te.steps import (
-    Elementwise,
-    Select,
-    Contraction,
-    ConstantArray,
-    Reduction,
     AffineForm,
-    Padding,
-    Mask,
-    GatherElements,
-    ArrayOp,
     AffineValues,
+    ArrayOp,
+    ConstantArray,
+    Contraction,
+    Elementwise,
+    GatherElements,
+    Mask,
+    Padding,
+    Reduction,
+    Select,
     StridedView,
     WrapIndex,
 )
@@ -40,7 +40,9 @@ from superopt.te.strided import slice_dims, strided_view
 ELEMENT_BYTES = 8  # of the largest element types, float64 and int64
 MEASURED_ELEMENTS = guard.MEASURED_BYTES // ELEMENT_BYTES
 MAX_REDUCTION_BYTES = 96 << 20  # of the elements that a reduction reads at a time
-MAX_UNROLLED_TERMS = 16  # a reduction of at most so many terms, or window positions, is unrolled into ...
+MAX_UNROLLED_TERMS = (
+    16  # a reduction of at most so many terms, or window positions, is unrolled into ...
+)
 MAX_UNROLLED_LOOPS = 256
 MIN_ELEMENTS_PER_TERM = 1 << 11  # ... elementwise operations, if each has at least so many elements
 
@@ -184,7 +186,9 @@ class Frame:
             start.append(slice(base, None))
         used = {q for f in forms for q, _ in f.terms}
         lengths = [
-            high - low if q in used else 1 for q in axes for low, high in (self.axis_range(q, scope),)
+            high - low if q in used else 1
+            for q in axes
+            for low, high in (self.axis_range(q, scope),)
         ]
         shape = (*source.shape[:lead], *lengths)
         strides = (*source.strides[:lead], *steps.values())
@@ -198,7 +202,8 @@ class Frame:
             if edge.masks:
                 self.check_margin(step, edge)
             forms = [
-                AffineForm(f.base - first, f.terms) for f, first in zip(forms, edge.first, strict=True)
+                AffineForm(f.base - first, f.terms)
+                for f, first in zip(forms, edge.first, strict=True)
             ]
         else:
             source = self.source.tensor(step.tensor)
@@ -219,7 +224,9 @@ class Frame:
             self.check_indices(outside, edge.masks, f"a load of {name} is out of its shape {shape}")
 
     def gather(self, step: GatherElements) -> np.ndarray:
-        source = self.source.unconverted(step.tensor)  # converted after the needed elements are gathered
+        source = self.source.unconverted(
+            step.tensor
+        )  # converted after the needed elements are gathered
         shape = step.tensor.shape
         lead = source.ndim - len(shape)
         axes = sorted({q for _, f in step.forms for q, _ in f.terms})
@@ -237,7 +244,9 @@ class Frame:
             indices.append(i.reshape([i.shape[q] for q in chosen]))
         if 0 in shape:  # nothing to load, and no element counts
             full = [
-                high - low for q in sorted(step.axes) for low, high in (self.axis_range(q, step.scope),)
+                high - low
+                for q in sorted(step.axes)
+                for low, high in (self.axis_range(q, step.scope),)
             ]
             out = np.zeros((*source.shape[:lead], *full), source.dtype)
         else:
@@ -287,14 +296,26 @@ class Frame:
         unrolled."""
         domain, scope = self.source.domain, step.body.scope
         outer = len(step.scope)
-        length = {q: high - low for q in range(len(scope)) for low, high in (self.axis_range(q, scope),)}
+        length = {
+            q: high - low for q in range(len(scope)) for low, high in (self.axis_range(q, scope),)
+        }
         depends = [q for q in sorted(step.body.axes) if length[q] > 1]
         terms = math.prod(length[q] for q in depends if q >= outer)
         kept = math.prod(length[q] for q in depends if q < outer)
-        loops = [q for q in splittable if q in depends and (q in step.window_axes or terms <= MAX_UNROLLED_TERMS)]
+        loops = [
+            q
+            for q in splittable
+            if q in depends and (q in step.window_axes or terms <= MAX_UNROLLED_TERMS)
+        ]
         looped = math.prod(length[q] for q in loops)
-        if loops and looped <= MAX_UNROLLED_LOOPS and terms * kept >= looped * MIN_ELEMENTS_PER_TERM:
-            return self.reduce_in_pieces(step, wide, loops[0], 1, [q for q in splittable if q != loops[0]])
+        if (
+            loops
+            and looped <= MAX_UNROLLED_LOOPS
+            and terms * kept >= looped * MIN_ELEMENTS_PER_TERM
+        ):
+            return self.reduce_in_pieces(
+                step, wide, loops[0], 1, [q for q in splittable if q != loops[0]]
+            )
         size = 8 * math.prod(domain.component_shape(step.dtype))
         if terms * kept * size > MAX_REDUCTION_BYTES and not self.is_plain_view(step, wide):
             q = max(depends, key=lambda a: (a < outer, length[a]))
@@ -331,7 +352,9 @@ class Frame:
             elif total is None:
                 total = piece
             else:
-                total = domain.apply(REDUCTION_COMBINERS[step.fn], (total, piece), (wide, wide), wide)
+                total = domain.apply(
+                    REDUCTION_COMBINERS[step.fn], (total, piece), (wide, wide), wide
+                )
         if total is not None:
             return total
         return np.concatenate(pieces, axis=position - len(step.body.scope))

@@ -71,7 +71,8 @@ def from_polynomial(p: Poly) -> Expr:
     """Return the normal form of a polynomial."""
     terms: list[Expr] = []
     for atoms, c in sorted(
-        ((m, c) for m, c in p.items() if c), key=lambda t: (-len(t[0]), [_sort_key(a) for a in t[0]])
+        ((m, c) for m, c in p.items() if c),
+        key=lambda t: (-len(t[0]), [_sort_key(a) for a in t[0]]),
     ):
         if not atoms:
             terms.append(Const(c, INDEX))

@@ -93,7 +93,9 @@ class _ReferenceEvaluator:
                     return _index_function(fn, values, dtype, self.algebra)
                 return self.algebra.apply(fn, values, kinds, dtype)
             case Load(t, index, _):
-                return self.load(t, tuple(_as_int(self.value(i, axis_values), str(e)) for i in index))
+                return self.load(
+                    t, tuple(_as_int(self.value(i, axis_values), str(e)) for i in index)
+                )
             case Index(element, bound, _):
                 n = _as_int(self.value(bound, axis_values), str(bound))
                 i = _as_int(self.value(element, axis_values), str(e))
@@ -112,7 +114,12 @@ class _ReferenceEvaluator:
         return self.inputs[t.name](index) if t.body is None else self.tensor(t)[index]
 
     def reduce(
-        self, fn: str, axes: tuple[Axis, ...], body: Expr, dtype: DType, axis_values: dict[Axis, int]
+        self,
+        fn: str,
+        axes: tuple[Axis, ...],
+        body: Expr,
+        dtype: DType,
+        axis_values: dict[Axis, int],
     ) -> Scalar:
         ranges = [range(_as_int(a.extent, f"the extent of {a}")) for a in axes]
         total: Scalar = None
@@ -122,7 +129,9 @@ class _ReferenceEvaluator:
             total = (
                 item
                 if first
-                else self.algebra.apply(REDUCTION_COMBINERS[fn], [total, item], [dtype, dtype], dtype)
+                else self.algebra.apply(
+                    REDUCTION_COMBINERS[fn], [total, item], [dtype, dtype], dtype
+                )
             )
         return self.algebra.const(identity_element(fn, dtype), dtype) if total is None else total
 
@@ -219,7 +228,9 @@ def _symbolic_function(fn: str, args: list[Scalar], operand_dtype: DType, dtype:
         case "floor" | "ceil" | "round":
             return whole[0]
         case "add" | "sub" | "mul" | "neg" | "min" | "max" | "lt" | "le" | "eq" | "ne":
-            return _unwrap_constant(te_index.apply(fn, tuple(whole), BOOL if fn in _COMPARISONS else INDEX))
+            return _unwrap_constant(
+                te_index.apply(fn, tuple(whole), BOOL if fn in _COMPARISONS else INDEX)
+            )
         case "div" | "mod" | "fmod":
             return _symbolic_division(fn, whole[0], whole[1], operand_dtype)
         case "abs" if _is_at_least(whole[0], 0):
@@ -237,7 +248,11 @@ _COMPARISONS = ("lt", "le", "eq", "ne")
 def _symbolic_division(fn: str, a: Expr, b: Expr, operand_dtype: DType) -> Scalar:
     """Return a / b or a mod b. Floor division equals truncating division for non-negative
     operands."""
-    exact = _is_at_least(b, 1) and isinstance(te_index.mod(a, b), Const) and te_index.mod(a, b) == Const(0, INDEX)
+    exact = (
+        _is_at_least(b, 1)
+        and isinstance(te_index.mod(a, b), Const)
+        and te_index.mod(a, b) == Const(0, INDEX)
+    )
     if exact:
         return _unwrap_constant(te_index.floordiv(a, b)) if fn == "div" else 0
     if operand_dtype.is_int and _is_at_least(b, 1) and _is_at_least(a, 0):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from superopt.te.address import direct_access, static_shape, padded_access
+from superopt.te.address import direct_access, padded_access, static_shape
 from superopt.te.affine import Affine, affine, interval
 from superopt.te.dtype import INDEX, DType
 from superopt.te.expr import Tensor
@@ -15,25 +15,27 @@ from superopt.te.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.settle import Box, split_into_boxes
 from superopt.te.steps import (
     NO_POSITIONS,
-    Elementwise,
-    Select,
-    Contraction,
-    ConstantArray,
-    Reduction,
     AffineForm,
-    Padding,
-    Mask,
-    BoxProgram,
-    GatherElements,
-    ArrayOp,
-    Positions,
-    ArrayProgram,
     AffineValues,
+    ArrayOp,
+    ArrayProgram,
+    BoxProgram,
+    ConstantArray,
+    Contraction,
+    Elementwise,
+    GatherElements,
+    Mask,
+    Padding,
+    Positions,
+    Reduction,
+    Select,
     StridedView,
     WrapIndex,
 )
 
-MAX_PADDING_FACTOR = 4  # bound on the size of a padded source relative to the tensor, for guarded loads
+MAX_PADDING_FACTOR = (
+    4  # bound on the size of a padded source relative to the tensor, for guarded loads
+)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -101,13 +103,19 @@ class _Planner:
                 placed = _as_form(form, scope)
                 return AffineValues(scope, _form_axes((placed,)), placed)
             case Apply(fn, args, dtype):
-                return self.elementwise(fn, [self.step(a, scope, branch) for a in args], args, dtype)
+                return self.elementwise(
+                    fn, [self.step(a, scope, branch) for a in args], args, dtype
+                )
             case _:
                 raise TypeError(f"{e} cannot be evaluated")
 
-    def elementwise(self, fn: str, steps: list[ArrayOp], args: tuple[Expr, ...], dtype: DType) -> ArrayOp:
+    def elementwise(
+        self, fn: str, steps: list[ArrayOp], args: tuple[Expr, ...], dtype: DType
+    ) -> ArrayOp:
         axes = NO_POSITIONS.union(*(s.axes for s in steps))
-        return Elementwise(steps[0].scope, axes, fn, tuple(steps), tuple(a.dtype for a in args), dtype)
+        return Elementwise(
+            steps[0].scope, axes, fn, tuple(steps), tuple(a.dtype for a in args), dtype
+        )
 
     def masks(self, scope: tuple[Axis, ...], branch: _Branch) -> tuple[Mask, ...]:
         return tuple(Mask(self.step(w.guard, scope, w.enclosing), w.holds) for w in branch)
@@ -188,7 +196,9 @@ class _Planner:
                 steps[d] = self.step(e.index[d], scope, branch)
         axes = taken | _form_axes(tuple(forms.values()))
         picked = tuple(sorted(steps.items()))
-        return GatherElements(scope, axes, e.tensor, tuple(forms.items()), picked, self.masks(scope, branch))
+        return GatherElements(
+            scope, axes, e.tensor, tuple(forms.items()), picked, self.masks(scope, branch)
+        )
 
     def reduce(
         self,
@@ -236,7 +246,9 @@ class _Planner:
         if count != 1:
             others.append(ConstantArray(scope, NO_POSITIONS, count, dtype))
         for other in others:
-            out = Elementwise(scope, out.axes | other.axes, "mul", (out, other), (dtype, dtype), dtype)
+            out = Elementwise(
+                scope, out.axes | other.axes, "mul", (out, other), (dtype, dtype), dtype
+            )
         return out
 
 

@@ -143,7 +143,9 @@ class PolynomialDomain:
     def const(self, value: Number, dtype: DType) -> np.ndarray:
         if not dtype.is_float:
             return _INTEGER_DOMAIN.const(value, dtype)
-        return _object_scalar(constant_polynomial(value if isinstance(value, int) else self.to_fraction(value)))
+        return _object_scalar(
+            constant_polynomial(value if isinstance(value, int) else self.to_fraction(value))
+        )
 
     def apply(
         self, fn: str, args: Sequence[np.ndarray], kinds: Sequence[DType], dtype: DType
@@ -180,7 +182,9 @@ class PolynomialDomain:
         some = list(values)
         if not some:
             nothing = identity_element(fn, dtype)
-            return constant_polynomial(self.to_fraction(nothing) if isinstance(nothing, float) else nothing)
+            return constant_polynomial(
+                self.to_fraction(nothing) if isinstance(nothing, float) else nothing
+            )
         if fn == "sum":
             return sum_polynomials(some)
         own = "mul" if fn == "prod" else fn

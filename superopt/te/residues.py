@@ -167,8 +167,14 @@ def _small_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
 
 def _blas_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
     """Return the product by three float64 products (Karatsuba), each of integers below 2^53."""
-    a1, a0 = ((a >> _LIMB_BITS).astype(np.float64), (a & ((1 << _LIMB_BITS) - 1)).astype(np.float64))
-    b1, b0 = ((b >> _LIMB_BITS).astype(np.float64), (b & ((1 << _LIMB_BITS) - 1)).astype(np.float64))
+    a1, a0 = (
+        (a >> _LIMB_BITS).astype(np.float64),
+        (a & ((1 << _LIMB_BITS) - 1)).astype(np.float64),
+    )
+    b1, b0 = (
+        (b >> _LIMB_BITS).astype(np.float64),
+        (b & ((1 << _LIMB_BITS) - 1)).astype(np.float64),
+    )
     high, low = np.matmul(a1, b1), np.matmul(a0, b0)
     middle = (np.matmul(a1 + a0, b1 + b0) - high - low).astype(np.int64) % m
     top = (high.astype(np.int64) % m) * ((1 << (2 * _LIMB_BITS)) % m) % m

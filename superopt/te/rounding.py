@@ -23,51 +23,53 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from superopt.te.columns import (
-    IS_CONSTANT,
+    ADDEND_VALUE,
     EVEN_FUNCTIONS,
+    FACTOR_VALUE,
     FLOAT_TYPES,
-    NARROWEST_TYPE,
-    UPPER_BOUND,
+    HASH_MASK,
+    IDENTITY_HASH,
+    IS_CONSTANT,
     LOWER_BOUND,
-    RELATIVE_TOLERANCE,
+    NARROWEST_TYPE,
     ODD_FUNCTIONS,
     ORDER_KEY,
-    HASH_MASK,
-    FACTOR_VALUE,
     RATIONAL_VALUE,
     REAL_VALUE,
+    RELATIVE_TOLERANCE,
     ROUNDING_COUNT,
     ROW_COUNT,
-    IDENTITY_HASH,
-    ADDEND_VALUE,
+    UPPER_BOUND,
     absolute_value,
     as_addend,
     as_factor,
-    set_bounds,
+    count_rounding,
+    extremum,
+    float_row,
+    generic_value,
+    is_constant_equal,
     make_constants,
     make_elements,
-    is_constant_equal,
-    float_row,
-    extremum,
-    narrowest_type,
     mix_signed,
+    narrowest_type,
     negate,
-    with_order_keys,
     product_bounds,
+    set_bounds,
     set_float_row,
-    with_reciprocal_bounds,
-    count_rounding,
     signed_key,
-    generic_value,
+    with_order_keys,
+    with_reciprocal_bounds,
 )
 from superopt.te.domain import Reals
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
 from superopt.te.expr import TensorType
-from superopt.te.fn import scalar_function, identity_element
+from superopt.te.fn import identity_element, scalar_function
 from superopt.te.node import Number
 
 EXACTNESS_DEGREES = ("same", "reordered", "rational")
-_CORRECTLY_ROUNDED = frozenset(("sqrt", "floor", "round", "mod", "fmod"))  # rounded once, or not at all
+_CORRECTLY_ROUNDED = frozenset(
+    ("sqrt", "floor", "round", "mod", "fmod")
+)  # rounded once, or not at all
 # Functions that overflow or are NaN for some arguments: a law of these also concerns exceptions.
 _PARTIAL_FUNCTIONS = frozenset(
     ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
@@ -79,7 +81,9 @@ _RESULT_RANGES = {
     "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
     "acos": (0, 4),
 }  # fmt: skip
-_SIGN_PRESERVING = frozenset(("tanh", "erf", "sinh", "asinh", "atan", "asin"))  # the sign of the argument
+_SIGN_PRESERVING = frozenset(
+    ("tanh", "erf", "sinh", "asinh", "atan", "asin")
+)  # the sign of the argument
 _MAX_INTEGER_EXPONENT = 64
 _FLOAT64_REALS = Reals(F64)
 
@@ -189,7 +193,9 @@ class RoundingDomain:
         flat = x.transpose(0, *kept, *axes).reshape(ROW_COUNT, *(x.shape[a] for a in kept), -1)
         length = flat.shape[-1]
         if not length:
-            nothing = self.const(identity_element(fn, dtype), dtype).reshape(ROW_COUNT, *(1,) * rank)
+            nothing = self.const(identity_element(fn, dtype), dtype).reshape(
+                ROW_COUNT, *(1,) * rank
+            )
             return np.broadcast_to(nothing, (ROW_COUNT, *shape))
         if fn in ("sum", "prod"):
             out = self._reduce_last_axis(fn, flat, dtype)
@@ -214,9 +220,15 @@ class RoundingDomain:
 
     def _add(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         out = make_elements(float_row(a, REAL_VALUE) + float_row(b, REAL_VALUE), dtype, a, b)
-        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) + float_row(b, RATIONAL_VALUE))
+        set_float_row(
+            out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) + float_row(b, RATIONAL_VALUE)
+        )
         set_float_row(out, ADDEND_VALUE, float_row(a, ADDEND_VALUE) + float_row(b, ADDEND_VALUE))
-        set_bounds(out, float_row(a, LOWER_BOUND) + float_row(b, LOWER_BOUND), float_row(a, UPPER_BOUND) + float_row(b, UPPER_BOUND))
+        set_bounds(
+            out,
+            float_row(a, LOWER_BOUND) + float_row(b, LOWER_BOUND),
+            float_row(a, UPPER_BOUND) + float_row(b, UPPER_BOUND),
+        )
         count_rounding(out)
         out[IDENTITY_HASH] = self._sum_hash(a[IDENTITY_HASH], b[IDENTITY_HASH], dtype)
         out = with_order_keys(as_factor(out))
@@ -231,7 +243,9 @@ class RoundingDomain:
 
     def _multiply(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         out = make_elements(float_row(a, REAL_VALUE) * float_row(b, REAL_VALUE), dtype, a, b)
-        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) * float_row(b, RATIONAL_VALUE))
+        set_float_row(
+            out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) * float_row(b, RATIONAL_VALUE)
+        )
         set_float_row(out, FACTOR_VALUE, float_row(a, FACTOR_VALUE) * float_row(b, FACTOR_VALUE))
         set_bounds(out, *product_bounds(a, b))
         count_rounding(out)
@@ -245,12 +259,18 @@ class RoundingDomain:
                 out[IDENTITY_HASH] = np.where(two, twice, out[IDENTITY_HASH])
         out = with_order_keys(out)
         for one, other in ((a, b), (b, a)):
-            out = np.where(is_constant_equal(one, 1), other, np.where(is_constant_equal(one, -1), negate(other), out))
+            out = np.where(
+                is_constant_equal(one, 1),
+                other,
+                np.where(is_constant_equal(one, -1), negate(other), out),
+            )
         return self._zero_where(is_constant_equal(a, 0) | is_constant_equal(b, 0), out, dtype)
 
     def _divide(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         out = make_elements(float_row(a, REAL_VALUE) / float_row(b, REAL_VALUE), dtype, a, b)
-        set_float_row(out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) / float_row(b, RATIONAL_VALUE))
+        set_float_row(
+            out, RATIONAL_VALUE, float_row(a, RATIONAL_VALUE) / float_row(b, RATIONAL_VALUE)
+        )
         set_float_row(out, FACTOR_VALUE, float_row(a, FACTOR_VALUE) / float_row(b, FACTOR_VALUE))
         set_bounds(out, *product_bounds(a, with_reciprocal_bounds(b)))
         count_rounding(out)
@@ -258,7 +278,9 @@ class RoundingDomain:
         hashed = self._hash("div", [np.abs(a[IDENTITY_HASH]), np.abs(b[IDENTITY_HASH])], dtype)
         out[IDENTITY_HASH] = (hashed & HASH_MASK) * sign
         out = with_order_keys(as_addend(out))
-        out = np.where(is_constant_equal(b, 1), a, np.where(is_constant_equal(b, -1), negate(a), out))
+        out = np.where(
+            is_constant_equal(b, 1), a, np.where(is_constant_equal(b, -1), negate(a), out)
+        )
         return self._zero_where(is_constant_equal(a, 0), out, dtype)
 
     def _zero_where(self, mask: np.ndarray, x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -270,12 +292,20 @@ class RoundingDomain:
         fixed = exponent[IS_CONSTANT] == 1
         whole = fixed & (n == np.rint(n)) & (np.abs(n) <= _MAX_INTEGER_EXPONENT)
         raised = make_elements(float_row(x, REAL_VALUE) ** n, dtype, x, exponent)
-        raised[IDENTITY_HASH] = self._hash("pow", [x[IDENTITY_HASH], exponent[IDENTITY_HASH]], dtype)
+        raised[IDENTITY_HASH] = self._hash(
+            "pow", [x[IDENTITY_HASH], exponent[IDENTITY_HASH]], dtype
+        )
         for row in (RATIONAL_VALUE, FACTOR_VALUE):
             set_float_row(raised, row, float_row(x, row) ** n)
         raised[ROUNDING_COUNT] = 2
-        set_bounds(raised, np.where((n % 2 == 0) | (float_row(x, LOWER_BOUND) >= 0), 0, -np.inf), np.inf)
-        out = np.where(whole, with_order_keys(as_addend(raised)), self._rounded_function("pow", [x, exponent], dtype))
+        set_bounds(
+            raised, np.where((n % 2 == 0) | (float_row(x, LOWER_BOUND) >= 0), 0, -np.inf), np.inf
+        )
+        out = np.where(
+            whole,
+            with_order_keys(as_addend(raised)),
+            self._rounded_function("pow", [x, exponent], dtype),
+        )
         out = np.where(fixed & (n == 0.5), self._rounded_function("sqrt", [x], dtype), out)
         return np.where(fixed & (n == 1), x, out)
 
@@ -285,7 +315,9 @@ class RoundingDomain:
         own = scalar_function(fn).float_impl if fn != "bitcast" else None
         out = make_elements(own(*reals) if own is not None else reals[0], dtype, *args)
         if fn not in _NEVER_ROUNDED:
-            out[ROUNDING_COUNT] = 1 if fn in _CORRECTLY_ROUNDED and not out[ROUNDING_COUNT].any() else 2
+            out[ROUNDING_COUNT] = (
+                1 if fn in _CORRECTLY_ROUNDED and not out[ROUNDING_COUNT].any() else 2
+            )
         set_bounds(out, *_result_bounds(fn, args))
         mirrored = fn in ODD_FUNCTIONS or fn in EVEN_FUNCTIONS
         same = [np.abs(a[IDENTITY_HASH]) if mirrored else a[IDENTITY_HASH] for a in args]
@@ -296,16 +328,24 @@ class RoundingDomain:
             given = [float_row(a, row) for a in args]
             known = row == RATIONAL_VALUE and fn not in _PARTIAL_FUNCTIONS and own is not None
             value = own(*given) if known and own is not None else generic_value(fn, given)
-            set_float_row(out, row, np.where(out[IS_CONSTANT] == 1, float_row(out, REAL_VALUE), value))
+            set_float_row(
+                out, row, np.where(out[IS_CONSTANT] == 1, float_row(out, REAL_VALUE), value)
+            )
         return with_order_keys(as_factor(out))
 
     def _reduce_last_axis(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
         """Return a sum or product over the last axis, which is not empty."""
         fold = np.add.reduce if fn == "sum" else np.multiply.reduce
-        out = make_elements(fold(float_row(flat, REAL_VALUE), axis=-1), dtype, *np.moveaxis(flat, -1, 0))
+        out = make_elements(
+            fold(float_row(flat, REAL_VALUE), axis=-1), dtype, *np.moveaxis(flat, -1, 0)
+        )
         out[ROUNDING_COUNT] = 2
         if fn == "sum":
-            set_bounds(out, float_row(flat, LOWER_BOUND).sum(axis=-1), float_row(flat, UPPER_BOUND).sum(axis=-1))
+            set_bounds(
+                out,
+                float_row(flat, LOWER_BOUND).sum(axis=-1),
+                float_row(flat, UPPER_BOUND).sum(axis=-1),
+            )
         elif (float_row(flat, LOWER_BOUND) >= 0).all():
             set_bounds(out, 0, np.inf)
         place = np.arange(max(out[0].size, 1), dtype=np.int64).reshape(out[0].shape)
@@ -334,7 +374,9 @@ class RoundingDomain:
         rounded[IDENTITY_HASH] = hashed * np.sign(x[IDENTITY_HASH])
         rounded[NARROWEST_TYPE] = target
         count_rounding(rounded)
-        fits = (x[NARROWEST_TYPE] == target) | (target < np.minimum(x[NARROWEST_TYPE], FLOAT_TYPES.index(F16)))
+        fits = (x[NARROWEST_TYPE] == target) | (
+            target < np.minimum(x[NARROWEST_TYPE], FLOAT_TYPES.index(F16))
+        )
         return np.where(fits, x, with_order_keys(rounded))
 
     def _from_integers(self, x: np.ndarray, source_dtype: DType, dtype: DType) -> np.ndarray:
@@ -352,7 +394,9 @@ class RoundingDomain:
     def _mark_undecided(self, x: np.ndarray, min_roundings: int) -> np.ndarray:
         """Return the elements that were rounded at least `min_roundings` times, and record them as
         undecided."""
-        unsure = np.asarray((x[ROUNDING_COUNT] >= min_roundings) & (x[IS_CONSTANT] == 0) & (x[IDENTITY_HASH] != 0))
+        unsure = np.asarray(
+            (x[ROUNDING_COUNT] >= min_roundings) & (x[IS_CONSTANT] == 0) & (x[IDENTITY_HASH] != 0)
+        )
         self.undecided.update(np.unique(np.abs(x[IDENTITY_HASH][unsure])).tolist())
         return unsure
 
@@ -396,5 +440,8 @@ def elements_agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> b
     x, y = (float_row(v, ADDEND_VALUE if degree == 1 else RATIONAL_VALUE) for v in (a, b))
     fine = np.isfinite(x) & np.isfinite(y)
     scale = np.sqrt(np.mean(np.square(x[fine]))) if fine.any() else 0.0
-    near = np.abs(x - y) <= RELATIVE_TOLERANCE * (scale + np.abs(x)) + RELATIVE_TOLERANCE * RELATIVE_TOLERANCE
+    near = (
+        np.abs(x - y)
+        <= RELATIVE_TOLERANCE * (scale + np.abs(x)) + RELATIVE_TOLERANCE * RELATIVE_TOLERANCE
+    )
     return bool(np.where(fine, near, (x == y) | (np.isnan(x) & np.isnan(y))).all())

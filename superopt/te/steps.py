@@ -149,7 +149,17 @@ class Contraction(Step):
     dtype: DType
 
 
-ArrayOp = ConstantArray | AffineValues | StridedView | GatherElements | WrapIndex | Elementwise | Select | Reduction | Contraction
+ArrayOp = (
+    ConstantArray
+    | AffineValues
+    | StridedView
+    | GatherElements
+    | WrapIndex
+    | Elementwise
+    | Select
+    | Reduction
+    | Contraction
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

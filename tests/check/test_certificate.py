@@ -35,7 +35,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certified:
 def test_what_optimize_writes_is_certified(made: Certified) -> None:
     c = made.read()
     assert made.certificate.name == "fast.superopt.json"
-    assert (c.original, c.optimized) == (read_model(made.original).sha256, read_model(made.optimized).sha256)
+    assert (c.original, c.optimized) == (
+        read_model(made.original).sha256,
+        read_model(made.optimized).sha256,
+    )
     assert sorted(f.how for f in c.folded) == ["moved", "rounded"]
     assert len(c.rules) >= 2
     found = api.verify(made.original, made.optimized, certificate=made.certificate)

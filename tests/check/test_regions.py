@@ -110,7 +110,9 @@ def test_results_are_drawn_where_no_runtime_gives_them() -> None:
     assert exact[1] is None  # its rank is not known
 
 
-def compared(original: ir_graph.Graph, candidate: ir_graph.Graph, found: object = None) -> list[Result | str]:
+def compared(
+    original: ir_graph.Graph, candidate: ir_graph.Graph, found: object = None
+) -> list[Result | str]:
     regions = cut(original, [f"y{n}" for n in range(len(original.outputs))])
     parted, _ = cut_like(regions, candidate)
     ref = reference(regions, feed(x=ONES), drawn(regions, feed(x=ONES), [], 0), None)
@@ -180,7 +182,9 @@ def test_integers_that_rounding_decides_may_differ_in_one_element_of_a_thousand(
 def test_a_wrong_integer_is_no_tie() -> None:
     x = ir_graph.Input("x", TensorType(F32, (2000, 2)))
     regions = cut(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
-    wrong, _ = cut_like(regions, ir_graph.Graph((x,), (largest(x),)))  # another index where both are < 0
+    wrong, _ = cut_like(
+        regions, ir_graph.Graph((x,), (largest(x),))
+    )  # another index where both are < 0
     arrays = np.full((2000, 2), 1.0, np.float32)
     arrays[0] = (-2, -1)
     ref = reference(regions, Feeds("normal", {"x": arrays}, {}), {}, None)

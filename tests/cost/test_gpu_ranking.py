@@ -63,12 +63,15 @@ def timed(some: list[Numbers]) -> list[Timed]:
 
 def test_features_are_numbers_of_one_kind() -> None:
     others = [
-        Option.make("library"), Option.make("library", tried=1),
+        Option.make("library"),
+        Option.make("library", tried=1),
         Option.make("across", rows=4, deep=512, warps=4),
-        Option.make("each", elements=256, warps=4), Option.make("turn", rows=64, columns=64, warps=4),
-        Option.make("rows", warps=8), Option.make("online", rows=64, keys=128, warps=4, stages=3),
+        Option.make("each", elements=256, warps=4),
+        Option.make("turn", rows=64, columns=64, warps=4),
+        Option.make("rows", warps=8),
+        Option.make("online", rows=64, keys=128, warps=4, stages=3),
         Option.make("something else", n=3),
-    ]  # fmt: skip
+    ]
     given = [*problems(5, 1), (1, 1, 0, 0, 1, 1, 1, 1, 1, 4, 0, 2), (0,) * LENGTH]
     found = [features(p, o) for p in given for o in (*SPACE, *others)]
     assert len({len(f) for f in found}) == 1

@@ -64,7 +64,8 @@ def test_a_batch_is_what_one_by_one_gives(family: str, u: Use) -> None:
     tried = 0
     for shapes in shapes_for(FAMILIES[family](), u):
         operands = [
-            np.stack([rng.integers(0, m, (3, 2, *s), np.int64) for m in residues.MODULI]) for s in shapes
+            np.stack([rng.integers(0, m, (3, 2, *s), np.int64) for m in residues.MODULI])
+            for s in shapes
         ]
         types = [TensorType(F32, s) for s in shapes]
         try:
@@ -122,7 +123,9 @@ def _applied(family: Family, u: Use, operands: list[np.ndarray]) -> np.ndarray |
     types = tuple(TensorType(F32, s) for s in shapes)
     try:
         attrs = canonical_attrs(u.op, types, dict(u.attrs))
-        found = evaluate_batch(u.op, types, attrs, [v[:, None] for v in operands], SEED)[u.result][:, 0]
+        found = evaluate_batch(u.op, types, attrs, [v[:, None] for v in operands], SEED)[u.result][
+            :, 0
+        ]
     except InferError:
         return None
     return found if found[0, 0].size <= family.largest else None

@@ -9,7 +9,7 @@ import pytest
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.rules.derive import DeriveLimits, Derived, derive
+from superopt.rules.derive import Derived, DeriveLimits, derive
 from superopt.rules.index import RuleIndex
 from superopt.rules.shipped import load_library
 from superopt.te.dtype import F32
@@ -88,7 +88,9 @@ def apart(own: tuple[graph.Input, ...], sides: Sides) -> float:
     """How far the sides are from each other on random inputs."""
     rng = np.random.default_rng(0)
     feeds = {i.name: rng.standard_normal(tuple(i.type.shape or ())) for i in own}  # type: ignore[arg-type]
-    left, right = evaluate(graph.Graph(own, sides), {n: v.astype(np.float32) for n, v in feeds.items()})
+    left, right = evaluate(
+        graph.Graph(own, sides), {n: v.astype(np.float32) for n, v in feeds.items()}
+    )
     return float(np.abs(left - right).max())
 
 

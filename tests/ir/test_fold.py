@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.constancy import is_constant
-from superopt.ir.fold import MAX_CONSTANT_GROWTH, EXTRA_CONSTANT_BYTES, fold_constants
+from superopt.ir.fold import EXTRA_CONSTANT_BYTES, MAX_CONSTANT_GROWTH, fold_constants
 from superopt.ir.op import Attr, Op, Payload
 from superopt.ops import OPS
 from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I4, I8, I32, I64, U8, DType, to_numpy
@@ -70,7 +70,10 @@ def test_outputs_fold_too() -> None:
 def test_only_what_is_read_by_something_else_is_computed() -> None:
     inner = op("Neg", const(1, 2))
     outer = op("Exp", inner)
-    assert len(ir_graph.constants(fold_constants(ir_graph.Graph((X,), (op("Add", X, outer),))).graph)) == 1
+    assert (
+        len(ir_graph.constants(fold_constants(ir_graph.Graph((X,), (op("Add", X, outer),))).graph))
+        == 1
+    )
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, F16, BF16, I64, I32, I8, U8, BOOL, I4], ids=str)

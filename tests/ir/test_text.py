@@ -17,15 +17,15 @@ from superopt.ir.graph import (
     Node,
     constant,
     constants,
-    result,
     node,
     nodes,
     opaque_node,
+    result,
     results,
 )
 from superopt.ir.op import Op, Payload
 from superopt.ir.syntax import expression, parse_attr, parse_type, show_attr, show_type
-from superopt.ir.text import constant_label, parse_graph, show_graph, explicit_attrs
+from superopt.ir.text import constant_label, explicit_attrs, parse_graph, show_graph
 from superopt.ops import OPS
 from superopt.te.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
 from superopt.te.expr import TensorType

@@ -16,7 +16,7 @@ from superopt.pipeline.compile import compiler
 from superopt.plan.build import Program
 from superopt.te.dtype import BOOL, to_numpy
 from superopt.te.expr import Tensor, TensorType, placeholder
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 
 
 def kernel_of(n: Node) -> Kernel:

@@ -50,7 +50,11 @@ def _tensorized(s: Scheduled, draw: Draw) -> Schedule:
     if not summed or len(own) < 2:
         raise IllegalSchedule("no product")
     i, j, k = own[-2], own[-1], summed[which % len(summed)]
-    tiles = (schedule.Split(k, 4), schedule.Tile(i, j, 4, 4)) if name != "dot4" else (schedule.Split(k, 4),)
+    tiles = (
+        (schedule.Split(k, 4), schedule.Tile(i, j, 4, 4))
+        if name != "dot4"
+        else (schedule.Split(k, 4),)
+    )
     inner = (f"{i}.i", f"{j}.i", f"{k}.i") if name != "dot4" else (f"{k}.i",)
     after = [x.axis.name for x in apply_schedule(s, tiles).loops]
     outer = [a for a in after if a not in inner]

@@ -22,7 +22,9 @@ def test_what_was_compiled_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = tmp_path / "objects"
     code = object_code(TEXT, host(), folder)
     assert folder.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr("superopt.kernels.cpu._optimized_module", None)  # nothing is compiled any more
+    monkeypatch.setattr(
+        "superopt.kernels.cpu._optimized_module", None
+    )  # nothing is compiled any more
     again = object_code(TEXT, host(), folder)
     assert again == code
     assert answer(again) == 42

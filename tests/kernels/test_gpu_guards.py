@@ -6,7 +6,7 @@ import pytest
 
 from superopt.kernels.gpu_guards import needs_guard
 from superopt.te.dtype import F32, I64
-from superopt.te.expr import Tensor, conjunction, cast, compare, const, select
+from superopt.te.expr import Tensor, cast, compare, conjunction, const, select
 from superopt.te.node import Axis, Expr, Load
 
 A, B = Axis("i", 8), Axis("j", 8)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels import gpu_machine_code
-from superopt.kernels import gpu_program
+from superopt.kernels import gpu_machine_code, gpu_program
 from superopt.kernels.gpu_program import fit_to_device
 from tests.kernels.test_gpu_program import Compiled, launch
 

@@ -7,7 +7,7 @@ from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.cpu import load_kernel
 from superopt.kernels.layout import ScatteredLayout, parse_layout, row_major
 from superopt.kernels.lower import lower_kernel
-from superopt.kernels.pack import to_layout, pack_constant, from_layout
+from superopt.kernels.pack import from_layout, pack_constant, to_layout
 from superopt.kernels.schedule import parse_schedule as schedule
 from superopt.ops import OPS
 from superopt.te import index
@@ -97,7 +97,9 @@ def test_a_constant_lies_in_the_order_of_its_loops(rows: int) -> None:
 def test_a_tensor_may_lie_as_a_part_of_another() -> None:
     x = Tensor("x", F32, (3, 4))
     t = compute((3, 4), lambda i, j: x[i, j])
-    lies = ScatteredLayout((3, 10), row_major(2), t.axes, (t.axes[0], index.as_index(t.axes[1] + 5)))
+    lies = ScatteredLayout(
+        (3, 10), row_major(2), t.axes, (t.axes[0], index.as_index(t.axes[1] + 5))
+    )
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     whole = np.full((3, 10), -1, np.float32)
     load_kernel(lower_kernel("k", [x], [t], layouts={t: lies}))(a, whole)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.kernels.cpu import load_kernel
-from superopt.kernels.default import TILE_ELEMENTS, MAX_ROW_TILE_ELEMENTS, default_schedule
+from superopt.kernels.default import MAX_ROW_TILE_ELEMENTS, TILE_ELEMENTS, default_schedule
 from superopt.kernels.layout import row_major
 from superopt.kernels.lower import lower_kernel
 from superopt.kernels.schedule import Split, Vectorize
@@ -23,7 +23,16 @@ READS = {
     "turned": lambda i, n, source: (n - 1 - i) // -(-n // source),
 }
 # How many are read from, and how many there are.
-SIZES = [(44, 88), (44, 66), (43, 67), (3, 90), (100, 300), (1, 70), (300, MAX_ROW_TILE_ELEMENTS + 88), (7, 9)]
+SIZES = [
+    (44, 88),
+    (44, 66),
+    (43, 67),
+    (3, 90),
+    (100, 300),
+    (1, 70),
+    (300, MAX_ROW_TILE_ELEMENTS + 88),
+    (7, 9),
+]
 
 
 def stretch(read: str, source: int, size: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,14 @@ import pytest
 from onnx import helper
 
 from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.prefetch import STREAM_DISTANCE_BYTES, MAX_PANEL_BYTES, STRIDED_DISTANCE_BYTES, Prefetch, plan_prefetches, prefetch_address
+from superopt.kernels.prefetch import (
+    MAX_PANEL_BYTES,
+    STREAM_DISTANCE_BYTES,
+    STRIDED_DISTANCE_BYTES,
+    Prefetch,
+    plan_prefetches,
+    prefetch_address,
+)
 from superopt.kernels.target_cpu import LEVELS
 from superopt.te.node import Axis
 from tests.kernels.build import planned
@@ -21,7 +28,12 @@ def drawn(*shape: int) -> np.ndarray:
 
 # operator, inputs' shape, weights' shape; which part is read again and again, by the default option
 CASES = {
-    "panels of a product": ("MatMul", [128, 1024], (1024, 768), lambda s: MAX_PANEL_BYTES >= s > STREAM_DISTANCE_BYTES),
+    "panels of a product": (
+        "MatMul",
+        [128, 1024],
+        (1024, 768),
+        lambda s: MAX_PANEL_BYTES >= s > STREAM_DISTANCE_BYTES,
+    ),
     "what is read once": ("MatMul", [4, 1024], (1024, 1024), lambda s: s == STREAM_DISTANCE_BYTES),
     "what a row reads": ("MatMul", [1, 1024], (1024, 1024), None),
     "what two rows read": ("MatMul", [2, 1024], (1024, 1024), None),
@@ -38,7 +50,11 @@ def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
               {"w": drawn(*weight)})  # fmt: skip
     program, width = planned(m, level), LEVELS[level].width
-    found = [a.distance_bytes for k in program.kernels.values() for a in plan_prefetches(k, width).values()]
+    found = [
+        a.distance_bytes
+        for k in program.kernels.values()
+        for a in plan_prefetches(k, width).values()
+    ]
     if right is None:
         assert not found
     elif width == 64 or op != "Conv":
@@ -75,7 +91,10 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("stride", "wanted", "each"), [(1, [], 0), (2, [STRIDED_DISTANCE_BYTES], 4), (3, [STRIDED_DISTANCE_BYTES], 9)])
+@pytest.mark.parametrize(
+    ("stride", "wanted", "each"),
+    [(1, [], 0), (2, [STRIDED_DISTANCE_BYTES], 4), (3, [STRIDED_DISTANCE_BYTES], 9)],
+)
 def test_what_is_read_in_steps_is_asked_for(
     stride: int, wanted: list[int], each: int, level: str
 ) -> None:

@@ -30,7 +30,9 @@ def test_all_that_is_read_and_no_more(
     last = (n - lanes) // step
     o = Axis("o", -(-(last + 1) // at_a_time) + more - 1)
     b, lane = Axis("b", at_a_time), Axis("lane", lanes)
-    vector = te_index.apply("min", (te_index.as_index(o * at_a_time + b), Const(last, INDEX)), INDEX)
+    vector = te_index.apply(
+        "min", (te_index.as_index(o * at_a_time + b), Const(last, INDEX)), INDEX
+    )
     index = te_index.as_index(vector * step + lane)
     t = Tensor("t", F32, (n,))
     reader = compute((n,), lambda i: t[i])

@@ -15,7 +15,7 @@ from superopt.kernels.schedule import IllegalSchedule, Schedule, parse_schedule,
 from superopt.kernels.transform import initial_loops
 from superopt.te.dtype import I32
 from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.walk import loads, computed_tensors
+from superopt.te.walk import computed_tensors, loads
 from tests.kernels.build import blank, drawn
 from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made
@@ -236,4 +236,6 @@ def test_a_table_is_not_copied() -> None:
     a, t = Tensor("a", I32, (4,)), Tensor("t", I32, (4,))
     y = compute((4,), lambda i: a[i] * t[i], name="y")
     with pytest.raises(IllegalSchedule, match="t is a table of compile-time constants"):
-        lower_kernel("k", [a], [y], {y: parse_schedule("cache_read(t, i0)")}, tables={t: np.arange(4)})
+        lower_kernel(
+            "k", [a], [y], {y: parse_schedule("cache_read(t, i0)")}, tables={t: np.arange(4)}
+        )

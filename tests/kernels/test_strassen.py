@@ -12,19 +12,19 @@ from superopt.kernels.cpu import load_kernel
 from superopt.kernels.layout import Layout, ScatteredLayout, parse_layout, row_major
 from superopt.kernels.lower import lower_kernel
 from superopt.kernels.option import Option
-from superopt.kernels.pack import to_layout, pack_constant, from_layout
+from superopt.kernels.pack import from_layout, pack_constant, to_layout
 from superopt.kernels.problem import Problem
 from superopt.kernels.space import build_choice, options
 from superopt.kernels.strassen import (
     LEVELS,
     Plan,
     best_plan,
-    combine_constant,
-    strassen_form,
     can_split,
+    coefficient_tables,
+    combine_constant,
     constant_matrix,
     match_strassen_product,
-    coefficient_tables,
+    strassen_form,
 )
 from superopt.ops import OPS
 from superopt.te import index
@@ -186,7 +186,9 @@ def test_only_constants_and_only_where_it_pays() -> None:
     t, [_, w] = product("MatMul", (512, 512), (512, 512))
     assert next(options(Problem(t, {}, {w}, 64)))["levels"] == 2
     assert next(options(Problem(t, {}, {w}, 64, strassen_levels=1)))["levels"] == 1
-    assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, strassen_levels=0)))
+    assert all(
+        o.algorithm != "strassen" for o in options(Problem(t, {}, {w}, 64, strassen_levels=0))
+    )
     assert all(o.algorithm != "strassen" for o in options(Problem(t, {}, set(), 64)))
     c = match_contraction(t, {w})
     assert c is not None
@@ -237,7 +239,9 @@ def test_a_row_has_one_origin_in_whatever_order_chunks_end(
     assert c is not None
     s = match_strassen_product(t, c)
     assert s is not None
-    made = strassen_form(t, c, s, Plan(levels, False, block, block, 1, 0), {t: row_major(2)}, 16, 32)
+    made = strassen_form(
+        t, c, s, Plan(levels, False, block, block, 1, 0), {t: row_major(2)}, 16, 32
+    )
     i, r = made.root.axes[:2]
     m, parts = i.extent, r.extent
     assert isinstance(m, int)

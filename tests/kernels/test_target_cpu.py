@@ -63,7 +63,9 @@ def test_short_floats_call_no_function_of_a_compiler_s_library(
     x, machine = Tensor("x", kind, (37,)), psabi_machine(level)
     if kind == F16 and not converts_float16(machine):
         pytest.skip("there are no kernels of float16")
-    text = kernel_text(lower_kernel("k", [x], [compute((37,), lambda i: apply(fn, x[i]))]), machine.width)
+    text = kernel_text(
+        lower_kernel("k", [x], [compute((37,), lambda i: apply(fn, x[i]))]), machine.width
+    )
     module, target = _optimized_module(text, machine)
     assert not re.findall(r"__\w+f2", target.emit_assembly(module))
 

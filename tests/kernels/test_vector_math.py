@@ -317,7 +317,9 @@ def test_the_log_of_one_more(kind: str) -> None:
     x = np.concatenate([np.geomspace(1e-35, 1e6, 9001), -np.geomspace(1e-35, 0.99, 9001)])
     x = np.concatenate([x, [0.0, -1.0, -2.0, np.inf, np.nan]]).astype(to_numpy(dtype))
     a, out = Tensor("x", dtype, x.shape), np.zeros_like(x)
-    load_kernel(lower_kernel("k", [a], [compute(x.shape, lambda i: apply("log", 1 + a[i]))]))(x, out)
+    load_kernel(lower_kernel("k", [a], [compute(x.shape, lambda i: apply("log", 1 + a[i]))]))(
+        x, out
+    )
     with np.errstate(all="ignore"):
         wanted = np.log1p(x.astype(np.float64))
     np.testing.assert_allclose(out, wanted, rtol=4e-7 if kind == "f32" else 1e-15)

@@ -15,8 +15,8 @@ from superopt.kernels.option import Option
 from superopt.te.dtype import F32
 from superopt.te.expr import (
     Tensor,
-    conjunction,
     compute,
+    conjunction,
     const,
     in_range,
     reduce_max,

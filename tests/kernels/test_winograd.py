@@ -8,17 +8,17 @@ import pytest
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.contraction import match_contraction
 from superopt.kernels.cook_toom import (
-    error_amplification,
     distinct_rows,
+    error_amplification,
     has_points,
-    transform_matrices,
     transform_kernel,
+    transform_matrices,
     transform_operations,
 )
 from superopt.kernels.cpu import load_kernel
 from superopt.kernels.layout import ScatteredLayout, parse_layout
 from superopt.kernels.lower import lower_kernel
-from superopt.kernels.pack import to_layout, pack_constant, from_layout
+from superopt.kernels.pack import from_layout, pack_constant, to_layout
 from superopt.kernels.picture import MAX_ERROR_AMPLIFICATION, TILE_SIDES, match_tiled_convolution
 from superopt.kernels.winograd import candidate_plans, winograd_form
 from superopt.ops import OPS
@@ -26,7 +26,9 @@ from superopt.te.dtype import F32
 from superopt.te.expr import Tensor, TensorType
 from superopt.te.walk import loads
 
-FORMS = [(m, r, s) for m in TILE_SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if has_points(m, r, s)]
+FORMS = [
+    (m, r, s) for m in TILE_SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if has_points(m, r, s)
+]
 
 
 @pytest.mark.parametrize(("m", "r", "s"), [*FORMS, (1, 1, 1), (3, 1, 1), (1, 3, 1)])
@@ -54,7 +56,9 @@ def test_what_is_alike_and_what_is_to_be_done(m: int, r: int, s: int) -> None:
     assert sum(numbers[1]) <= back
 
 
-@pytest.mark.parametrize(("m", "r", "s"), [x for x in FORMS if error_amplification(*x) <= MAX_ERROR_AMPLIFICATION])
+@pytest.mark.parametrize(
+    ("m", "r", "s"), [x for x in FORMS if error_amplification(*x) <= MAX_ERROR_AMPLIFICATION]
+)
 def test_rounding_grows_by_no_more_than_is_said(m: int, r: int, s: int) -> None:
     """Of one channel, against float64: the error of the largest output by the norms of operands."""
     a, g, b = (np.array(x, float) for x in transform_matrices(m, r, s))
@@ -246,7 +250,13 @@ def it_is_the_convolution(
         load_kernel(code)(to_layout(layout, a), arrays[0])
         given = [buffer]
     code = lower_kernel(
-        "k", [*given, made.transformed_constant, c], [made.root], made.schedules, lies, made.tables, [made.transformed_constant]
+        "k",
+        [*given, made.transformed_constant, c],
+        [made.root],
+        made.schedules,
+        lies,
+        made.tables,
+        [made.transformed_constant],
     )
     (pack,) = code.packs
     assert isinstance(made.layout, ScatteredLayout)

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir import graph
-from superopt.onnx_io.exporter import ExportError, export_model, export_graph
+from superopt.onnx_io.exporter import ExportError, export_graph, export_model
 from superopt.onnx_io.operands import ALLOWZERO_SINCE_OPSET, NUM_OUTPUTS_SINCE_OPSET, reshape_form
 from superopt.onnx_io.sizes import INT64_MIN_MAX_SINCE_OPSET, is_non_negative
 from superopt.onnx_io.weightless import draw_weights
@@ -129,7 +129,9 @@ def test_a_computed_size_is_computed_again(name: str, opset: int) -> None:
     assert model.opaque_reasons == ()
     out = through(made)
     onnx.checker.check_model(out, full_check=True)
-    sizes = SIZES if opset >= ALLOWZERO_SINCE_OPSET else SIZES[:3]  # before, a computed 0 means "keep the size"
+    sizes = (
+        SIZES if opset >= ALLOWZERO_SINCE_OPSET else SIZES[:3]
+    )  # before, a computed 0 means "keep the size"
     assert_runs_alike(made, out, feeds(sizes))
     assert len(out.graph.node) <= len(made.graph.node)
 
@@ -264,11 +266,15 @@ def test_sizes_may_be_zero_at_run_time() -> None:
     quotients = (floor_div(index.dim(N - 1), 2), ceil_div(N, 2), floor_div(index.dim(M * 2 - 1), N))
     for d in (*quotients, index.dim(N % 2), max_size(N, M), min_size(N, M)):
         y = graph.node(
-            OPS["Expand"], [graph.constant(np.ones(1, "f"))], shape=(index.dim(index.as_index(d) + 1),)
+            OPS["Expand"],
+            [graph.constant(np.ones(1, "f"))],
+            shape=(index.dim(index.as_index(d) + 1),),
         )
         inputs = (x, graph.Input("z", TensorType(F32, (M,)))) if "m" in str(d) else (x,)
         for opset in (11, 17):
-            out = onnx_ir.to_proto(export_graph(graph.Graph(inputs, (y,)), opset=opset, ir_version=7))
+            out = onnx_ir.to_proto(
+                export_graph(graph.Graph(inputs, (y,)), opset=opset, ir_version=7)
+            )
             run = session(out)
             for n in (3, 2, 1):
                 arrays = {"x": np.ones((n, 2), "f"), "z": np.ones(4, "f")}

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attr
-from superopt.onnx_io.exporter import ExportError, export_model, export_graph, is_expressible
+from superopt.onnx_io.exporter import ExportError, export_graph, export_model, is_expressible
 from superopt.onnx_io.heirs import trace_provenance
 from superopt.onnx_io.model import Model
 from superopt.onnx_io.single import one_node_model
@@ -104,7 +104,9 @@ def test_attributes_have_the_type_that_the_schema_says(name: str, key: str) -> N
 def test_defaults_are_not_written() -> None:
     x = input_(2, 3)
     assert not plain(ir_graph.node(OPS["Elu"], [x], alpha=1.0), x).graph.node[0].attribute
-    assert not plain(ir_graph.node(OPS["Softmax"], [x], axis=-1), x, opset=13).graph.node[0].attribute or (
+    assert not plain(ir_graph.node(OPS["Softmax"], [x], axis=-1), x, opset=13).graph.node[
+        0
+    ].attribute or (
         plain(ir_graph.node(OPS["Softmax"], [x], axis=-1), x).graph.node[0].attribute[0].i == 1
     )
 
@@ -136,7 +138,10 @@ def folded_norm(m: Model) -> ir_graph.Graph:
     w, b = (v.load() for v in conv.inputs[1:])  # type: ignore[union-attr]
     s, t, mean, var = (v.load() for v in norm.inputs[1:])  # type: ignore[union-attr]
     k = s / np.sqrt(var + np.float32(1e-5))
-    new_w, new_b = ir_graph.constant(w * k[:, None, None, None]), ir_graph.constant((b - mean) * k + t)
+    new_w, new_b = (
+        ir_graph.constant(w * k[:, None, None, None]),
+        ir_graph.constant((b - mean) * k + t),
+    )
     new = ir_graph.node(OPS["Conv"], [conv.inputs[0], new_w, new_b], **dict(conv.attrs))
     return ir_graph.replace(m.graph, {ir_graph.result(norm, 0): new})
 

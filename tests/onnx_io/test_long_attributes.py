@@ -13,7 +13,12 @@ from onnx import TensorProto, helper
 from superopt.onnx_io import wire
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read_model
-from superopt.onnx_io.stowed import MAX_UNPACKED_ENTRIES, list_attribute, pack_unsupported, unpack_unsupported
+from superopt.onnx_io.stowed import (
+    MAX_UNPACKED_ENTRIES,
+    list_attribute,
+    pack_unsupported,
+    unpack_unsupported,
+)
 from superopt.onnx_io.write import write_model
 
 ML = "ai.onnx.ml"

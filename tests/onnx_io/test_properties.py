@@ -39,8 +39,14 @@ def again(graph: ir_graph.Graph, opset: int) -> ir_graph.Graph:
     assert [(i.name, i.type) for i in model.graph.inputs] == [
         (i.name, i.type) for i in graph.inputs
     ]
-    moved: dict[ir_graph.Value, ir_graph.Value] = dict(zip(model.graph.inputs, graph.inputs, strict=True))
-    large = {ir_graph.content_key(c.load()): c for c in ir_graph.constants(graph) if c.nbytes > SMALL_TENSOR_BYTES}
+    moved: dict[ir_graph.Value, ir_graph.Value] = dict(
+        zip(model.graph.inputs, graph.inputs, strict=True)
+    )
+    large = {
+        ir_graph.content_key(c.load()): c
+        for c in ir_graph.constants(graph)
+        if c.nbytes > SMALL_TENSOR_BYTES
+    }
     for c in ir_graph.constants(model.graph):
         if c.nbytes > SMALL_TENSOR_BYTES:
             moved[c] = large[ir_graph.content_key(c.load())]
@@ -65,7 +71,9 @@ def test_every_operator_comes_back(name: str, text: str) -> None:
             assert new.type == old.type
             assert name in ("Dropout", "Range", "Shape", "Size")
             feeds = {i.name: np.zeros(i.type.shape, "f") for i in inputs}  # type: ignore[arg-type]
-            np.testing.assert_array_equal(new.load(), evaluate(ir_graph.Graph(inputs, (old,)), feeds)[0])
+            np.testing.assert_array_equal(
+                new.load(), evaluate(ir_graph.Graph(inputs, (old,)), feeds)[0]
+            )
         else:
             assert new is old
 
@@ -113,11 +121,15 @@ def _reduced(v: ir_graph.Value, pick: int) -> ir_graph.Value:
 @st.composite
 def graphs(draw: st.DrawFn) -> ir_graph.Graph:
     """Graphs of up to a dozen nodes on float inputs and constants, one size symbolic."""
-    inputs = [ir_graph.Input(f"x{k}", TensorType(F32, draw(st.sampled_from(SHAPES)))) for k in range(2)]
+    inputs = [
+        ir_graph.Input(f"x{k}", TensorType(F32, draw(st.sampled_from(SHAPES)))) for k in range(2)
+    ]
     values: list[ir_graph.Value] = [*inputs]
     for k in range(draw(st.integers(0, 2))):
         size = draw(st.sampled_from([(3,), (3, 3), (), (40, 40)]))
-        values.append(ir_graph.constant(np.linspace(-1, k, int(np.prod(size))).reshape(size).astype("f")))
+        values.append(
+            ir_graph.constant(np.linspace(-1, k, int(np.prod(size))).reshape(size).astype("f"))
+        )
     made: list[ir_graph.Value] = []
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from(["unary", "binary", "matmul", "reshape", "move", "reduce"]))

@@ -69,7 +69,9 @@ def test_by_numpy(rule: Rule, kind: str) -> None:
 def test_folded(rule: Rule, kind: str) -> None:
     graph, names = _graph(rule, kind)
     given = feeds(kind)
-    change: dict[ir_graph.Value, ir_graph.Value] = {i: ir_graph.constant(given[i.name]) for i in graph.inputs}
+    change: dict[ir_graph.Value, ir_graph.Value] = {
+        i: ir_graph.constant(given[i.name]) for i in graph.inputs
+    }
     known, _ = substitute_values(graph, change, recursive=False)
     done = fold_constants(known, limit_bytes=1 << 24).graph
     assert all(isinstance(v, ir_graph.Constant) for v in done.outputs)

@@ -74,7 +74,10 @@ def test_two_conditions_that_hold_only_together(x: graph.Input, y: graph.Input) 
 def test_integers_of_which_the_least_is_a_number() -> None:
     least = apply("ReduceMin", N, axes=(1,))
     fourth = apply("ReduceMin", apply("Div", N, whole(4)), axes=(1,))
-    assert find_regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).equal_share == 0
+    assert (
+        find_regions(apply("Equal", fourth, whole(7)), apply("Equal", least, whole(4))).equal_share
+        == 0
+    )
 
 
 @pytest.mark.parametrize("size", [6, 12])

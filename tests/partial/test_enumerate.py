@@ -13,7 +13,7 @@ from superopt.generate.journal import Journal
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.enumerate import Hit, Candidate, find_hits, instantiate
+from superopt.partial.enumerate import Candidate, Hit, find_hits, instantiate
 from superopt.partial.operators import OPERATORS, is_activation_name
 from superopt.partial.program import Program, at_channel_choices, free_channels, small_program
 from superopt.pipeline.own_journal import readable
@@ -301,7 +301,9 @@ def test_kernels_that_change_places_are_not_equal() -> None:
 
 def test_what_is_joined_may_have_no_shape() -> None:
     with pytest.raises(ValueError, match="Concat"):
-        _ = program(conv(X, given("k", 4, 8, 3, 3)), conv(X, given("l", 4, 8, 1, 1)), axis=1).joined_output
+        _ = program(
+            conv(X, given("k", 4, 8, 3, 3)), conv(X, given("l", 4, 8, 1, 1)), axis=1
+        ).joined_output
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial import alike
-from superopt.partial import regions
+from superopt.partial import alike, regions
 from superopt.partial.boxes import Span
 from superopt.partial.composed import Composer
-from superopt.partial.extremes import depends_on_terms_only, sets_decide, float_constants
+from superopt.partial.extremes import depends_on_terms_only, float_constants, sets_decide
 from superopt.partial.points import Points
 from superopt.te.inline import substitute_axes
 from superopt.te.node import Axis, Expr
@@ -24,7 +23,10 @@ def bodies(a: graph.Value, b: graph.Value) -> tuple[tuple[Axis, ...], list[Expr]
     one, other = regions._as_computed(both.tensor(a)), regions._as_computed(both.tensor(b))
     assert one.body is not None
     assert other.body is not None
-    return one.axes, [one.body, substitute_axes(other.body, dict(zip(other.axes, one.axes, strict=True)))]
+    return one.axes, [
+        one.body,
+        substitute_axes(other.body, dict(zip(other.axes, one.axes, strict=True))),
+    ]
 
 
 def same_terms(a: graph.Value, b: graph.Value) -> np.ndarray:
@@ -203,7 +205,9 @@ def test_a_term_that_is_a_number_where_zeros_are_read(before: str | None) -> Non
     if before:
         a, b = window(framed(x)), apply(before, framed(x))
         inner = ((Span(0, 1), Span(0, 1), Span(3, 9), Span(3, 9)),)
-        assert regions.find_regions(a, b).different == (inner if before == "Tanh" else ())  # none is below 0
+        assert regions.find_regions(a, b).different == (
+            inner if before == "Tanh" else ()
+        )  # none is below 0
         return
     a, b = window(framed(x)), apply("Pad", window(x), pads=(0, 0, 3, 3, 0, 0, 3, 3))
     np.testing.assert_array_equal(regions.find_regions(a, b).mask(), by_floats(a, b, 100))
@@ -221,7 +225,9 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     monkeypatch.setattr(Points, "values", counted)
     x = given_("x", 1, 64, 112, 112)
     rows = pool(x, 1, 7, pads=(0, 3, 0, 3))
-    found = regions.find_regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
+    found = regions.find_regions(
+        pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0))
+    )
     assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
     assert len(asked) <= 2 * alike.FIELD_INPUTS
 
@@ -239,7 +245,9 @@ CLIPPED = apply("Clip", X, ZERO, SIX)
         (least(apply("Relu", X), apply("Relu", Y)), apply("Relu", least(X, Y))),
     ],
 )  # fmt: skip
-def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(a: graph.Value, b: graph.Value) -> None:
+def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(
+    a: graph.Value, b: graph.Value
+) -> None:
     """They were of a maximum beside minima, and said to differ everywhere."""
     found = regions.find_regions(a, b)
     assert (found.equal_share, found.is_exact) == (1, True)

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from superopt.ir import graph
 from superopt.partial.composed import Composer
-from superopt.partial.fewer import interchangeable_columns, canonical_places, shorten_sums, thin_windows
+from superopt.partial.fewer import (
+    canonical_places,
+    interchangeable_columns,
+    shorten_sums,
+    thin_windows,
+)
 from superopt.partial.points import term_count
 from superopt.te.inline import substitute_axes
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce

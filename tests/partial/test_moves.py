@@ -17,7 +17,7 @@ from superopt.ops import OPS
 from superopt.partial.boxes import format_box
 from superopt.partial.correct import NoCorrection, recompute, widen
 from superopt.partial.generalise import graph_inputs
-from superopt.partial.moves import AxisMove, window_mutants, apply_move
+from superopt.partial.moves import AxisMove, apply_move, window_mutants
 from superopt.partial.regions import find_regions
 from superopt.rules.rule import parse_rules
 from superopt.te.domain import Reals
@@ -83,7 +83,9 @@ def test_corrected_mutants_are_the_program(case: str) -> None:
     count = corrected = 0
     for name, mutant in window_mutants(program):
         r = find_regions(program, mutant)
-        (plain,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (mutant,)), arrays, Reals(F64))
+        (plain,) = evaluate(
+            graph.Graph(tuple(graph_inputs(program)), (mutant,)), arrays, Reals(F64)
+        )
         right = np.isclose(plain, wanted, rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(right, r.mask(), name)
         count += 1

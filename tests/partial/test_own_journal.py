@@ -175,7 +175,9 @@ def test_generate_says_what_of_a_journal_was_not_so(
     onnx.save(net(), path)
 
     def generated() -> tuple[str, str]:
-        made = own_mutants.own_mutants(read_model(path), out, tmp_path / "costs.db", lambda event: None)
+        made = own_mutants.own_mutants(
+            read_model(path), out, tmp_path / "costs.db", lambda event: None
+        )
         return mutation(made), (out / "net.corrected.rules").read_text()
 
     whole, rules = generated()

@@ -12,9 +12,17 @@ from superopt.partial import claims
 from superopt.partial.correct import NoCorrection
 from superopt.partial.pairs import CORRECTION_KINDS, corrected_value, load_pairs, partial_rule
 from superopt.partial.regions import find_regions
-from superopt.partial.sizes import pair_at, size_names, sample_sizes
+from superopt.partial.sizes import pair_at, sample_sizes, size_names
 from superopt.partial.split import SPLIT, split_pairs
-from superopt.partial.symbolic import NoFormula, SymbolicBox, SymbolicRegions, SymbolicRange, fit_formula, symbolic_regions, format_symbolic_box
+from superopt.partial.symbolic import (
+    NoFormula,
+    SymbolicBox,
+    SymbolicRange,
+    SymbolicRegions,
+    fit_formula,
+    format_symbolic_box,
+    symbolic_regions,
+)
 from superopt.pipeline.partial_page import in_parts, page
 from superopt.report.partial import text
 from superopt.rules.rule import Rule, parse_rules
@@ -143,9 +151,9 @@ def test_formulas() -> None:
 
 
 def test_shown() -> None:
-    assert format_symbolic_box((SymbolicRange("0", "n", 1, True), SymbolicRange("w-1", "w+1"), SymbolicRange("0", "h", 2))) == (
-        "[:, w-1:w+1, 0:h:2]"
-    )
+    assert format_symbolic_box(
+        (SymbolicRange("0", "n", 1, True), SymbolicRange("w-1", "w+1"), SymbolicRange("0", "h", 2))
+    ) == ("[:, w-1:w+1, 0:h:2]")
 
 
 @pytest.mark.parametrize("name", ["side-by-side-5x5", "side-by-side-signals"])

@@ -283,7 +283,9 @@ def test_of_random_windows(
         return
 
 
-def side_by_side(make: Callable[[graph.Value], graph.Value], *shape: int) -> tuple[graph.Value, graph.Value]:
+def side_by_side(
+    make: Callable[[graph.Value], graph.Value], *shape: int
+) -> tuple[graph.Value, graph.Value]:
     """Of two images each by itself, and of both at once."""
     x, y = given_("x", *shape), given_("y", *shape)
     return apply("Concat", make(x), make(y), axis=3), make(apply("Concat", x, y, axis=3))

@@ -111,7 +111,9 @@ def test_a_join_of_many_is_as_large_as_one_of_few(make: Made) -> None:
         x = images(n)
         axes, some = bodies(joined(*map(make, x)), make(joined(*x)))
         made = Comparison.from_bodies(axes, share_subexpressions(some))
-        counts.append([sum(isinstance(e, Load) for e in subexpressions(b)) for b in made.full_bodies])
+        counts.append(
+            [sum(isinstance(e, Load) for e in subexpressions(b)) for b in made.full_bodies]
+        )
     assert counts[0] == counts[1]
     assert max(map(max, counts)) <= 4
 
@@ -120,7 +122,12 @@ def test_inputs_in_several_places_of_branches_are_several_stacks() -> None:
     x, k = images(6), [given_(f"q{n}", 1, 2, 3, 3) for n in range(6)]
     a = joined(*(apply("Mul", v, w) for v, w in zip(x, k, strict=True)))
     _, some = bodies(a, a)
-    stacks = {e.tensor for b in stacked.stack_branches(some) for e in subexpressions(b) if isinstance(e, Load)}
+    stacks = {
+        e.tensor
+        for b in stacked.stack_branches(some)
+        for e in subexpressions(b)
+        if isinstance(e, Load)
+    }
     assert len(stacks) == 2
 
 

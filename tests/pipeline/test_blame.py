@@ -203,7 +203,9 @@ def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
         done = real(graph)
         change = {c: ir_graph.constant(c.load() + 1) for c in ir_graph.constants(done.graph)}
         wrong = ir_graph.replace(done.graph, change)
-        return folding.FoldResult(wrong, done.removed_nodes, done.bytes_before, done.bytes_after, ())
+        return folding.FoldResult(
+            wrong, done.removed_nodes, done.bytes_before, done.bytes_after, ()
+        )
 
     monkeypatch.setattr(candidate, "fold_constants", bad)
     with pytest.raises(CheckFailed) as caught:

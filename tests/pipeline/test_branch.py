@@ -9,7 +9,7 @@ import pytest
 
 import superopt
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.branches import split_at_if, first_dynamic_if
+from superopt.onnx_io.branches import first_dynamic_if, split_at_if
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read_model
 from superopt.pipeline import branching, compilation

@@ -18,7 +18,7 @@ import superopt
 from superopt.cost.disk_cache import cache_files
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.source import read_model
-from superopt.onnx_io.told import replaced_result, decompose_contrib_ops
+from superopt.onnx_io.told import decompose_contrib_ops, replaced_result
 from superopt.pipeline import compilation, foreign, kept_fallback
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.foreign import units

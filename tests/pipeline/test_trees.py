@@ -71,7 +71,9 @@ ENSEMBLES = ensembles()
 def test_regressors_of_all_shapes(
     name: str, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "MAX_TREE_DEPTH_RATIO", np.inf)  # by kernels, however long their walks are
+    monkeypatch.setattr(
+        segments, "MAX_TREE_DEPTH_RATIO", np.inf
+    )  # by kernels, however long their walks are
     compared(regressor(attributes, FEATURES), rows())
 
 

@@ -188,7 +188,9 @@ def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPa
 )  # fmt: skip
 def test_where_rows_are_few(sizes: tuple[int, int, int, int, int], parted: bool) -> None:
     """Keys are computed in parts by what that should take; the heads that share keys together."""
-    (p,) = cuda.compile(read_model(attention(sizes, H)), "fp16").variant({}).program.problems.values()
+    (p,) = (
+        cuda.compile(read_model(attention(sizes, H)), "fp16").variant({}).program.problems.values()
+    )
     some = list(gpu_space.options(p))
     assert (parts_of(some[0]) > 1) == parted
     assert len(set(some)) == len(some)
@@ -317,7 +319,9 @@ def test_what_a_query_sees() -> None:
 
     assert of(scaled) is None
     assert of(select(here, scaled, inf)) == VisibleKeys(4, None)
-    assert of(select(compare("lt", index.as_index(i + 4), j), inf, scaled), F32) == VisibleKeys(4, None)
+    assert of(select(compare("lt", index.as_index(i + 4), j), inf, scaled), F32) == VisibleKeys(
+        4, None
+    )
     assert of(scaled + select(here, zero, inf) + other) == VisibleKeys(4, None)
     assert of(select(compare("le", i, j), scaled, inf)) is None  # keys behind are those that count
     found = of(scaled + select(here, zero, low))

@@ -16,9 +16,9 @@ from superopt.kernels.problem import Choice, Problem
 from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
 from superopt.plan.build import Program
-from superopt.plan.cells import MAX_SUM_TERMS, MAX_GEMV_ROWS
+from superopt.plan.cells import MAX_GEMV_ROWS, MAX_SUM_TERMS
 from superopt.te.node import Apply
-from superopt.te.walk import reductions, computed_tensors
+from superopt.te.walk import computed_tensors, reductions
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -133,7 +133,9 @@ def test_any_products(seed: int, rows: int) -> None:
 
 
 def test_there_are_some() -> None:
-    made = (cuda.compile(read_model(tangled(seed)), "fp32").variant({}).program for seed in range(12))
+    made = (
+        cuda.compile(read_model(tangled(seed)), "fp32").variant({}).program for seed in range(12)
+    )
     assert sum(bool(found(x)) for x in made) > 3
 
 
@@ -194,7 +196,12 @@ def test_parts_that_begin_anywhere() -> None:
     given = drawn_for(m)
     exe = cuda.compile(read_model(m), "fp16")
     near(exe.run(given), reference(m, given), "fp16")
-    begins = [r.position for c in exe.variant({}).running.calls for r in c.arguments if r.region == "memory"]
+    begins = [
+        r.position
+        for c in exe.variant({}).running.calls
+        for r in c.arguments
+        if r.region == "memory"
+    ]
     assert all(at % 16 == 0 for at in begins)
 
 

@@ -18,7 +18,7 @@ from superopt.cost import tuned
 from superopt.cost.gpu_features import numbers
 from superopt.cost.store import Store
 from superopt.kernels import gpu_device, gpu_space
-from superopt.kernels.gpu_gates import match_gated, fused_product_count
+from superopt.kernels.gpu_gates import fused_product_count, match_gated
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem
 from superopt.onnx_io.source import read_model
@@ -144,7 +144,9 @@ def by(
     choice, used = gpu_space.choose, []
 
     def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
-        some = [] if match_gated(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        some = (
+            [] if match_gated(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+        )
         if not some:
             return choice(p, own, vendor)
         used.append(some[turn * len(some) // turns % len(some)])

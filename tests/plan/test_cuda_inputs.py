@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels.gpu_device import KERNEL_DTYPES, to_array, from_dlpack, to_device
+from superopt.kernels.gpu_device import KERNEL_DTYPES, from_dlpack, to_array, to_device
 from superopt.kernels.gpu_functions import TRITON_TYPES
 from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda
@@ -126,4 +126,6 @@ def test_casts_to_bfloat16_and_back(kind: int) -> None:
 
 
 def test_tensors_are_of_the_types_of_kernels() -> None:
-    assert {"bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TRITON_TYPES.values()} == KERNEL_DTYPES
+    assert {
+        "bool" if x == "tl.int1" else x.removeprefix("tl.") for x in TRITON_TYPES.values()
+    } == KERNEL_DTYPES

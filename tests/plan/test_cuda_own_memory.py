@@ -91,7 +91,9 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(to_array(before), first @ w, rtol=1e-3, atol=1e-3)
     got = exe.run({"a": b, "b": before})
     np.testing.assert_allclose(to_array(got["y"]), second @ w, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(to_array(got["z"]), first @ w * to_array(got["n"]) @ v, rtol=1e-3, atol=10)
+    np.testing.assert_allclose(
+        to_array(got["z"]), first @ w * to_array(got["n"]) @ v, rtol=1e-3, atol=10
+    )
 
 
 class Standing(fake_cuda.Device):

@@ -38,7 +38,9 @@ def between(*after: tuple[str, ...]) -> onnx.ModelProto:
 
 
 def texts(exe: cuda.OnGpu) -> str:
-    return "\n".join(triton_text(k, exe.dots).source for k in exe.variant({}).program.kernels.values())
+    return "\n".join(
+        triton_text(k, exe.dots).source for k in exe.variant({}).program.kernels.values()
+    )
 
 
 def test_an_erf_of_halves() -> None:

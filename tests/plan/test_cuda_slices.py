@@ -73,5 +73,7 @@ def test_slices_at_once(name: str, precision: str) -> None:
     exe = cuda.compile(read_model(m), precision, vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    sums = [r for key in program.call_problems for r in reductions(program.problems[key].tensor.body)]
+    sums = [
+        r for key in program.call_problems for r in reductions(program.problems[key].tensor.body)
+    ]
     assert sum(any(x.tensor.rank == 3 for x in loads(r.body)) for r in sums) == kernels

@@ -94,7 +94,10 @@ def test_streams_are_used_where_it_should_pay() -> None:
     made = cuda.compile(read_model(branches()), "fp16", streams=4).variant({}).program
     assert made.stream_order is not None
     assert len(set(made.stream_order.streams)) > 1
-    assert cuda.compile(read_model(branches()), "fp16", streams=1).variant({}).program.stream_order is None
+    assert (
+        cuda.compile(read_model(branches()), "fp16", streams=1).variant({}).program.stream_order
+        is None
+    )
     chain = cuda.compile(read_model(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
     assert chain.stream_order is not None
     assert set(chain.stream_order.streams) == {0}

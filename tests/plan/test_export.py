@@ -18,7 +18,14 @@ from onnx import TensorProto, helper
 import superopt
 from superopt import compiled_files
 from superopt.errors import UsageError
-from superopt.kernels.cpu import BASELINE_FEATURES, CHECKABLE_FEATURES, IMPLIED_FEATURES, Machine, checkable_target, host
+from superopt.kernels.cpu import (
+    BASELINE_FEATURES,
+    CHECKABLE_FEATURES,
+    IMPLIED_FEATURES,
+    Machine,
+    checkable_target,
+    host,
+)
 from superopt.pipeline import export as export_
 from superopt.pipeline.linker import COMPILERS
 from superopt.report.c_text import Library, Place, header, source
@@ -252,7 +259,11 @@ def test_code_uses_nothing_that_cannot_be_asked_for() -> None:
         32,
     )
     here, _ = checkable_target(host())
-    assert {f[1:] for f in here.features.split(",") if f[0] == "+"} <= {*BASELINE_FEATURES, *CHECKABLE_FEATURES, *IMPLIED_FEATURES}
+    assert {f[1:] for f in here.features.split(",") if f[0] == "+"} <= {
+        *BASELINE_FEATURES,
+        *CHECKABLE_FEATURES,
+        *IMPLIED_FEATURES,
+    }
 
 
 def test_symbolic_sizes_are_named(tmp_path: Path) -> None:

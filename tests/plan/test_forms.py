@@ -311,7 +311,10 @@ def test_weights_that_are_computed_are_turned() -> None:
     exe = superopt.compile(m)
     (step,) = exe.variants[()]
     program = step.code.program
-    ways = {program.call_results[n].name: str(program.options[k]) for n, k in enumerate(program.call_problems)}
+    ways = {
+        program.call_results[n].name: str(program.options[k])
+        for n, k in enumerate(program.call_problems)
+    }
     assert any(how.startswith("direct") for how in ways.values()), ways
     feeds = {
         "x": rng.standard_normal((2, 32, 9, 9)).astype(np.float32),

@@ -325,5 +325,10 @@ def test_the_drivers_structures(tmp_path: Path) -> None:
     c, a = gpu_driver._Config, gpu_driver._Attribute
     fields = (c.grid, c.block, c.shared, c.stream, c.attributes, c.count)
     wanted = [*(f.offset for f in fields), ctypes.sizeof(c), a.value.offset, ctypes.sizeof(a)]
-    told = gpu_driver._PROGRAMMATIC_SERIALIZATION, gpu_driver._STATIC, gpu_driver._DYNAMIC, gpu_driver._SHARED_CARVEOUT
+    told = (
+        gpu_driver._PROGRAMMATIC_SERIALIZATION,
+        gpu_driver._STATIC,
+        gpu_driver._DYNAMIC,
+        gpu_driver._SHARED_CARVEOUT,
+    )
     assert [*map(int, out.split())] == [*wanted, *told]

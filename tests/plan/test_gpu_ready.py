@@ -20,7 +20,7 @@ from superopt.cost.store import Store
 from superopt.errors import ModelError
 from superopt.kernels import gpu_space
 from superopt.kernels.gpu_device import device_name
-from superopt.kernels.gpu_image import image_to_dict, image_from_dict
+from superopt.kernels.gpu_image import image_from_dict, image_to_dict
 from superopt.kernels.gpu_imaged import export_image
 from superopt.kernels.option import Option
 from superopt.kernels.problem import Problem

@@ -3,16 +3,27 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.plan.memory import ALIGNMENT_BYTES, MIN_CLEAR_SAVING, MIN_CLEARED_BYTES, BufferLife, assign_offsets
+from superopt.plan.memory import (
+    ALIGNMENT_BYTES,
+    MIN_CLEAR_SAVING,
+    MIN_CLEARED_BYTES,
+    BufferLife,
+    assign_offsets,
+)
 
 LIVES = st.lists(
     st.builds(
-        lambda size, first, length, keeps, clear: BufferLife(size, first, first + length, keeps, clear),
-        st.sampled_from([0, 60, 500, MIN_CLEARED_BYTES, 3 * MIN_CLEARED_BYTES]), st.integers(0, 8), st.integers(0, 4),
-        st.sampled_from([None, None, "a", "b"]), st.sampled_from([None, 0, MIN_CLEARED_BYTES // 4, MIN_CLEARED_BYTES]),
+        lambda size, first, length, keeps, clear: BufferLife(
+            size, first, first + length, keeps, clear
+        ),
+        st.sampled_from([0, 60, 500, MIN_CLEARED_BYTES, 3 * MIN_CLEARED_BYTES]),
+        st.integers(0, 8),
+        st.integers(0, 4),
+        st.sampled_from([None, None, "a", "b"]),
+        st.sampled_from([None, 0, MIN_CLEARED_BYTES // 4, MIN_CLEARED_BYTES]),
     ),
     max_size=14,
-)  # fmt: skip
+)
 
 
 @given(LIVES)
@@ -36,7 +47,9 @@ def test_what_is_in_use_at_once_is_apart(lives: list[BufferLife]) -> None:
 
 
 def test_memory_is_shared() -> None:
-    at, top, _, kept = assign_offsets([BufferLife(64, 0, 1), BufferLife(64, 1, 2), BufferLife(64, 2, 3), BufferLife(64, 3, 4)])
+    at, top, _, kept = assign_offsets(
+        [BufferLife(64, 0, 1), BufferLife(64, 1, 2), BufferLife(64, 2, 3), BufferLife(64, 3, 4)]
+    )
     assert (top, kept) == (128, 0)
     assert at[0] == at[2] != at[1] == at[3]
 

@@ -35,7 +35,9 @@ def test_corrections(name: str) -> None:
     s = pair_at(pair, {n: SIZES[n] for n in size_names(pair)})
     assert s is not None
     v = recompute(s.program, s.mutant, find_regions(s.program, s.mutant))
-    read = [x for n in ir_graph.nodes((s.program, v)) for x in n.inputs if isinstance(x, ir_graph.Input)]
+    read = [
+        x for n in ir_graph.nodes((s.program, v)) for x in n.inputs if isinstance(x, ir_graph.Input)
+    ]
     inputs = tuple(dict.fromkeys(read))
     graph = ir_graph.Graph(inputs, (v,))
     (found,) = [p for n, p in find_scatter_into(graph, {}).items() if n is v]
@@ -46,7 +48,9 @@ def test_corrections(name: str) -> None:
     out = [np.empty(v.type.shape, np.float32) for _ in range(2)]
     for y, root in zip(out, (s.program, v), strict=True):
         m = host()
-        made = plan_program(ir_graph.Graph(inputs, (root,)), {}, m.width, vector_registers=m.vector_registers)
+        made = plan_program(
+            ir_graph.Graph(inputs, (root,)), {}, m.width, vector_registers=m.vector_registers
+        )
         load_program(made, m, 1, None)(given, (y,))
     np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)
 
@@ -92,7 +96,9 @@ def test_where_it_holds() -> None:
     assert not found(ir_graph.node(OPS["Relu"], [whole]), whole)  # which is read itself, too
     assert not found(whole, base)  # the mutant is there anyway
     assert not found(_joined(_cut(base, 1, 6), other, _cut(base, 6, 8)))  # another place
-    assert not found(_joined(_cut(base, 0, 3), ir_graph.node(OPS["Neg"], [_cut(x, 3, 8)])))  # too little
+    assert not found(
+        _joined(_cut(base, 0, 3), ir_graph.node(OPS["Neg"], [_cut(x, 3, 8)]))
+    )  # too little
     assert not found(_joined(_cut(x, 0, 5), other, _cut(x, 6, 8)))  # what is given, not computed
     assert not found(_joined(_cut(base, 0, 7), other, other))  # of another shape
 

@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superopt.kernels.gpu_launch import launch_on_streams, must_wait
-from superopt.kernels.gpu_program import KernelCall, GpuProgram
+from superopt.kernels.gpu_program import GpuProgram, KernelCall
 from superopt.plan.memory import BufferLife, assign_offsets
 from superopt.plan.streams import (
-    SAME_STREAM_OVERLAP_NS,
     CROSS_STREAM_NS,
     MAX_TIME_RATIO,
+    SAME_STREAM_OVERLAP_NS,
     Cost,
     StreamOrder,
-    finished_before,
+    concurrency_spans,
     dependencies,
+    finished_before,
     live_ranges,
     minimal_waits,
     schedule_streams,
-    concurrency_spans,
 )
 
 
@@ -108,7 +108,9 @@ def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int
 @settings(max_examples=50)
 def test_on_one_stream_buffers_are_in_use_from_their_first_to_their_last_step(p: Steps) -> None:
     alone = live_ranges(p.reads, p.writes)
-    assert alone == live_ranges(p.reads, p.writes, minimal_waits([0] * len(p.writes), [()] * len(p.writes)))
+    assert alone == live_ranges(
+        p.reads, p.writes, minimal_waits([0] * len(p.writes), [()] * len(p.writes))
+    )
     for t, (first, last) in alone.items():
         steps = [n for n, w in enumerate(p.writes) if w == t or t in p.reads[n]]
         assert (first, last) == (steps[0], steps[-1])

@@ -60,10 +60,14 @@ def machine(name: str) -> Machine:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_its_code_computes_the_model(name: str, threads: int) -> None:
     m, x = net(9), picture(1, 9)
-    near(compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
+    near(
+        compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x})
+    )
     m = functions()
     x = np.random.default_rng(1).standard_normal((1, 64, 16, 16)).astype(np.float32)
-    near(compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x}))
+    near(
+        compiled(read_model(m), threads=threads, machine=machine(name))(x=x), reference(m, {"x": x})
+    )
 
 
 @pytest.mark.parametrize("name", TARGETS)

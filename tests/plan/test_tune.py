@@ -174,7 +174,9 @@ def test_a_ranking_learns_what_is_fast() -> None:
     and in the others the fastest option is among the first that are said."""
     pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
-    space = [Option.make("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)]
+    space = [
+        Option.make("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)
+    ]
 
     def law(numbers: tuple[int, ...], o: Option) -> float:
         tile = o["rows"] * o["vectors"]

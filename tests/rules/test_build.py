@@ -12,11 +12,11 @@ from superopt.ir.graph import (
     Node,
     Value,
     depends_on,
-    result,
     node,
     nodes,
     producer,
     replace,
+    result,
 )
 from superopt.ops import OPS
 from superopt.rules.build import Applied, Refusal, apply, rewrite

@@ -39,7 +39,9 @@ def worth(text: str) -> Result:
     scope = Scope()
     for name in NAMES:
         scope.slot(name)
-    run = compile_formula(parse_formula(ast.parse(text, mode="eval").body, OPS), scope, reject_users)
+    run = compile_formula(
+        parse_formula(ast.parse(text, mode="eval").body, OPS), scope, reject_users
+    )
     env: list[Result] = [*NAMES.values(), *[None] * (len(scope.cells) - len(NAMES))]
     return run(env)
 

@@ -44,7 +44,9 @@ def test_what_it_says_is_so(rule: Rule) -> None:
     found = example(rule)
     left, right = sides(found, dict(found.feeds))
     assert left != right
-    assert np.array_equal([left, right], [found.difference.left, found.difference.right], equal_nan=True)
+    assert np.array_equal(
+        [left, right], [found.difference.left, found.difference.right], equal_nan=True
+    )
     assert sum(x.size for x in found.feeds.values()) <= 24
     lines = found.lines()
     assert lines[-2].split(" = ")[0].replace("lhs", "rhs") == lines[-1].split(" = ")[0]

@@ -5,7 +5,7 @@ import pytest
 
 from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
-from superopt.rules.derive import DeriveLimits, Derived, Link, Underived, derive, shorten
+from superopt.rules.derive import Derived, DeriveLimits, Link, Underived, derive, shorten
 from superopt.rules.index import RuleIndex
 from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
@@ -139,7 +139,9 @@ def test_rules_about_own_operators_leave_graphs_for_the_others() -> None:
     )
     left = make("Add", make("Add", make("Add", X, Y), Z), W)
     number = ir_graph.constant(np.float32(1))
-    found = derive(graph(make("Div", left, number)), graph(left), rules, DeriveLimits(max_graphs=200))
+    found = derive(
+        graph(make("Div", left, number)), graph(left), rules, DeriveLimits(max_graphs=200)
+    )
     assert isinstance(found, Derived)
     assert [s.rule for s in found.forward] == ["product", "one"]
 
@@ -182,4 +184,6 @@ def test_joins_within_joins_are_one() -> None:
     joined.append(make("Concat", x, make("Concat", y, z, axis=0), axis=0))
     assert isinstance(derive(*map(graph, joined), RuleIndex([]), DeriveLimits()), Derived)
     turned_round = make("Concat", make("Concat", y, x, axis=0), z, axis=0)
-    assert not isinstance(derive(graph(joined[0]), graph(turned_round), rules, DeriveLimits()), Derived)
+    assert not isinstance(
+        derive(graph(joined[0]), graph(turned_round), rules, DeriveLimits()), Derived
+    )

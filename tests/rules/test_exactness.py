@@ -2,10 +2,15 @@
 
 import pytest
 
-from superopt.rules.exactness import class_on_instances, with_computed_class, float_class, error_growth
+from superopt.rules.exactness import (
+    class_on_instances,
+    error_growth,
+    float_class,
+    with_computed_class,
+)
 from superopt.rules.instances import instances
 from superopt.rules.rule import FLOAT_CLASSES, parse_rules
-from superopt.rules.shipped import parse_file, library_files, load_library
+from superopt.rules.shipped import library_files, load_library, parse_file
 from superopt.rules.stated import library_float_classes, proof_key
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the

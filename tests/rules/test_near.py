@@ -33,14 +33,20 @@ def test_a_size_is_another_one_wherever_it_is() -> None:
 def test_all_may_have_an_axis_more() -> None:
     rule, one = first("a(x: f, y: f): Relu(MatMul(x, y)) => Max(MatMul(x, y), 0)")
     ranks = [len(s) for s in shapes(one)]
-    assert [r + 1 for r in ranks] in [list(map(len, shapes(o))) for o in resized_instances(rule, one)]
+    assert [r + 1 for r in ranks] in [
+        list(map(len, shapes(o))) for o in resized_instances(rule, one)
+    ]
 
 
 def test_element_types_stay() -> None:
     """A parameter of a declared shape is drawn anew, beside others that are not."""
     rule, _ = first("a(x: f, y: f[d, 1, 1]): Mul(Relu(x), y) => Mul(y, Relu(x))")
     some = [one for _, one in zip(range(6), instances(rule, 0), strict=False)]
-    near = [o for one in some for o in (*resized_instances(rule, one), *neighbor_instances(rule, one, 0))]
+    near = [
+        o
+        for one in some
+        for o in (*resized_instances(rule, one), *neighbor_instances(rule, one, 0))
+    ]
     assert len(near) > 30
     assert all(len({i.type.dtype for i in o.inputs}) == 1 for o in near)
 
@@ -64,4 +70,6 @@ def test_what_holds_at_one_size_only_is_refuted_near_it(name: str) -> None:
     (rule,) = parse_rules(text)
     one = next(i for i in instances(rule, 0, max_tries=5000) if shapes(i) == [shape])
     assert try_on_instances(rule, Cases(0, [one], ()), 0)
-    assert isinstance(try_on_instances(rule, Cases(0, resized_instances(rule, one), ()), 0), Refuted)
+    assert isinstance(
+        try_on_instances(rule, Cases(0, resized_instances(rule, one), ()), 0), Refuted
+    )

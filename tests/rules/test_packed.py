@@ -10,7 +10,7 @@ import pytest
 
 from superopt.rules import packed, shipped
 from superopt.rules.rule import parse_rules
-from superopt.rules.stated import rules_digest, proof_key
+from superopt.rules.stated import proof_key, rules_digest
 from superopt.rules.term import Lit, walk
 
 CHEAPER = 5.0  # times, at least; measured 30
@@ -45,7 +45,9 @@ def test_equal_numbers_of_other_types_stay_apart() -> None:
 
 
 def test_reading_is_many_times_cheaper_than_parsing() -> None:
-    texts = [(shipped.LIBRARY / name).read_text(encoding="utf-8") for name in shipped.library_files()]
+    texts = [
+        (shipped.LIBRARY / name).read_text(encoding="utf-8") for name in shipped.library_files()
+    ]
     data = packed.pack(shipped.load_library())
     parsing = cpu_seconds(lambda: [parse_rules(text) for text in texts])
     assert cpu_seconds(lambda: packed.unpack(data)) * CHEAPER < parsing

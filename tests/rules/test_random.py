@@ -181,4 +181,6 @@ def _in_float64(g: Graph) -> Graph:
     text = show_graph(g).replace("f32[", "f64[")
     for c, new in wide.items():
         text = text.replace(constant_label(c), constant_label(new))
-    return parse_graph(text, OPS, inputs=inputs, constants={constant_label(c): c for c in wide.values()})
+    return parse_graph(
+        text, OPS, inputs=inputs, constants={constant_label(c): c for c in wide.values()}
+    )

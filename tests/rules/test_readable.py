@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from superopt.rules.readable import readable_condition, merge_conditions
+from superopt.rules.readable import merge_conditions, readable_condition
 from superopt.rules.stated import Proof, library_proofs
 
 
@@ -46,7 +46,10 @@ def test_several_that_must_hold() -> None:
         "3 < v + w",
     )
     assert merge_conditions(("h >= 1",), 1) == ()
-    assert merge_conditions(("a < a + b", "w + 1 < w + v", "a + b > c"), 1) == ("v >= 2", "a + b > c")
+    assert merge_conditions(("a < a + b", "w + 1 < w + v", "a + b > c"), 1) == (
+        "v >= 2",
+        "a + b > c",
+    )
     assert merge_conditions(("a < a + b",)) == ("b >= 1",)
 
 
@@ -95,4 +98,6 @@ def test_no_proof_of_the_library_adds_numbers_below_0() -> None:
 
 def test_what_always_holds_is_not_needed() -> None:
     needs = ("((h + -1) // 2) + 1 == (h + 1) // 2", "(h + -1) // 2 >= 2")
-    assert Proof("ranks 0 to 4", (), needs, 0, 0, 0.0).summary == "ranks 0 to 4; refused unless h >= 5"
+    assert (
+        Proof("ranks 0 to 4", (), needs, 0, 0, 0.0).summary == "ranks 0 to 4; refused unless h >= 5"
+    )

@@ -12,11 +12,11 @@ from superopt.report.data import LeftOut
 from superopt.rules import rule as rule_module
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import (
-    with_recorded_class,
-    parse_file,
     load_file,
     load_library,
     load_rules,
+    parse_file,
+    with_recorded_class,
 )
 from superopt.rules.stated import tier
 
@@ -41,7 +41,9 @@ def test_a_lower_class_than_was_computed_is_not_believed() -> None:
 
 
 def test_what_a_user_is_told_already_is_told_as_well() -> None:
-    rule = with_recorded_class(replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap"))
+    rule = with_recorded_class(
+        replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap")
+    )
     assert rule.caveat.startswith("mind the gap, its text says float=E0")
 
 
@@ -50,7 +52,9 @@ def test_rules_by_name_are_those_of_the_file(file: str, monkeypatch: pytest.Monk
     wanted = ALWAYS_APPLIED_RULES[file]
     parsed: list[str] = []
     check = rule_module._check_rule
-    monkeypatch.setattr(rule_module, "_check_rule", lambda rule: (parsed.append(rule.name), check(rule)))
+    monkeypatch.setattr(
+        rule_module, "_check_rule", lambda rule: (parsed.append(rule.name), check(rule))
+    )
     found = load_rules.__wrapped__(file, wanted)
     assert found == tuple(r for r in load_file.__wrapped__(file) if r.name in wanted)
     assert {r.name for r in found} == {*wanted}

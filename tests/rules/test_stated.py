@@ -8,7 +8,14 @@ import pytest
 from scripts.verify_rules import stored
 from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
-from superopt.rules.stated import Proof, proof_key, library_proofs, read_proof, tier, unproved_reasons
+from superopt.rules.stated import (
+    Proof,
+    library_proofs,
+    proof_key,
+    read_proof,
+    tier,
+    unproved_reasons,
+)
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 

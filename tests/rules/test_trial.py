@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Input, Node, nodes
-from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, real_feeds, mix_in_rule_numbers
+from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, mix_in_rule_numbers, real_feeds
 from superopt.rules.instances import Instance, instances
 from superopt.rules.rule import Rule, parse_rules
 from superopt.rules.shipped import load_library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from superopt.ir.graph import Graph, Input, constant, result, node, opaque_node
+from superopt.ir.graph import Graph, Input, constant, node, opaque_node, result
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
 from superopt.rules.facts import is_const, uniform_value

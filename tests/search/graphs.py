@@ -85,4 +85,6 @@ def masked(length: int) -> graph.Graph:
     v: graph.Value = op("Add", x, mask)
     for n in range(length):
         v = op(("Tanh", "Sin")[n % 2], v)
-    return graph.Graph((x, m), (op("Add", op("Add", op("Add", v, weight(0, 8)), mask), weight(1, 8)),))
+    return graph.Graph(
+        (x, m), (op("Add", op("Add", op("Add", v, weight(0, 8)), mask), weight(1, 8)),)
+    )

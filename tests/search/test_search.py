@@ -22,11 +22,11 @@ from superopt.search.book import rule_set
 from superopt.search.climb import hill_climb
 from superopt.search.decisions import decisions_json, replay
 from superopt.search.move import Refusals, find_moves
-from superopt.search.novelty import novelty, node_views
+from superopt.search.novelty import node_views, novelty
 from superopt.search.partition import assemble, split_into_pieces
 from superopt.search.run import improve
 from superopt.search.tactic import TACTICS, play_tactic
-from superopt.search.view import cost_delta, apply_together
+from superopt.search.view import apply_together, cost_delta
 from tests.search.graphs import (
     attention,
     layers,
@@ -153,7 +153,9 @@ def test_what_is_new_is_visited_before_what_costs_as_little() -> None:
     for x in inputs[1:]:
         total = op("Add", total, x)
     limits = Limits(alpha=1.2, patience=100, seconds=60)
-    found = search(ir_graph.Graph(inputs, (total,)), rules, Costs({}, tabled(prices)), limits, Refusals())
+    found = search(
+        ir_graph.Graph(inputs, (total,)), rules, Costs({}, tabled(prices)), limits, Refusals()
+    )
     assert "Sin" in [n.op.name for n in ir_graph.nodes(found.graph)]
 
 
@@ -168,7 +170,9 @@ def test_axes_of_length_one_are_not_new_for_ever() -> None:
     )
     x = value("x", 3)
     costs = Costs({}, tabled({"Neg": 1.0, "Squeeze": 0.0, "Unsqueeze": 0.0}))
-    found = search(ir_graph.Graph((x,), (op("Neg", x),)), rules, costs, Limits(seconds=60), Refusals())
+    found = search(
+        ir_graph.Graph((x,), (op("Neg", x),)), rules, costs, Limits(seconds=60), Refusals()
+    )
     assert found.stop is StopReason.EXHAUSTED
     assert found.visited >= 1 + MAX_EXTRA_AXES
 
@@ -176,7 +180,10 @@ def test_axes_of_length_one_are_not_new_for_ever() -> None:
 def test_novelty_is_of_the_rarest_of_what_is_made() -> None:
     costs = roofline()
     graph = layers(1)
-    some = [node_views(m.effect, costs) for m in find_moves(graph_context(graph), LIBRARY, costs, Refusals())]
+    some = [
+        node_views(m.effect, costs)
+        for m in find_moves(graph_context(graph), LIBRARY, costs, Refusals())
+    ]
     made = next(v for v in some if len(v) > 1)
     times = Counter(made)
     assert novelty((), times) == 0

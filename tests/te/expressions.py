@@ -13,10 +13,10 @@ from superopt.te.expr import (
     Tensor,
     TensorType,
     apply,
-    conjunction,
     cast,
     compare,
     compute,
+    conjunction,
     const,
     gather,
     in_range,
@@ -81,7 +81,9 @@ def place(draw: st.DrawFn, axes: list[Axis]) -> Expr:
         case 1:
             return te_index.mod(out, by)
         case 2:
-            return te_index.mod(te_index.floordiv(out, by), const(draw(st.sampled_from((2, 3))), INDEX))
+            return te_index.mod(
+                te_index.floordiv(out, by), const(draw(st.sampled_from((2, 3))), INDEX)
+            )
         case 3:
             other = const(draw(st.integers(-1, 2)), INDEX)
             return te_index.apply(draw(st.sampled_from(("min", "max"))), (out, other), INDEX)

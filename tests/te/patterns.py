@@ -13,9 +13,9 @@ from superopt.te.dtype import F64, INDEX
 from superopt.te.expr import (
     Tensor,
     TensorType,
-    conjunction,
     compare,
     compute,
+    conjunction,
     const,
     in_range,
     placeholder,

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from superopt.te import index
 from superopt.te.address import DirectAccess, direct_access, padded_access
-from superopt.te.affine import Affine, affine, divmod_normal_form, interval, substitute, expand_mod
+from superopt.te.affine import Affine, affine, divmod_normal_form, expand_mod, interval, substitute
 from superopt.te.dtype import F64, INDEX
-from superopt.te.expr import TensorType, conjunction, compare, const, in_range, placeholder, ravel, unravel
+from superopt.te.expr import (
+    TensorType,
+    compare,
+    conjunction,
+    const,
+    in_range,
+    placeholder,
+    ravel,
+    unravel,
+)
 from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 AXES = (Axis("a", 6), Axis("b", 4), Axis("c", 3))

@@ -26,7 +26,7 @@ from superopt.te.dtype import (
     to_numpy,
 )
 from superopt.te.expr import TensorType, compute, placeholder, reduce_sum
-from superopt.te.fn import FUNCTIONS, scalar_function, identity_element
+from superopt.te.fn import FUNCTIONS, identity_element, scalar_function
 from superopt.te.interpret import evaluate
 from superopt.te.special import erf
 

@@ -35,7 +35,9 @@ VALUES = np.arange(20.0).reshape(4, 5)
         pytest.param(compute((4,), lambda i: X[i - 1, 0]), id="before the start"),
         pytest.param(compute((4, 4), lambda i, j: X[i, i + j]), id="a sum of axes"),
         pytest.param(compute((4,), lambda i: reduce_sum(6, lambda k: X[i, k])), id="reduced"),
-        pytest.param(compute((5,), lambda i: select(in_range(i, 5), X[i, 0], 0)), id="a wide guard"),
+        pytest.param(
+            compute((5,), lambda i: select(in_range(i, 5), X[i, 0], 0)), id="a wide guard"
+        ),
         pytest.param(
             compute((5, 5), lambda i, j: select(compare("le", j, i), X[i, j], 0)),
             id="a guard about something else",

@@ -14,4 +14,7 @@ def test_a_bound_axis_stays_its_own() -> None:
     assert SUM is not None
     assert str(substitute_axes(SUM, {ROW: J})) == "sum(a[j, k0] for k0 < 4)"
     assert str(substitute_axes(SUM, {ROW: K})) == "sum(a[k0, k0_1] for k0_1 < 4)"
-    assert str(substitute_axes(A[K, ROW] * SUM, {K: J})) == "(a[j, i0] * sum(a[i0, k0_1] for k0_1 < 4))"
+    assert (
+        str(substitute_axes(A[K, ROW] * SUM, {K: J}))
+        == "(a[j, i0] * sum(a[i0, k0_1] for k0_1 < 4))"
+    )

@@ -124,4 +124,6 @@ def test_reductions_fold_from_the_first_and_of_nothing_give_the_unit() -> None:
 def test_integers_wrap_and_divide_toward_zero() -> None:
     assert listed(each(lambda e: e * 2), (1 << 63) - 1, -1, 0) == [-2, -2, 0]
     assert listed(each(lambda e: e / 2), -3, 3, -4) == [-1, 1, -2]
-    assert np.isnan(reference_elements(compute((), lambda: cast(X[0], F32) / 0), read(0, 0, 0)).item())
+    assert np.isnan(
+        reference_elements(compute((), lambda: cast(X[0], F32) / 0), read(0, 0, 0)).item()
+    )

@@ -10,7 +10,6 @@ from superopt.rules.rule import Rule
 from superopt.rules.syntax import Param
 from superopt.rules.term import (
     App,
-    Subscript,
     Binary,
     Call,
     Fill,
@@ -23,6 +22,7 @@ from superopt.rules.term import (
     Scalar,
     Seq,
     Spread,
+    Subscript,
     Term,
     Var,
     rebuild,

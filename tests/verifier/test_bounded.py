@@ -9,7 +9,12 @@ from superopt.rules.rule import parse_rules
 from superopt.rules.shipped import load_library
 from superopt.rules.stated import is_proved_for_one_shape, tier
 from superopt.te.dtype import BOOL, F32
-from superopt.te.polynomial import MAX_MONOMIALS, NotPolynomial, PolynomialDomain, constant_polynomial
+from superopt.te.polynomial import (
+    MAX_MONOMIALS,
+    NotPolynomial,
+    PolynomialDomain,
+    constant_polynomial,
+)
 from superopt.verifier.bounded import best_proof, prove_bounded
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Refuted, Unknown

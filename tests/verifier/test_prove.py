@@ -238,7 +238,9 @@ def test_a_refutation_is_an_instance_of_the_rule(rule: Rule) -> None:
     """What its names stand for there makes the graphs of both sides, which differ."""
     verdict = prove(rule)
     assert isinstance(verdict, Refuted), str(verdict)
-    drawn = (instance_of_names(rule, verdict.names, n) for n in range(20))  # the shapes of numbers are
+    drawn = (
+        instance_of_names(rule, verdict.names, n) for n in range(20)
+    )  # the shapes of numbers are
     one = next(one for one in drawn if one is not None)
     for i in one.inputs:
         assert verdict.names[i.name].type == i.type  # type: ignore[union-attr]

@@ -164,7 +164,10 @@ def test_doubles_are_not_read_with_the_room_of_floats() -> None:
     x = ir_graph.Input("x", TensorType(F64, (5, 6)))
     w, s = W.astype(np.float64), S.astype(np.float64)
     first = op("Mul", op("MatMul", x, ir_graph.constant(w)), ir_graph.constant(s))
-    found = relate_constants(ir_graph.Graph((x,), (first,)), ir_graph.Graph((x,), (ir_graph.constant(w * s * (1 + 1e-9)),)))[1]
+    found = relate_constants(
+        ir_graph.Graph((x,), (first,)),
+        ir_graph.Graph((x,), (ir_graph.constant(w * s * (1 + 1e-9)),)),
+    )[1]
     assert not found
 
 

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from superopt.verifier.axiom.logic import TRUTH_SORT, VALUE_SORT, Clause, FoTerm, fo, subterms, substitute, is_variable
+from superopt.verifier.axiom.logic import (
+    TRUTH_SORT,
+    VALUE_SORT,
+    Clause,
+    FoTerm,
+    fo,
+    is_variable,
+    substitute,
+    subterms,
+)
 
 MAX_GROWTH = 14  # more nodes than the larger side has
 Holds = Callable[[FoTerm], bool]
@@ -65,7 +74,9 @@ def find_chain(
     return None
 
 
-def _join_chains(middle: FoTerm, came: tuple[dict[FoTerm, tuple[FoTerm, str]], ...]) -> tuple[Step, ...]:
+def _join_chains(
+    middle: FoTerm, came: tuple[dict[FoTerm, tuple[FoTerm, str]], ...]
+) -> tuple[Step, ...]:
     first: list[Step] = []
     t = middle
     while True:
@@ -139,7 +150,9 @@ def _rewrites_inside(
 PendingEqualities = Callable[[dict[FoTerm, FoTerm]], list[tuple[FoTerm, FoTerm]]]
 
 
-def matches(pattern: FoTerm, t: FoTerm, commutative: frozenset[str]) -> Iterator[tuple[dict[FoTerm, FoTerm], PendingEqualities]]:
+def matches(
+    pattern: FoTerm, t: FoTerm, commutative: frozenset[str]
+) -> Iterator[tuple[dict[FoTerm, FoTerm], PendingEqualities]]:
     """Yield the matches of `pattern` with `t`: its bindings, and the computed attributes that must
     be equal."""
     for found in _match([(pattern, t)], (), (), commutative):
@@ -157,7 +170,10 @@ _Bound = tuple[tuple[FoTerm, FoTerm], ...]
 
 
 def _match(
-    pending: list[tuple[FoTerm, FoTerm]], bound: _Bound, equalities: _Bound, commutative: frozenset[str]
+    pending: list[tuple[FoTerm, FoTerm]],
+    bound: _Bound,
+    equalities: _Bound,
+    commutative: frozenset[str],
 ) -> Iterator[tuple[_Bound, _Bound]]:
     if not pending:
         yield bound, equalities

@@ -30,9 +30,29 @@ from superopt.rules.term import (
     Var,
     show,
 )
-from superopt.verifier.axiom.formulas import Formulas, NotExpressible, comparison, literal, axes_from_end
-from superopt.verifier.axiom.logic import Clause, FoTerm, arithmetic, size_from_end, fo, number, shape, make_tuple
-from superopt.verifier.axiom.operators import AXIS_ATTRIBUTES, BOOLEAN_RESULTS, ATTRIBUTE_TYPED, INTEGER_RESULTS
+from superopt.verifier.axiom.formulas import (
+    Formulas,
+    NotExpressible,
+    axes_from_end,
+    comparison,
+    literal,
+)
+from superopt.verifier.axiom.logic import (
+    Clause,
+    FoTerm,
+    arithmetic,
+    fo,
+    make_tuple,
+    number,
+    shape,
+    size_from_end,
+)
+from superopt.verifier.axiom.operators import (
+    ATTRIBUTE_TYPED,
+    AXIS_ATTRIBUTES,
+    BOOLEAN_RESULTS,
+    INTEGER_RESULTS,
+)
 
 MAIN_SORT, OTHER_SORT, INTEGER_SORT, BOOLEAN_SORT = "tensor", "other", "whole", "boolean"
 

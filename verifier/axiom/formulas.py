@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from superopt.rules.rule import Rule
 from superopt.rules.term import (
     App,
-    Subscript,
     Binary,
     Call,
     Compare,
-    Slice,
     Formula,
     If,
     Lit,
     Logic,
     Name,
-    TermValue,
     Pick,
     Seq,
+    Slice,
     Spread,
+    Subscript,
     Term,
+    TermValue,
     Unary,
     show,
 )
@@ -30,13 +30,13 @@ from superopt.verifier.axiom.logic import (
     TRUTH_SORT,
     FoTerm,
     arithmetic,
-    size_from_end,
     fo,
     is_number,
     join_tuples,
+    make_tuple,
     number,
     shape,
-    make_tuple,
+    size_from_end,
 )
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, REDUCTIONS, TUPLE_ATTRIBUTES
 
@@ -184,7 +184,9 @@ class Formulas:
             match left.pop():
                 case App(_, operands, attrs):
                     left += operands
-                    found |= {v.id for k, v in attrs if isinstance(v, Name) and k in TUPLE_ATTRIBUTES}
+                    found |= {
+                        v.id for k, v in attrs if isinstance(v, Name) and k in TUPLE_ATTRIBUTES
+                    }
                 case Pick(app, _):
                     left.append(app)
                 case _:

@@ -27,7 +27,9 @@ KEEPS_RANK = (
     | frozenset(name for name in OPS if name.endswith("Pool"))
 )
 BROADCASTS = (
-    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 2) - ATTRIBUTE_TYPED - {"PRelu", "SwiGLU"}
+    frozenset(op.name for op in _ELEMENTWISE if len(op.inputs) == 2)
+    - ATTRIBUTE_TYPED
+    - {"PRelu", "SwiGLU"}
 ) | {"Max", "Min"}
 REDUCTIONS = frozenset(name for name in OPS if name.startswith("Reduce"))
 # Attributes that name axes of the first operand.

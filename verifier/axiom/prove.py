@@ -115,7 +115,9 @@ class Axioms:
         more = own.union(*(RELATED_OPERATORS.get(o, "").split() for o in own))
         spent = 0.0
         for these, effort in zip((own, more), RLIMITS, strict=True):
-            some = [a for a in self.axioms if a.operators <= these and is_kind_applicable(a.kind, about)]
+            some = [
+                a for a in self.axioms if a.operators <= these and is_kind_applicable(a.kind, about)
+            ]
             theory = self.theory(some)
             core, seconds = theory.prove(goal, effort)
             spent += seconds

@@ -31,7 +31,9 @@ def show(t: FoTerm) -> str:
     for (name, default), a in every:
         if (is_variable(a) and "." in a.fn) or a is _default(op.name, name, default):
             continue
-        shown.append(f"{name}={show_axis(a) if AXIS_ATTRIBUTES.get(op.name) == name else show_value(a)}")
+        shown.append(
+            f"{name}={show_axis(a) if AXIS_ATTRIBUTES.get(op.name) == name else show_value(a)}"
+        )
     return f"{op.name}({', '.join(shown)})"
 
 

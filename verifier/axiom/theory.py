@@ -19,11 +19,11 @@ from superopt.verifier.axiom.logic import (
     Clause,
     FoTerm,
     fo,
-    subterms,
     is_number,
+    is_variable,
     number,
     shape,
-    is_variable,
+    subterms,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,11 @@ def flatten_pattern(t: FoTerm, conditions: list[FoTerm], count: list[int]) -> Fo
         v = fo(f"?_{count[0]}")
         conditions.append(fo("==", (v, t), TRUTH_SORT))
         return v
-    return fo(t.fn, tuple(flatten_pattern(a, conditions, count) for a in t.args), t.sort) if t.args else t
+    return (
+        fo(t.fn, tuple(flatten_pattern(a, conditions, count) for a in t.args), t.sort)
+        if t.args
+        else t
+    )
 
 
 class Theory:
@@ -147,7 +151,9 @@ class Theory:
             )
         self.add_type_laws()
 
-    def add_law(self, name: str, conditions: tuple[FoTerm, ...], conclusion: FoTerm, pattern: FoTerm) -> None:
+    def add_law(
+        self, name: str, conditions: tuple[FoTerm, ...], conclusion: FoTerm, pattern: FoTerm
+    ) -> None:
         w = self.z3_terms
         body = w.term(conclusion)
         if conditions:
@@ -244,6 +250,9 @@ def premises(c: Clause) -> list[FoTerm]:
     for a, b in c.sides:
         out.append(fo("==", (shape(a), shape(b)), TRUTH_SORT))
         for t in {*subterms(a), *subterms(b)}:
-            if t.sort not in (VALUE_SORT, TRUTH_SORT):  # `own` makes Z3 see its shape and apply laws to it
+            if t.sort not in (
+                VALUE_SORT,
+                TRUTH_SORT,
+            ):  # `own` makes Z3 see its shape and apply laws to it
                 out += [types.is_typed(t), types.equality(shape(t), fo("own", (shape(t),)))]
     return out

@@ -14,12 +14,12 @@ from superopt.verifier.axiom.logic import (
     VALUE_SORT,
     FoTerm,
     arithmetic,
-    size_from_end,
     fo,
+    is_variable,
+    make_tuple,
     number,
     shape,
-    make_tuple,
-    is_variable,
+    size_from_end,
 )
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, KEEPS_SHAPE, REDUCTIONS
 
@@ -67,7 +67,11 @@ def function_laws(key: tuple[str, ...]) -> Iterator[Law]:
     t = fo(fn, args, result)
     if result == VALUE_SORT and fn == "shape":
         j = fo("?j")
-        yield (comparison("<=", ONE, j),), comparison("<=", ONE, size_from_end(t, j)), size_from_end(t, j)
+        yield (
+            (comparison("<=", ONE, j),),
+            comparison("<=", ONE, size_from_end(t, j)),
+            size_from_end(t, j),
+        )
     if result == VALUE_SORT and fn == "tuple":
         yield from tuple_laws(args, t)
         return
@@ -104,7 +108,13 @@ def function_laws(key: tuple[str, ...]) -> Iterator[Law]:
             yield (ok,), equality(length(x), length(y)), s
             yield (ok,), comparison("<=", ONE, e), s
             yield (ok,), comparison("<=", e, length(x)), s
-            yield (ok,), equality(size_from_end(s, e), arithmetic("+", size_from_end(x, e), size_from_end(y, e))), s
+            yield (
+                (ok,),
+                equality(
+                    size_from_end(s, e), arithmetic("+", size_from_end(x, e), size_from_end(y, e))
+                ),
+                s,
+            )
             other = fo("not", (equality(j, e),), TRUTH_SORT)
             yield (ok, other), equality(size, size_from_end(x, j)), size
             yield (ok, other), equality(size, size_from_end(y, j)), size
@@ -214,9 +224,21 @@ def attribute_laws(t: FoTerm) -> Iterator[Law]:
             (e,) = t.args[1].args
             longer, j = fo(t.fn, (x, *t.args[1:]), t.sort), fo("?j")
             size, ok = size_from_end(shape(longer), j), (is_typed(longer),)
-            yield ok, equality(length(shape(longer)), arithmetic("+", length(shape(x)), ONE)), longer
-            before = fo("if", (equality(j, e), ONE, size_from_end(shape(x), arithmetic("-", j, ONE))))
-            yield ok, equality(size, fo("if", (comparison("<", j, e), size_from_end(shape(x), j), before))), size
+            yield (
+                ok,
+                equality(length(shape(longer)), arithmetic("+", length(shape(x)), ONE)),
+                longer,
+            )
+            before = fo(
+                "if", (equality(j, e), ONE, size_from_end(shape(x), arithmetic("-", j, ONE)))
+            )
+            yield (
+                ok,
+                equality(
+                    size, fo("if", (comparison("<", j, e), size_from_end(shape(x), j), before))
+                ),
+                size,
+            )
         case "Slice" if t.args[3].fn == "tuple" and len(t.args[3].args) == 1:
             starts, ends, axes, steps = t.args[1:5]
             if not all(a.fn == "tuple" for a in (starts, ends)) or steps is not make_tuple((ONE,)):
@@ -225,5 +247,9 @@ def attribute_laws(t: FoTerm) -> Iterator[Law]:
             size, ok = size_from_end(shape(part), j), (is_typed(part),)
             (e,) = axes.args
             cut = arithmetic("-", ends.args[0], starts.args[0])
-            yield ok, equality(size, fo("if", (equality(j, e), cut, size_from_end(shape(x), j)))), size
+            yield (
+                ok,
+                equality(size, fo("if", (equality(j, e), cut, size_from_end(shape(x), j)))),
+                size,
+            )
             yield ok, comparison("<=", ends.args[0], size_from_end(shape(x), e)), shape(part)

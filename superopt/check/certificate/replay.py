@@ -158,7 +158,9 @@ def _read(text: str) -> Result:
     return v  # type: ignore[return-value]
 
 
-def instance(state: ValueNumbering, a: Application, rule: Rule, at: Sequence[graph.Value]) -> Instance:
+def instance(
+    state: ValueNumbering, a: Application, rule: Rule, at: Sequence[graph.Value]
+) -> Instance:
     """The rule with what the application says that its names stand for."""
     params = {p.name: p for p in rule.params if isinstance(p, Param)}
     stated = {b[0]: b[1:] for b in a.bound if b}
