@@ -79,7 +79,7 @@ def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage 
 
 def _add_compiled(kernel: Any, texts: _CodeTable, prefers_shared: bool) -> Function | None:
     """Add a kernel compiled by Triton."""
-    if not kernel.plain:
+    if not kernel.takes_only_addresses:
         return None
     told = kernel.metadata
     threads = WARP_THREADS * told.num_warps

@@ -33,7 +33,7 @@ from superopt.te.dtype import F32, DType
 from superopt.te.expr import Tensor
 from superopt.te.node import Apply, Axis, Expr, Load, Reduce
 
-ALGORITHM = "vendor_choice"
+ALGORITHM = "library"
 
 
 def vendor_option(p: Problem, m: MatrixProduct) -> Option | None:

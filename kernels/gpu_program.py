@@ -244,7 +244,7 @@ def build_program(
         for name, _, _, arguments, _ in out.launches if early else ():
             kernel = kernels[name]
             if kernel is not None and prefers_shared_memory(arguments, kernel.metadata.shared):
-                kernel.share_first()
+                kernel.prefer_shared_memory()
         _capture(out)
     return out
 
@@ -287,7 +287,7 @@ def fit_to_device(launches: Sequence[LaunchRecord]) -> tuple[list[LaunchRecord],
                     raise TritonCompileError(why, name.removesuffix(f" {FULL_WAIT_LABEL}"))
                 wrong.add(name)
                 other[name] = {**how, "num_warps": 4 if how["num_warps"] == 8 else 8}
-            elif kernel is None or kernel.fits():  # None: of a vendor
+            elif kernel is None or kernel.fits_device():  # None: of a vendor
                 ready[name] = kernel
             elif how["num_stages"] == 1:
                 why = f"{name} needs more memory than a multiprocessor has"

@@ -204,7 +204,7 @@ def load_on_device(
                 modules[where] = load_module(cuda, code[f.begin : f.end])
             made.append(load_function(cuda, modules[where], f.name, f.threads, f.shared))
             if f.alike:
-                made[-1].share_first()
+                made[-1].prefer_shared_memory()
         beside = [cuda.create_stream() for _ in range(image.stream_count - 1)]
         out = LaunchList(image.calls, [], [s.call for s in image.steps], beside)
         for s in image.steps:

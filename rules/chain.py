@@ -63,9 +63,9 @@ class PatternBuilder:
         if env[PART_SLOT] is not None:
             own.append(env[PART_SLOT][0])
         if not isinstance(r, (Node, Item)):
-            return bool(env[CONTEXT_SLOT].used_only_by(r, own))
+            return bool(env[CONTEXT_SLOT].is_used_only_by(r, own))
         values = results(r) if isinstance(r, Node) else (r,)
-        return all(env[CONTEXT_SLOT].used_only_by(v, own) for v in values)
+        return all(env[CONTEXT_SLOT].is_used_only_by(v, own) for v in values)
 
     def condition_step(self, c: Formula) -> Step:
         said_of = sorted(free_names(c) & set(self.scope.slots))

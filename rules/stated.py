@@ -14,10 +14,10 @@ from superopt.rules.readable import readable_condition
 from superopt.rules.rule import LIBRARY, Rule
 
 # Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
-PROOFS = "library_proofs.json"
-UNPROVED = "unproved_reasons.json"
+PROOFS = "proofs.json"
+UNPROVED = "unproved.json"
 MUTANTS = "mutants.json"  # refused and tried mutants of each rule: --mutants
-FLOATS = "library_float_classes.json"  # float classes computed by scripts/float_classes.py --write
+FLOATS = "floats.json"  # float classes computed by scripts/float_classes.py --write
 MAX_CONDITIONS_SHOWN = 4  # conditions in one line
 
 

@@ -200,7 +200,7 @@ def is_discontinuous(e: Expr) -> bool:
     return False
 
 
-_PIECEWISE_RATIONAL = frozenset(("ring", "quotient", "order", "equal", "random_integers", "never"))
+_PIECEWISE_RATIONAL = frozenset(("ring", "quotient", "order", "equal", "whole", "never"))
 
 
 def compare_floats(

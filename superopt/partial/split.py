@@ -32,7 +32,7 @@ from superopt.rules.term import (
     rebuild,
 )
 
-SPLIT = "split_pairs"
+SPLIT = "split"
 
 
 def split_pairs(pair: Rule) -> list[Rule]:

@@ -33,7 +33,7 @@ from superopt.report.compiled import Exported, Port
 from superopt.te import index
 from superopt.te.dtype import to_numpy
 
-POOL = {"STATE_BYTES": STATE_BYTES, "WAKE_WORD": WAKE_WORD, "STOP_WORD": STOP_WORD}
+POOL = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE_WORD, "STOP": STOP_WORD}
 # With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
 TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
 _WORDS = 1 << 20  # at a time

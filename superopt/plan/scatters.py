@@ -24,7 +24,7 @@ from superopt.plan.tensors import is_exact_constant
 from superopt.te.dtype import F32, F64, I32, I64
 from superopt.te.expr import TensorType
 
-SCATTER_OP = Op("ScatterProblem", None, domain=None)
+SCATTER_OP = Op("Scatter", None, domain=None)
 SCATTER_NAMES = ("ScatterElements", "ScatterND")
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 MAX_COMPARISONS = 1 << 10  # elements times updates, up to which a scatter is an expression

@@ -18,8 +18,8 @@ from superopt.search.tactic import TACTICS, Tactic, play_tactic
 
 # Tactics first, or hill climbing first: each finds graphs that the other cannot reach.
 _STAGE_ORDERS = {
-    "tactics, then climb": ("tactics", "hill_climb"),
-    "climb, then tactics": ("hill_climb", "tactics", "hill_climb"),
+    "tactics, then climb": ("tactics", "climb"),
+    "climb, then tactics": ("climb", "tactics", "climb"),
 }
 
 

@@ -264,7 +264,7 @@ how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
 assert made is f.warmup(x, y, **how) and made.plain and made.fits()
 assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
-made.share_first()
+made.prefer_shared_memory()
 try:
     wrong = functions(text.replace("* 2", "* two"), ["twice"])["twice"]
     gpu_compiled.Compiled(wrong).warmup(x, y, **how)

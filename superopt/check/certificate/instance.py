@@ -51,9 +51,8 @@ class Instance:
     def formula(self, f: term.Formula, local: Local = NONE) -> Result:
         """The value of `f`. NotKnown where it has none."""
         own = {producer(v) for v in self.matched.values()}
-        return evaluate_formula(
-            f, {**self.given, **local}, self.matched, lambda v: self.unread(v, own)
-        )
+        given = {**self.given, **local}
+        return evaluate_formula(f, given, self.matched, lambda v: self.unread(v, own))
 
     def read(self, condition: term.Formula) -> str:
         """A condition as it reads with the sizes and attributes that the names stand for."""
