@@ -364,7 +364,7 @@ def nearest_step(first_root: int, op: Op, target: int, reach: int) -> Step:
         def run(env: Cells) -> None:
             ctx = env[CONTEXT_SLOT]
             same_op = ctx.by_op.get(op, ())
-            at = ctx.place(env[first_root], op)
+            at = ctx.insertion_index(env[first_root], op)
             for u in same_op[max(at - reach, 0) : at + reach + 1]:
                 env[target] = u
                 go(env)

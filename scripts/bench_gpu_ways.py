@@ -132,10 +132,13 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
         # What the ranking asks of a Matrix.
         m: Any = SimpleNamespace(
             sizes=tuple(x["sizes"]), batch=[SimpleNamespace(size=x["batch"])],
-            over=[SimpleNamespace(size=x["last"])], half=x["half"], ends=x["ends"],
-            beside=x["beside"], windows=x["sizes"][2] // x["last"],
+            reduction_axes=[SimpleNamespace(size=x["last"])], is_16_bit=x["half"],
+            epilogue_cost=x["ends"], reads_each_row=x["beside"],
+            window_size=x["sizes"][2] // x["last"],
         )  # fmt: skip
-        m.c = SimpleNamespace(b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.half else 32)))
+        m.c = SimpleNamespace(
+            b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.is_16_bit else 32))
+        )
         order = list(map(str, islice(gpu_ranking.rank_options(m), TUNED)))
         best = min(x["us"].values())
         if order[0] in x["us"]:

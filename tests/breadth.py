@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import count
 
 import pytest
 
@@ -177,8 +178,30 @@ ONE_IN: Mapping[str, int] = {
     "verifier/test_prove.py::test_true_rules_are_proved": 6,
     "verifier/test_same.py::test_proofs_do_not_hang_on_those_before": 0,
     "verifier/test_second_solver.py::test_answers_of_both_are_confirmed": 0,
-    "pipeline/test_near_valid.py::test_every_command_takes_what_onnxruntime_runs": 5,
+    "pipeline/test_near_valid.py::test_every_command_takes_what_onnxruntime_runs": 10,
     "pipeline/test_opaque_places.py::test_equal_graphs_around_an_opaque_operator": 6,
+    "plan/test_recurrent_loops.py::test_options": 6,
+    "onnx_io/test_mutants.py::test_what_can_never_be_valid": 4,
+    "pipeline/test_comparison.py::test_what_optimize_writes_is_not_refuted": 3,
+    "ops/test_exceptional.py::test_compiled": 3,
+    "ops/test_exceptional.py::test_compiled_with_each_operator_rounded": 4,
+    "plan/test_interpolation.py::test_resize": 4,
+    "plan/test_interpolation.py::test_resize_compiled": 4,
+    "plan/test_recurrent_loops.py::test_threads": 6,
+    "plan/test_recurrent_loops.py::test_activations": 4,
+    "plan/test_recurrent_loops.py::test_many_steps": 4,
+    "cost/test_clock.py::test_another_measurement_lies_in_the_interval": 2,
+    "partial/test_moves.py::test_corrected_mutants_are_the_program": 3,
+    "kernels/test_vector_math.py::test_results_near_the_smallest_normal_number": 8,
+    "plan/test_decisions.py::test_on_processors": 6,
+    "pipeline/test_ml.py::test_dense_operators_run_as_kernels": 5,
+    "plan/test_scatters.py::test_scatters": 6,
+    "test_bench_kernels.py::test_small_ones_have_kernels": 5,
+    "guards/test_commands.py::test_a_command_ends_within_its_limits": 2,
+    "pipeline/test_trees.py::test_aggregates": 4,
+    "partial/test_moves.py::test_a_model_s_own": 0,
+    "generate/test_run.py::test_rules_hold_on_shapes_that_did_not_make_them": 0,
+    "pipeline/test_opaque_places.py::test_every_command_takes_random_models": 0,
     "test_api.py::test_optimize_takes_a_model_in_every_form": 5,
     "test_backend.py::test_node": 40,
     "test_drawing.py::test_every_rule_in_svg": 8,
@@ -211,3 +234,15 @@ def mark_breadth(items: Iterable[pytest.Item]) -> None:
         if name in ONE_IN and not runs_by_default(before[name], ONE_IN[name]):
             item.add_marker(pytest.mark.breadth)
         before[name] += 1
+
+
+def select_shard(items: Iterable[pytest.Item], shard: int, shards: int) -> list[pytest.Item]:
+    """The items without the marker, and of those with it every `shards`-th, from `shard` on.
+
+    Over shards 0 to `shards` - 1 each item with the marker is selected once."""
+    wide = count()
+    return [
+        item
+        for item in items
+        if item.get_closest_marker("breadth") is None or next(wide) % shards == shard
+    ]

@@ -16,7 +16,7 @@ from superopt.commands import contract
 from superopt.cost.machine import machine
 from superopt.kernels.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
-from tests.breadth import mark_breadth
+from tests.breadth import mark_breadth, select_shard
 from tests.fake_api import FakeApi
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
@@ -48,6 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get(VARIABLE) or "native",
         help="compile kernels for this level of x86-64; without its instructions they do not run",
     )
+    parser.addoption(
+        "--breadth-shard",
+        default="0/1",
+        metavar="K/N",
+        help="of the cases with the marker `breadth` run every N-th one, the K-th of N such shares",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,6 +78,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not are_named(config):
         mark_breadth(items)
+        shard, _, shards = config.getoption("breadth_shard").partition("/")
+        items[:] = select_shard(items, int(shard), int(shards))
 
 
 @pytest.hookimpl(wrapper=True)

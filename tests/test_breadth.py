@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import breadth
-from tests.breadth import ONE_IN, runs_by_default
+from tests.breadth import ONE_IN, runs_by_default, select_shard
 
 
 def functions(path: Path) -> set[str]:
@@ -54,6 +54,16 @@ def test_the_marker_is_given_to_what_is_listed(
     marked = [i.name for i in items if i.get_closest_marker("breadth") is not None]
     assert names[0] not in marked
     assert [sum(f in name for name in marked) for f in (listed, none, other)] == [5, 8, 0]
+
+
+def test_each_wide_case_is_in_one_shard(request: pytest.FixtureRequest) -> None:
+    items = [Case.from_parent(request.node.parent, name=f"test_x[{n}]") for n in range(20)]
+    for item in items[5:]:
+        item.add_marker(pytest.mark.breadth)
+    shards = [select_shard(items, shard, 4) for shard in range(4)]
+    assert all(shard[:5] == items[:5] for shard in shards)
+    wide = [item for shard in shards for item in shard[5:]]
+    assert sorted(wide, key=items.index) == items[5:]
 
 
 class Case(pytest.Item):

@@ -13,7 +13,7 @@ class Compiled:
     def __init__(self, fits: bool) -> None:
         self.right = fits
 
-    def fits(self) -> bool:
+    def fits_device(self) -> bool:
         return self.right
 
 
@@ -52,7 +52,7 @@ def test_what_never_fits_has_no_kernel() -> None:
 
 def test_other_errors_are_not_taken_for_too_little_memory() -> None:
     class Broken(Compiled):
-        def fits(self) -> bool:
+        def fits_device(self) -> bool:
             raise RuntimeError("no device")
 
     class Breaking(Function):

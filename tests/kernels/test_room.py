@@ -16,16 +16,16 @@ from tests.plan.test_compile import F, model
 
 PROBE = """
 import resource
-from superopt.kernels.room import ask, left
-assert left() is None
+from superopt.kernels.room import remaining_address_space, require_address_space
+assert remaining_address_space() is None
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
-before = left()
+before = remaining_address_space()
 assert 0 < before < 1 << 30
-ask(1000)
+require_address_space(1000)
 held = bytearray(100 << 20)
-assert 100 << 20 <= before - left() < 110 << 20
+assert 100 << 20 <= before - remaining_address_space() < 110 << 20
 try:
-    ask(0, before)
+    require_address_space(0, before)
 except MemoryError as e:
     print(e)
 """

@@ -262,7 +262,7 @@ f = gpu_compiled.Compiled(functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
 how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
-assert made is f.warmup(x, y, **how) and made.plain and made.fits()
+assert made is f.warmup(x, y, **how) and made.takes_only_addresses and made.fits_device()
 assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
 made.prefer_shared_memory()
 try:

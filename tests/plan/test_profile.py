@@ -163,6 +163,6 @@ def test_too_little_memory_for_the_peaks_is_said(monkeypatch: pytest.MonkeyPatch
     def full(*given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("superopt.pipeline.profile.peak", full)
+    monkeypatch.setattr("superopt.pipeline.profile.measure_cpu_peak", full)
     with pytest.raises(superopt.UsageError, match="that takes 268435456 bytes"):
         superopt.compile(net(9)).profile(seconds=0.01)
