@@ -136,7 +136,7 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
             epilogue_cost=x["ends"], reads_each_row=x["beside"],
             window_size=x["sizes"][2] // x["last"],
         )  # fmt: skip
-        m.c = SimpleNamespace(
+        m.contraction = SimpleNamespace(
             b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.is_16_bit else 32))
         )
         order = list(map(str, islice(gpu_ranking.rank_options(m), TUNED)))
