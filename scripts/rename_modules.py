@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PT, RUF, SIM
+# ruff: noqa
 """Moved modules in imports, strings and prose: a part of scripts/rename.py."""
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ import keyword
 import re
 import subprocess
 from collections import Counter, defaultdict
+import sys
+import tokenize
+from io import StringIO
 from pathlib import Path
 
 from mypy import nodes
+from mypy.modulefinder import BuildSource
 
 
 def import_edits(edits, module, is_package, table, graph):
@@ -293,3 +297,109 @@ def move_file(old, new):
         source, target = source.with_suffix(".py"), target.with_suffix(".py")
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["git", "mv", str(source), str(target)], check=True)
+
+
+def read_table(paths):
+    modules, names, members, params = {}, {}, {}, {}
+    for path in paths:
+        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+            line = line.partition("#")[0].strip()
+            if not line:
+                continue
+            old, *rest = line.split()
+            if len(rest) != 1:
+                sys.exit(f"{path}:{number}: {line!r} is not `OLD NEW`")
+            new = rest[0]
+            if ":" not in old:
+                modules[old] = new
+                continue
+            module, _, what = old.partition(":")
+            if what.endswith(")"):
+                what, _, parameter = what[:-1].partition("(")
+                params[f"{module}.{what}", parameter] = new
+            elif "." in what:
+                owner, _, member = what.rpartition(".")
+                members[f"{module}.{owner}", member] = new
+            else:
+                names[f"{module}.{what}"] = new
+    return modules, names, members, params
+
+
+def sources():
+    found = []
+    for line in subprocess.run(
+        ["git", "ls-files", "*.py"], capture_output=True, text=True, check=True
+    ).stdout.splitlines():
+        path = Path(line)
+        if not path.exists():
+            continue
+        parts = path.with_suffix("").parts
+        if parts[0] in ("rules", "verifier", "kernels"):
+            path, parts = Path("superopt", path), ("superopt", *parts)
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        found.append(BuildSource(str(path), ".".join(parts), None))
+    return found
+
+
+class Edits:
+    """Replacements of one file: by (line, column) of the old word."""
+
+    def __init__(self, path):
+        self.path = path
+        self.text = Path(path).read_text()
+        self.lines = self.text.splitlines(keepends=True)
+        self.at = {}
+        self.missed = []
+        self.strings = self._strings()
+
+    def _strings(self):
+        """Places of string tokens: (first line, first column, last line, last column)."""
+        return [
+            (t.start, t.end, t.string)
+            for t in tokenize.generate_tokens(StringIO(self.text).readline)
+            if t.type == tokenize.STRING
+        ]
+
+    def column(self, line, utf8):
+        """mypy's columns count bytes, as ast's."""
+        return len(self.lines[line - 1].encode()[:utf8].decode(errors="ignore"))
+
+    def word(self, line, column, old, new, *, ends=None):
+        """Replace the word that starts (or ends) here; False if another is there."""
+        if ends is not None:
+            column = ends - len(old)
+        if column < 0 or line > len(self.lines):
+            return False
+        text = self.lines[line - 1]
+        if text[column : column + len(old)] != old or re.match(r"\w", text[column + len(old) :]):
+            return False
+        if column and re.match(r"\w", text[column - 1]):
+            return False
+        self.at[line, column] = (old, new)
+        return True
+
+    def inside_string(self, line, old, new, pattern=None):
+        """Replace the word in braces of the f-strings that touch this line."""
+        pattern = pattern or re.compile(rf"(?<![\w'\"]){re.escape(old)}(?!\w)")
+        done = False
+        for (l0, c0), (l1, c1), string in self.strings:
+            prefix = string[: re.search(r"['\"]", string).start()].lower()
+            if not (l0 <= line <= l1) or "f" not in prefix:
+                continue
+            for n in range(l0, l1 + 1):
+                text = self.lines[n - 1]
+                lo, hi = (c0 if n == l0 else 0), (c1 if n == l1 else len(text))
+                for match in pattern.finditer(text, lo, hi):
+                    before = text[lo : match.start()]
+                    if before.replace("{{", "").count("{") > before.replace("}}", "").count("}"):
+                        self.at[n, match.start()] = (old, new)
+                        done = True
+        return done
+
+    def result(self):
+        lines = list(self.lines)
+        for (line, column), (old, new) in sorted(self.at.items(), reverse=True):
+            text = lines[line - 1]
+            lines[line - 1] = text[:column] + new + text[column + len(old) :]
+        return "".join(lines)
