@@ -132,8 +132,8 @@ def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> floa
     for t, x in zip(given, r.inputs, strict=True):
         if t in known:
             value = known[t]
-        elif t in choice.made:
-            source, make = choice.made[t]
+        elif t in choice.derived_constants:
+            source, make = choice.derived_constants[t]
             value = make(known[source])
         else:  # of a kernel before the last one, or the result: what nobody writes stays NaN
             x.fill_(nan if x.is_floating_point() else 7)

@@ -368,16 +368,16 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_module import define_functions
 from superopt.kernels.gpu_run import compile_options
-from superopt.kernels.gpu_text import printed
+from superopt.kernels.gpu_text import triton_text
 from tests.kernels.blocks import PRINTED
 
 names = {"f16": "fp16", "f32": "fp32"}
 for name, own in ((name, kernel()) for name, kernel in PRINTED.items()):
-    text, options = printed(own, early=True), compile_options(own)
+    text, options = triton_text(own, dependent_launch=True), compile_options(own)
     for launch in text.launches:
-        f = functions(text.source, [launch.name])[launch.name]
+        f = define_functions(text.source, [launch.name])[launch.name]
         kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
         source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

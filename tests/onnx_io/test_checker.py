@@ -208,9 +208,9 @@ def test_it_ends_with_its_owner() -> None:
         import os, signal, time
         from superopt.onnx_io import checker
         from tests.onnx_io.test_checker import GOOD
-        checker.MANY = 0
+        checker.FORKS_BEFORE_SERVER = 0
         while checker._server is None or not checker._server.ready:
-            checker.complaint(GOOD, 3)
+            checker.run_checker(GOOD, 3)
             time.sleep(0.05)
         print(checker._server.process, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)"""

@@ -42,7 +42,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
     def poisoned(*given: Any, **more: Any) -> gpu_program.GpuProgram:
         out = made(*given, **more)
-        out.memory[more["kept"] :].fill_(255)
+        out.memory[more["zeroed_bytes"] :].fill_(255)
         for x in out.workspaces:
             x.fill_(255)
         for k in out.loaded.values():

@@ -24,12 +24,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
 from superopt.kernels import gpu_space
-from superopt.kernels.gpu_machine_code import sound
-from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_machine_code import is_sound
+from superopt.kernels.gpu_module import define_functions
 from superopt.kernels.gpu_run import compile_options
 from superopt.kernels.option import Option
-from superopt.kernels.gpu_text import printed
-from superopt.onnx_io.source import read
+from superopt.kernels.gpu_text import triton_text
+from superopt.onnx_io.source import read_model
 from superopt.pipeline import cuda, gpu_running
 from tests.plan.test_cuda import MODELS
 from tests.plan.gpu_models import values_of_heads
@@ -50,27 +50,27 @@ MODELS |= {"values of heads": values_of_heads}
 MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 if sys.argv[1] in BLOCKS:
     MODELS[sys.argv[1]], option = BLOCKS[sys.argv[1]]
-    gpu_space.choice = so(Option.parsed(option))
+    gpu_space.choose = so(Option.parse(option))
 names = {"f16": "fp16", "f32": "fp32"}
-cuda.device = lambda: "cpu"
-gpu_running.running = lambda calls, *rest, **more: calls
+cuda.execution_device = lambda: "cpu"
+gpu_running.build_program = lambda calls, *rest, **more: calls
 cuda.Part = lambda s, made, calls: calls
 for precision in sys.argv[2].split(","):
-    exe = cuda.compile(read(MODELS[sys.argv[1]]()), precision)
+    exe = cuda.compile(read_model(MODELS[sys.argv[1]]()), precision)
     (calls,) = exe.compiler.steps(exe.model, {})
     for c in calls:
         if c.kernel.library:
             continue
-        text = printed(c.kernel, exe.dots, early=True)
+        text = triton_text(c.kernel, exe.dots, dependent_launch=True)
         for x in text.launches:
-            f = functions(text.source, [x.name])[x.name]
+            f = define_functions(text.source, [x.name])[x.name]
             kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
             known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
             source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
             how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
             made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
             assert len(made.asm["cubin"]) > 0
-            assert sound(made)
+            assert is_sound(made)
     print(precision, len(calls))
 """
 
@@ -114,7 +114,7 @@ def test_values_that_decide_are_rounded_between_operations(case: str, kind: str)
     )
     code = before + own + "if sys.argv[1] in BLOCKS:" + after
     unfused = 'assert not re.search(r"fma.rn.b?f16", made.asm["ptx"])'
-    code = "import re\n" + code.replace("assert sound(made)", unfused)
+    code = "import re\n" + code.replace("assert is_sound(made)", unfused)
     code = code.replace('names = {"f16": "fp16",', 'names = {"bf16": "bf16", "f16": "fp16",')
     done = subprocess.run(
         [sys.executable, "-c", code, "decided", "fp32"], env=plain, capture_output=True, text=True
@@ -126,10 +126,10 @@ def test_a_rounded_product_is_computed() -> None:
     """ptxas drops products whose sums are first read by the bitwise rounding to tf32."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     code = COMPILED.replace(
-        "functions(text.source", 'functions(text.source.replace(" + 0.0)", ")")'
+        "define_functions(text.source", 'define_functions(text.source.replace(" + 0.0)", ")")'
     )
-    counted = "assert sound(made), made.asm['ptx'].count('tf32.tf32')"
-    code = code.replace("assert sound(made)", counted)
+    counted = "assert is_sound(made), made.asm['ptx'].count('tf32.tf32')"
+    code = code.replace("assert is_sound(made)", counted)
     done = subprocess.run(
         [sys.executable, "-c", code, "values of heads", "tf32"],
         env=plain, capture_output=True, text=True,
@@ -168,7 +168,7 @@ def test_a_choice_behind_a_product_reads_no_more() -> None:
     told = "print(precision, sum(found))"
     code = before + LOADS + "if sys.argv[1] in BLOCKS:" + after
     code = code.replace("    for c in calls:", "    found = []\n    for c in calls:")
-    code = code.replace("assert sound(made)", 'found.append(made.asm["ptx"].count("ld.global"))')
+    code = code.replace("assert is_sound(made)", 'found.append(made.asm["ptx"].count("ld.global"))')
     code = code.replace("print(precision, len(calls))", told)
     for fn in ("Relu", "LeakyRelu", "Elu", "PRelu"):
         done = subprocess.run(

@@ -75,7 +75,7 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
     m = (MADE | MODELS)[name]()
     alone = cuda.compile(read_model(m), "fp16").variant({})
-    monkeypatch.setattr(cuda, "gpu_streams", lanes)
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     exe = cuda.compile(read_model(m), "fp16", streams=3)
     made = exe.variant({})
     order, r = made.program.stream_order, made.running

@@ -130,7 +130,7 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
         return minimal_waits([n % most for n in range(len(writes))], dependencies(reads, writes))
 
-    monkeypatch.setattr(cuda, "gpu_streams", lanes)
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     wanted = compile(path, streams=3).run(feeds(m))["y"]
@@ -211,7 +211,7 @@ from superopt.kernels import gpu_driver, gpu_resident
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
-gpu_driver.driver = gpu_resident.driver = lambda: driver
+gpu_driver.load_driver = gpu_resident.load_driver = lambda: driver
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
 print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].shape)
 heavy = "torch triton onnx onnx_ir onnxruntime z3 llvmlite sympy sqlite3"
@@ -240,7 +240,7 @@ import os
 from types import SimpleNamespace
 import torch
 from superopt.kernels import gpu_compiled, gpu_driver
-from superopt.kernels.gpu_module import functions
+from superopt.kernels.gpu_module import define_functions
 from tests.plan import fake_cuda
 
 text = '''
@@ -254,11 +254,11 @@ def twice(x, y):
 '''
 device = fake_cuda.Device()
 driver = fake_cuda.driver(device)
-gpu_compiled.driver = gpu_driver.driver = lambda: driver
+gpu_compiled.load_driver = gpu_driver.load_driver = lambda: driver
 torch.cuda.current_device = lambda: 0
 torch.cuda.is_initialized = lambda: True
 torch._C._cuda_getCurrentRawStream = {0: 5}.get
-f = gpu_compiled.Compiled(functions(text, ["twice"])["twice"])
+f = gpu_compiled.CompiledFunction(define_functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
 how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
@@ -266,8 +266,8 @@ assert made is f.warmup(x, y, **how) and made.takes_only_addresses and made.fits
 assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes is known
 made.prefer_shared_memory()
 try:
-    wrong = functions(text.replace("* 2", "* two"), ["twice"])["twice"]
-    gpu_compiled.Compiled(wrong).warmup(x, y, **how)
+    wrong = define_functions(text.replace("* 2", "* two"), ["twice"])["twice"]
+    gpu_compiled.CompiledFunction(wrong).warmup(x, y, **how)
 except NotImplementedError as e:
     assert str(e).startswith("twice: Triton does not compile it: "), e
 else:

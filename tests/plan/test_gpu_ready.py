@@ -97,7 +97,7 @@ def test_on_several_streams(
     def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
         return minimal_waits([n % most for n in range(len(writes))], dependencies(reads, writes))
 
-    monkeypatch.setattr(cuda, "gpu_streams", lanes)
+    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []
