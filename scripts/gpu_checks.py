@@ -45,8 +45,8 @@ def poison(made: Any) -> None:
     for part in made.parts:
         for k in part.running.loaded.values():
             for t, _ in k.text.scratch:
-                k.own[t].view(torch.uint8).fill_(255)
-        part.running.memory[part.program.kept :].fill_(255)
+                k.own_tensors[t].view(torch.uint8).fill_(255)
+        part.running.memory[part.program.border_bytes :].fill_(255)
         for x in part.running.workspaces:
             x.fill_(255)
         for x in part.running.outputs:

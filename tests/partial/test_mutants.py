@@ -349,7 +349,7 @@ def test_only_what_does_not_fit_is_dropped_as_such(monkeypatch: pytest.MonkeyPat
     def wrong(*given: object) -> None:
         raise ValueError("a fault")
 
-    monkeypatch.setattr("superopt.pipeline.mutant_candidates.parts", wrong)
+    monkeypatch.setattr("superopt.pipeline.mutant_candidates.symbolic_regions", wrong)
     with pytest.raises(ValueError, match="a fault"):
         candidate("pair", p, FAMILIES["borders"], estimates())
 

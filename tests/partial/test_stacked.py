@@ -149,7 +149,7 @@ def test_sets_bit_by_bit_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             m.setattr(bits.BitSets, "deduplicate", counted)
             found = Points(3, numbers=numbers).values(own, t.axes, places)
             assert (max(counts, default=0) > 0) == (side == 9)
-            m.setattr("superopt.partial.points.bare", lambda _: False)
+            m.setattr("superopt.partial.points.is_pure_extremum", lambda _: False)
             np.testing.assert_array_equal(
                 Points(3, numbers=numbers).values(own, t.axes, places), found
             )

@@ -199,7 +199,7 @@ def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
 
     real = folding.fold_constants
 
-    def bad(graph: ir_graph.Graph, **named: object) -> folding.Folded:
+    def bad(graph: ir_graph.Graph, **named: object) -> folding.FoldResult:
         done = real(graph)
         change = {c: ir_graph.constant(c.load() + 1) for c in ir_graph.constants(done.graph)}
         wrong = ir_graph.replace(done.graph, change)

@@ -98,7 +98,7 @@ def test_no_way_is_given_twice() -> None:
     """Though it was not taken."""
     ways = [Option.make("dot", rows=n) for n in range(9)]
     made: Any = SimpleNamespace(
-        kernel_calls=lambda: (SimpleNamespace(function=0),), solved=["key"],
+        kernel_calls=lambda: (SimpleNamespace(function=0),), call_problems=["key"],
         options={"key": ways[0]},
         kernels={0: SimpleNamespace(name="k1")}, problems={"key": None},
     )  # fmt: skip

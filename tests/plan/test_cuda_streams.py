@@ -69,8 +69,8 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
     """Whatever streams kernels are put on, and in whichever order they end then: the same."""
     rng = np.random.default_rng(seed)
 
-    def lanes(reads: Any, writes: Any, how: Any, most: int) -> streams.StreamOrder:
-        some = [int(x) for x in rng.permutation(len(writes)) % most]
+    def lanes(reads: Any, writes: Any, how: Any, max_streams: int) -> streams.StreamOrder:
+        some = [int(x) for x in rng.permutation(len(writes)) % max_streams]
         return streams.minimal_waits(some, streams.dependencies(reads, writes))
 
     m = (MADE | MODELS)[name]()

@@ -94,8 +94,8 @@ def test_each_precision_by_itself(precision: str, tmp_path: Path, compiled: list
 def test_on_several_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]
 ) -> None:
-    def lanes(reads: Any, writes: Any, how: Any, most: int) -> Any:
-        return minimal_waits([n % most for n in range(len(writes))], dependencies(reads, writes))
+    def lanes(reads: Any, writes: Any, how: Any, max_streams: int) -> Any:
+        return minimal_waits([n % max_streams for n in range(len(writes))], dependencies(reads, writes))
 
     monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     m = branches()
