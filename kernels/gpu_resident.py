@@ -237,7 +237,13 @@ def _launch_record(image: Image, s: Step, function: Any, base: int) -> LaunchRec
     f = image.functions[s.function]
     if isinstance(function, VendorLaunch):
         return f.name, function, s.programs, [*s.given], {}
-    return f.name, function, s.programs, [base + at for at, _, _ in s.given], {"early": s.early}
+    return (
+        f.name,
+        function,
+        s.programs,
+        [base + at for at, _, _ in s.given],
+        {"dependent_launch": s.early},
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

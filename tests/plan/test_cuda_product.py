@@ -176,7 +176,7 @@ def test_what_was_measured_another_day_is_timed_beside_what_is_new(
     slower, asked = 1.0, list[list[Option]]()
 
     def seconds(
-        p: Problem, some: Sequence[Option], dot_precision: str, held: Any, failed: list[str]
+        p: Problem, some: Sequence[Option], dot_precision: str, timers: Any, failed: list[str]
     ) -> dict[Option, float]:
         asked.append(list(some))
         return {o: slower / (n + 1) for n, o in enumerate(some)}  # the last one is the best
@@ -208,7 +208,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     asked = []
 
     def seconds(
-        p: Problem, some: Sequence[Option], dot_precision: str, held: Any, failed: list[str]
+        p: Problem, some: Sequence[Option], dot_precision: str, timers: Any, failed: list[str]
     ) -> dict[Option, float]:
         asked.append(dot_precision)
         failed.append("a way: why")

@@ -125,13 +125,13 @@ def one_picture() -> onnx.ModelProto:
 # What is asked for, by what of Convolution; and how many steps the library computes.
 OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any], int]] = {
     "plain": (lambda: conv(16, 24, 9, 3, pads=[1] * 4), {"pad": (1, 1)}, 1),
-    "unpadded": (lambda: conv(16, 24, 9, 3), {"pad": (0, 0), "made": (24, 7, 7)}, 1),
+    "unpadded": (lambda: conv(16, 24, 9, 3), {"pad": (0, 0), "output_shape": (24, 7, 7)}, 1),
     "a step of two": (
-        lambda: conv(16, 24, 9, 3, pads=[1] * 4, strides=[2, 2]), {"step": (2, 2)}, 1
+        lambda: conv(16, 24, 9, 3, pads=[1] * 4, strides=[2, 2]), {"stride": (2, 2)}, 1
     ),
     "steps and pads by sides": (
         lambda: conv(16, 24, 12, 3, pads=[1, 0, 1, 0], strides=[2, 3]),
-        {"step": (2, 3), "pad": (1, 0)}, 1,
+        {"stride": (2, 3), "pad": (1, 0)}, 1,
     ),
     "zeros at the end that nobody reads": (
         lambda: conv(16, 24, 12, 3, pads=[1, 1, 0, 0], strides=[2, 2]), {"pad": (1, 1)}, 1
@@ -146,18 +146,18 @@ OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any], int]] = 
     "depthwise, of two each": (lambda: conv(12, 24, 9, 3, group=12), {"groups": 12}, 1),
     "of few channels": (  # whose copy has the zeros
         lambda: conv(3, 20, 13, 5, strides=[2, 2], pads=[2] * 4),
-        {"pad": (0, 0), "given": (1, 3, 17, 17)}, 1,
+        {"pad": (0, 0), "input_shape": (1, 3, 17, 17)}, 1,
     ),
     "pointwise by steps": (lambda: conv(16, 24, 9, 1, strides=[2, 2]), {"window": (1, 1)}, 1),
-    "of rows": (lambda: of_rank(50), {"window": (3,), "given": (2, 16, 50)}, 1),
+    "of rows": (lambda: of_rank(50), {"window": (3,), "input_shape": (2, 16, 50)}, 1),
     "of volumes": (lambda: of_rank(5, 6, 7), {"window": (3, 3, 3)}, 1),
     "relu": (lambda: behind("Relu"), {}, 2),
     "a residual": (lambda: behind("Relu", residual=True), {}, 2),
     "clipped": (lambda: behind("Clip"), {}, 2),
     "a sigmoid": (lambda: behind("Sigmoid"), {}, 2),
     "alone": (alone, {}, 2),
-    "channels last": (innermost, {"given": (2, 16, 8, 9), "groups": 2}, 1),
-    "of one picture that is added to": (one_picture, {"step": (2, 2)}, 3),
+    "channels last": (innermost, {"input_shape": (2, 16, 8, 9), "groups": 2}, 1),
+    "of one picture that is added to": (one_picture, {"stride": (2, 2)}, 3),
 }  # fmt: skip
 
 

@@ -128,7 +128,9 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
 @ALONE
 def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lanes(reads: Any, writes: Any, how: Any, max_streams: int) -> Any:
-        return minimal_waits([n % max_streams for n in range(len(writes))], dependencies(reads, writes))
+        return minimal_waits(
+            [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
+        )
 
     monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     m = branches()

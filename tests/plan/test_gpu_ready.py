@@ -95,7 +95,9 @@ def test_on_several_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]
 ) -> None:
     def lanes(reads: Any, writes: Any, how: Any, max_streams: int) -> Any:
-        return minimal_waits([n % max_streams for n in range(len(writes))], dependencies(reads, writes))
+        return minimal_waits(
+            [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
+        )
 
     monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
     m = branches()
