@@ -109,7 +109,7 @@ def test_on_several_streams(
     np.testing.assert_array_equal(*found)
     assert len(compiled) == 1
     (ready,) = exe.found.values()
-    assert ready.program.image.lanes == 3
+    assert ready.program.image.stream_count == 3
     assert any(c.waits for c in ready.program.image.calls)
 
 
