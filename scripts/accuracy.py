@@ -18,7 +18,7 @@ from pathlib import Path
 
 import superopt
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import draw_weights
+from superopt.onnx_io.read.weightless import draw_weights
 
 HEAD = """# Accuracy of compiled models
 

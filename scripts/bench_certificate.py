@@ -31,16 +31,16 @@ from superopt.check.certificate.replay import check, play
 from superopt.check.identical import Refused
 from superopt.cost.machine import machine
 from superopt.errors import UsageError
-from superopt.ir.numbered import number_values
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
+from superopt.ir.value_numbers import number_values
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.collect import collecting_rarely
 from superopt.report.certificate import read_certificate
 from superopt.report.words import count
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import rules_digest
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import rules_digest
 from tests.check.forging import forgery
 
 

@@ -28,7 +28,7 @@ from peers import GRAPHS, RUNTIMES, drawn, geometric_mean, in_turns
 
 from superopt import openvino, ort
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import draw_weights
+from superopt.onnx_io.read.weightless import draw_weights
 
 HEAD = """# Compiled models against onnxruntime and OpenVINO
 

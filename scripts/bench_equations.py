@@ -26,11 +26,11 @@ from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.index import RuleIndex
-from superopt.rules.shipped import load_library
-from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F64
+from superopt.rules.library.load import load_library
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import BOOL, F64
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "equations"
 DRAWS = 3

@@ -205,7 +205,7 @@ class Bench:
         """The compiled model: it, its inputs, and what was seen on the way."""
         from superopt.cost.gpu_features import numbers
         from superopt.cost.store import Store
-        from superopt.onnx_io.source import read_model
+        from superopt.onnx_io.read.source import read_model
         from superopt.pipeline import cuda
 
         begin = time.perf_counter()
@@ -244,14 +244,14 @@ class Bench:
 
     def timed(self, ready: Mapping[str, Any]) -> dict[str, Any]:
         """How long the graph takes, and a call."""
-        from superopt.kernels.gpu_device import to_device
+        from superopt.kernels.runtime.gpu_device import to_device
 
         exe, feeds = ready["exe"], ready["feeds"]
         held = {name: to_device(x, exe.device) for name, x in feeds.items()}
         return {"ms": event_ms(ready["run"]), "calls": event_ms(lambda: exe.run(held))}
 
     def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:
-        from superopt.kernels.gpu_module import vendor_name
+        from superopt.kernels.triton.module import vendor_name
 
         exe, feeds, run = (ready[k] for k in ("exe", "feeds", "run"))
         times, bound = self.timed(ready), most(case.precision)

@@ -237,9 +237,9 @@ def measured(
 ) -> dict[str, Any]:
     import torch
 
-    from superopt.kernels.gpu_clock import warm_up
-    from superopt.kernels.gpu_module import vendor_name as vendor_of
-    from superopt.onnx_io.source import read_model
+    from superopt.kernels.runtime.gpu_timer import warm_up
+    from superopt.kernels.triton.module import vendor_name as vendor_of
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import cuda
 
     proto, kind = KINDS[precision]

@@ -93,8 +93,8 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
-    from superopt.kernels.gpu_clock import warm_up
-    from superopt.onnx_io.source import read_model
+    from superopt.kernels.runtime.gpu_timer import warm_up
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import cuda
 
     torch.manual_seed(0)

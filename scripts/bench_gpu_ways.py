@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Ways to compute products on a GPU, each timed; and how well the ranking knows them.
 
-These are products of matrices, and convolutions; the ranking is that of kernels/gpu_ranking.py. It
-needs no GPU.
+These are products of matrices, and convolutions; the ranking is that of
+kernels/algorithms/gpu/gemm_cost_model.py. It needs no GPU.
 
     scripts/bench_gpu_ways.py --product 2048x768x3072,... [--precision fp16,tf32] [--first N]
                               [--way "dot rows=192 columns=64 deep=64 warps=4 stages=3"] --out FILE
@@ -62,10 +62,10 @@ def product(text: str, precision: str) -> Any:
 
 def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
     """The model's products of matrices, those of the most work first."""
-    from superopt.kernels.gpu_products import match_matrix_product
-    from superopt.onnx_io.source import read_model
+    from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import cuda
-    from superopt.plan.segments import partition_by_cost
+    from superopt.plan.graph.partition import partition_by_cost
 
     c = cuda.compile(read_model(model), precision, vendor=False).compiler
     found: dict[str, list[Any]] = {}
@@ -83,11 +83,11 @@ def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
 def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
-    from superopt.kernels import gpu_space
-    from superopt.kernels.gpu_products import match_matrix_product
-    from superopt.kernels.option import Option
+    from superopt.kernels.algorithms.gpu import gpu_space
+    from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+    from superopt.kernels.loops.option import Option
     from superopt.pipeline.cuda import PRECISIONS
-    from superopt.plan.gpu_measure import build_running
+    from superopt.plan.timing.gpu import build_running
 
     p, (_, dots) = case.problem, PRECISIONS[case.precision]
     m = match_matrix_product(p)
@@ -125,7 +125,7 @@ def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
 def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """Of each problem whose first way was measured: that, and the best of those that are tuned, by
     the best of all."""
-    from superopt.kernels import gpu_ranking
+    from superopt.kernels.algorithms.gpu import gemm_cost_model
 
     first, tuned = [], []
     for x in found:
@@ -139,7 +139,7 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
         m.contraction = SimpleNamespace(
             b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.is_16_bit else 32))
         )
-        order = list(map(str, islice(gpu_ranking.rank_options(m), TUNED)))
+        order = list(map(str, islice(gemm_cost_model.rank_options(m), TUNED)))
         best = min(x["us"].values())
         if order[0] in x["us"]:
             first.append(x["us"][order[0]] / best)

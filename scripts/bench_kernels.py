@@ -28,7 +28,7 @@ from peers import RUNTIMES, drawn, geometric_mean, in_turns
 import superopt
 from superopt import openvino, ort
 from superopt.cost.machine import machine
-from superopt.kernels.peak import measure_cpu_peak
+from superopt.kernels.runtime.cpu_peak import measure_cpu_peak
 
 SLOWER = 0.95  # of the better peer: noted
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from superopt.api import bench
 from superopt.cost.machine import machine
-from superopt.onnx_io.weightless import draw_weights
+from superopt.onnx_io.read.weightless import draw_weights
 
 
 def optimized(model: Path, out: Path, store: Path, budget: str, threads: int) -> dict[str, object]:

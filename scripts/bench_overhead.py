@@ -26,13 +26,13 @@ import numpy as np
 
 import superopt
 from superopt.errors import ModelError
-from superopt.kernels.engine import host
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.weightless import draw_weights
+from superopt.kernels.runtime.engine import host
+from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.read.weightless import draw_weights
 from superopt.pipeline.compile import compiler
 from superopt.pipeline.executable import Executable
 from superopt.pipeline.native import Native
-from superopt.plan.image import pointer_table
+from superopt.plan.program.image import pointer_table
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 3.0

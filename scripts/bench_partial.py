@@ -53,19 +53,25 @@ from superopt.generate.enumerated import enumerated, read
 from superopt.generate.families import FAMILIES
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model as read_model
-from superopt.onnx_io.weightless import draw_weights
-from superopt.partial import boxes, sizes, symbolic
-from superopt.partial.correct import NoCorrection
-from superopt.partial.generalise import graph_inputs
-from superopt.partial.moves import window_mutants
-from superopt.partial.pairs import CORRECTION_KINDS, corrected_value, load_pairs, partial_rule
-from superopt.partial.regions import find_regions
-from superopt.partial.split import split_pairs
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model as read_model
+from superopt.onnx_io.read.weightless import draw_weights
+from superopt.partial.correct import sized_pairs, symbolic_boxes
+from superopt.partial.correct.corrections import NoCorrection
+from superopt.partial.correct.generalize import graph_inputs
+from superopt.partial.correct.partial_rules import (
+    CORRECTION_KINDS,
+    corrected_value,
+    load_pairs,
+    partial_rule,
+)
+from superopt.partial.correct.split import split_pairs
+from superopt.partial.enumerate.axis_moves import window_mutants
+from superopt.partial.regions import boxes
+from superopt.partial.regions.find import find_regions
 from superopt.pipeline.windows import windows_of
-from superopt.te.dtype import F32
-from superopt.te.field import PrimeField
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F32
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import by_floats
@@ -125,8 +131,8 @@ def families(seconds: float) -> Iterator[list[str]]:
         begin = time.perf_counter()
         made = partial_rule(pair, Limits(seconds=seconds))
         took = time.perf_counter() - begin
-        right = [symbolic.format_symbolic_box(p) for p in made.parts.equal]
-        wrong = [symbolic.format_symbolic_box(p) for p in made.parts.different]
+        right = [symbolic_boxes.format_symbolic_box(p) for p in made.parts.equal]
+        wrong = [symbolic_boxes.format_symbolic_box(p) for p in made.parts.different]
         ways = dict.fromkeys(c.kind for c in made.corrections if c.is_proved)
         proved = sum(isinstance(v, Proved) for _, v in made.claims)
         yield [
@@ -179,7 +185,9 @@ def fuzzed(count: int) -> tuple[int, int, int]:
     made = wrong = without = 0
     while made < count:
         pair = rng.choice(pairs)
-        some = sizes.pair_at(pair, {n: rng.randint(1, 9) for n in sizes.size_names(pair)})
+        some = sized_pairs.pair_at(
+            pair, {n: rng.randint(1, 9) for n in sized_pairs.size_names(pair)}
+        )
         if some is None:
             continue
         found = find_regions(some.program, some.mutant)

@@ -28,8 +28,8 @@ from scripts.taso import IllFormed, Published, Term, read_rules
 from scripts.taso_graphs import Built, build
 from superopt.errors import UsageError
 from superopt.pipeline.derive import GRAPHS, STEPS
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.index import RuleIndex
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.rule_index import RuleIndex
 
 KINDS = ("rules", "built", "true", "same", "derived")
 

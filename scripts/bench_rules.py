@@ -45,10 +45,10 @@ from superopt.generate.pattern import Equation, show
 from superopt.generate.prune import chains, follows
 from superopt.generate.sound import COUNT, again
 from superopt.generate.workers import Each, workers
-from superopt.rules.derive import DeriveLimits
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.match.derive import DeriveLimits
+from superopt.rules.match.rule_index import RuleIndex
 
 CLASSICAL = ("sums", "order", "matrices", "images", "means")
 # Without a limit of time; the command takes chains of 16.

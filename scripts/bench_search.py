@@ -15,17 +15,17 @@ import time
 
 from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph
-from superopt.onnx_io.exporter import is_expressible
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import ModelLike, read_model
-from superopt.onnx_io.weightless import demo_models
+from superopt.onnx_io.export.exporter import is_expressible
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import ModelLike, read_model
+from superopt.onnx_io.read.weightless import demo_models
 from superopt.pipeline.shapes import representative
-from superopt.rules.shipped import load_library
-from superopt.rules.term import App, walk
+from superopt.rules.lang.term import App, walk
+from superopt.rules.library.load import load_library
 from superopt.search.backtrack import Limits, SearchResult, search
-from superopt.search.book import rule_set
 from superopt.search.move import Refusals
 from superopt.search.partition import split_into_pieces
+from superopt.search.rule_set import rule_set
 
 NODES = 60
 

@@ -190,7 +190,7 @@ def main() -> None:
         return
     sys.path.insert(0, str(ROOT))
     from superopt.errors import ModelError
-    from superopt.onnx_io.weightless import draw_weights
+    from superopt.onnx_io.read.weightless import draw_weights
 
     for each in some:
         with tempfile.TemporaryDirectory() as folder:

@@ -24,12 +24,12 @@ from bench_equations import equations, holds
 from superopt.check.regions import opaque_nodes
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.chains import by_rules
 from superopt.pipeline.interface import interface, joined
+from superopt.verifier.compare.regions import compare_graphs
 from superopt.verifier.prove import Limits
-from superopt.verifier.regions import compare_graphs
 from superopt.verifier.verdict import Unknown
 
 

@@ -27,10 +27,10 @@ import cvc5
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
-from superopt.verifier import facts, solver
-from superopt.verifier.facts import Facts, Guard
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
+from superopt.verifier.poly import facts, solver
+from superopt.verifier.poly.facts import Facts, Guard
 from superopt.verifier.prove import Limits, prove
 
 LIMITS = Limits(seconds=60, work=60_000, work_beyond=100_000)

@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from superopt.cost.fusion import compiled_away
 from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph
-from superopt.onnx_io.atomic import atomic_files
-from superopt.partial.pairs import PAIRS_FOLDER, load_pairs, partial_rule
-from superopt.partial.sizes import pair_at
-from superopt.partial.split import SPLIT
-from superopt.partial.symbolic import NoFormula
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import proof_key
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.partial.correct.partial_rules import PAIRS_FOLDER, load_pairs, partial_rule
+from superopt.partial.correct.sized_pairs import pair_at
+from superopt.partial.correct.split import SPLIT
+from superopt.partial.correct.symbolic_boxes import NoFormula
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import proof_key
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 

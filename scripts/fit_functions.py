@@ -1,4 +1,4 @@
-"""Fit the polynomials of kernels/vector_math.py: least relative errors, by weighted least squares.
+"""Fit the polynomials of kernels/llvm/vector_math.py by weighted least squares of relative errors.
 
 python scripts/fit_functions.py
 

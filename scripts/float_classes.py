@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.exactness import error_growth, float_class
-from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.shipped import library_files, parse_file
-from superopt.rules.stated import FLOATS, library_float_classes, proof_key
+from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.library.load import library_files, parse_file
+from superopt.rules.library.records import FLOATS, library_float_classes, proof_key
+from superopt.rules.trial.float_class import error_growth, float_class
 
 COUNT, SEEDS = 16, (0, 1)  # instances of each seed
 

@@ -30,19 +30,19 @@ from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
-from superopt.onnx_io.exporter import ExportError, export_graph, export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.export.exporter import ExportError, export_graph, export_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.ops import OPS
-from superopt.partial.generalise import graph_inputs
-from superopt.partial.pairs import load_pairs
-from superopt.partial.sizes import pair_at, size_names
+from superopt.partial.correct.generalize import graph_inputs
+from superopt.partial.correct.partial_rules import load_pairs
+from superopt.partial.correct.sized_pairs import pair_at, size_names
 from superopt.pipeline.certify import certificate
-from superopt.rules.context import graph_context
-from superopt.search.book import RuleSet, rule_set
+from superopt.rules.match.graph_context import graph_context
 from superopt.search.move import Refusals, Step, find_moves
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.search.rule_set import RuleSet, rule_set
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 OPSET, VERSION = 17, 8
 BEFORE = AFTER = ("Relu", "Neg", "Tanh", "Identity")

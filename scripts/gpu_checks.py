@@ -29,7 +29,12 @@ def folder() -> Path:
 def most(precision: str) -> Any:
     """What the current GPU can do at most (`gpu_device.Peak`): a large product by cuBLAS, and
     a large copy, where its figures are not given."""
-    from superopt.kernels.gpu_device import GpuPeak, device_name, execution_device, measure_gpu_peak
+    from superopt.kernels.runtime.gpu_device import (
+        GpuPeak,
+        device_name,
+        execution_device,
+        measure_gpu_peak,
+    )
 
     on = execution_device()
     if (card := device_name(on)) in GIVEN:
@@ -65,8 +70,8 @@ def accuracy(exe: Any) -> dict[str, Any]:
 def exact(graph: Any, feeds: Mapping[str, Any]) -> list[np.ndarray]:
     """The graph's outputs in float64, operator by operator."""
     from superopt.ir.evaluate import evaluate
-    from superopt.te.domain import Reals
-    from superopt.te.dtype import F64
+    from superopt.te.eval.domain import Reals
+    from superopt.te.expr.dtype import F64
 
     return [np.asarray(x, np.float64) for x in evaluate(graph, feeds, Reals(F64))]
 
@@ -92,7 +97,7 @@ def event_ms(run: Any, runs: int = RUNS) -> float:
     """Of one of several calls in a row: what comes before the first one does not count."""
     import torch
 
-    from superopt.kernels.gpu_clock import warm_up
+    from superopt.kernels.runtime.gpu_timer import warm_up
 
     warm_up(run)
     times = []

@@ -60,10 +60,10 @@ def kernel_errors(
 
     source: a path, bytes or a ModelProto; size: of symbolic dimensions. Raises NotImplementedError
     where a part of the plan cannot be compiled."""
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import cuda
     from superopt.pipeline.arrays import Port
-    from superopt.plan.segments import partition_by_cost
+    from superopt.plan.graph.partition import partition_by_cost
 
     compiler = cuda.compile(read_model(source), precision, vendor=vendor).compiler
 
@@ -96,10 +96,10 @@ def _compile(p: Any, option: Any, device: str, dots: str) -> None:
 
 def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple[Any, Any, Any]:
     """The kernels of a problem with memory of their own, the buffers by tensor, and the choice."""
-    from superopt.kernels.built import build_kernels, kernel_buffers
-    from superopt.kernels.cpu_run import Ref
-    from superopt.kernels.gpu_program import KernelCall, build_program
-    from superopt.kernels.gpu_space import build_choice, launch_parameters
+    from superopt.kernels.algorithms.build import build_kernels, kernel_buffers
+    from superopt.kernels.algorithms.gpu.gpu_space import build_choice, launch_parameters
+    from superopt.kernels.llvm.program import Ref
+    from superopt.kernels.runtime.gpu_program import KernelCall, build_program
 
     choice = build_choice(p, option)
     made = build_kernels(p, choice)
@@ -122,9 +122,9 @@ def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple
 
 def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> float:
     """The error of a problem's kernels under an option, on operands that are drawn."""
-    from superopt.kernels.built import input_buffers
-    from superopt.kernels.gpu_device import copy_to_device, synchronize, to_array
-    from superopt.te.interpret import evaluate
+    from superopt.kernels.algorithms.build import input_buffers
+    from superopt.kernels.runtime.gpu_device import copy_to_device, synchronize, to_array
+    from superopt.te.eval.interpret import evaluate
 
     r, given, (choice, packs) = _running(p, option, device, dots, record=True)
     rng = np.random.default_rng(seed)
@@ -149,8 +149,8 @@ def error_of(p: Any, option: Any, device: str, dots: str, seed: int = 0) -> floa
 
 def _domain() -> Any:
     """float64, in which a plan's own rounding to tf32 does nothing."""
-    from superopt.te.domain import Reals
-    from superopt.te.dtype import F64
+    from superopt.te.eval.domain import Reals
+    from superopt.te.expr.dtype import F64
 
     class Unrounded(Reals):
         def apply(self, fn: str, args: Any, kinds: Any, dtype: Any) -> np.ndarray:
@@ -175,7 +175,7 @@ def difference(got: np.ndarray, want: np.ndarray) -> float:
 
 def _drawn(t: Any, rng: np.random.Generator) -> np.ndarray:
     """Elements for an operand; integers are 0 and 1, which are in range where they index."""
-    from superopt.te.dtype import BOOL, to_numpy
+    from superopt.te.expr.dtype import BOOL, to_numpy
 
     shape = tuple(n for n in t.shape if isinstance(n, int))
     if t.dtype == BOOL or t.dtype.is_int:
@@ -185,8 +185,8 @@ def _drawn(t: Any, rng: np.random.Generator) -> np.ndarray:
 
 def _stored(value: np.ndarray, t: Any, layouts: Mapping[Any, Any], packs: Any) -> np.ndarray:
     """The value as it lies in the buffer that a kernel reads."""
-    from superopt.kernels.layout import Layout
-    from superopt.kernels.pack import pack_constant, to_layout
+    from superopt.kernels.loops.layout import Layout
+    from superopt.kernels.loops.pack import pack_constant, to_layout
 
     if t in packs:
         return pack_constant(packs[t], value)
@@ -196,11 +196,11 @@ def _stored(value: np.ndarray, t: Any, layouts: Mapping[Any, Any], packs: Any) -
 
 def _read(p: Any, buffer: np.ndarray) -> np.ndarray:
     """The elements of a problem's result, out of its buffer."""
-    from superopt.kernels.layout import Layout, ScatteredLayout
-    from superopt.kernels.pack import from_layout
-    from superopt.te.dtype import I64
-    from superopt.te.expr import cast, compute
-    from superopt.te.interpret import evaluate
+    from superopt.kernels.loops.layout import Layout, ScatteredLayout
+    from superopt.kernels.loops.pack import from_layout
+    from superopt.te.eval.interpret import evaluate
+    from superopt.te.expr.dtype import I64
+    from superopt.te.expr.tensor import cast, compute
 
     shape = [n for n in p.tensor.shape if isinstance(n, int)]
     layout = p.layouts.get(p.tensor)
@@ -218,7 +218,7 @@ def _read(p: Any, buffer: np.ndarray) -> np.ndarray:
 
 
 def _at(i: Any, axes: Any, own: Any) -> Any:
-    from superopt.te import index
+    from superopt.te.expr import index
 
     return index.substitute(i, dict(zip(axes, own, strict=True)))
 

@@ -23,13 +23,13 @@ from random import Random
 
 import numpy as np
 
-from superopt.rules.cases import Cases
-from superopt.rules.instances import Instance, instances
-from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import MUTANTS, proof_key
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import (
+from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import MUTANTS, proof_key
+from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.instances import Instance, instances
+from superopt.rules.trial.try_rule import Refuted as Differs
+from superopt.rules.trial.try_rule import (
     draw_feeds,
     draws_for,
     evaluate_sides,
@@ -37,8 +37,8 @@ from superopt.rules.trial import (
     try_on_instances,
     try_rule,
 )
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.verifier.mutants import KINDS, by_kind

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from superopt.api import generate_mutants
 from superopt.cost.model import Costs
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.weightless import draw_weights
-from superopt.partial import sizes
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.read.weightless import draw_weights
+from superopt.partial.correct import sized_pairs
 from superopt.pipeline.mutant_candidates import PRICED, estimates
 from superopt.pipeline.program_mutants import with_weights
-from superopt.rules.context import graph_context
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import tier
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import tier
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
 from superopt.search.backtrack import Limits, search
-from superopt.search.book import RuleSet, rule_set
 from superopt.search.move import Refusals
+from superopt.search.rule_set import RuleSet, rule_set
 
 OPERATORS = 4
 # Counted, so that it hangs on no clock.
@@ -33,7 +33,7 @@ SEARCH = Limits(max_graphs=40, patience=20, seconds=60, max_queue=2_000)
 def otherwise(rule: Rule, known: RuleSet, costs: Costs) -> bool:
     """Do known rules make the program as cheap, at each size at which the rule saves?"""
     for at in PRICED:
-        both = sizes.sides_at(rule, {n: at[n] for n in sizes.size_names(rule)})
+        both = sized_pairs.sides_at(rule, {n: at[n] for n in sized_pairs.size_names(rule)})
         if both is None:
             continue
         before, after = map(with_weights, both)

@@ -9,8 +9,8 @@ import numpy as np
 
 from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 Pair = tuple[str, graph.Value, graph.Value]
 Made = Callable[[graph.Value], graph.Value]

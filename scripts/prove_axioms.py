@@ -24,13 +24,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.axiom import load_axioms
-from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import find_proof, proof_key
-from superopt.rules.term import App, walk
+from superopt.rules.axioms.load import load_axioms
+from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.lang.term import App, walk
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import find_proof, proof_key
+from superopt.verifier.axiom.balance import imbalance_reason
 from superopt.verifier.axiom.prove import AxiomProof, Axioms, as_axiom, converse_name, explain
-from superopt.verifier.balance import imbalance_reason
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 

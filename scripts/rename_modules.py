@@ -291,7 +291,7 @@ def file_of(module):
 def move_file(old, new):
     """Move a module's file; packages on the way get what a package of this tree has."""
     source, target = file_of(old), file_of(new)
-    if source.is_dir():
+    if not source.with_suffix(".py").exists():
         source, target = source / "__init__.py", target / "__init__.py"
     else:
         source, target = source.with_suffix(".py"), target.with_suffix(".py")

@@ -27,8 +27,8 @@ from scripts.taso import (
 from superopt.ir import graph
 from superopt.ir.op import Attr
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 IMAGES = {"conv2d", "poolavg", "poolmax", "enlarge", "Cpool", "Iconv"}
 POINTWISE = {"ewadd": "Add", "ewmul": "Mul", "smul": "Mul"}

@@ -33,9 +33,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.mutation import mutated
-from superopt.rules.rule import FLOAT_CLASSES, LIBRARY, Rule
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import (
+from superopt.rules.lang.rule import FLOAT_CLASSES, LIBRARY, Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import (
     PROOFS,
     UNPROVED,
     Proof,
@@ -45,8 +45,8 @@ from superopt.rules.stated import (
     tier,
     unproved_reasons,
 )
-from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import Limits, prove
+from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved
 
 

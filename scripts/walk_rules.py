@@ -26,19 +26,19 @@ from superopt.check.inputs import feeds
 from superopt.cost.model import Costs, by_roofline
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
-from superopt.rules.context import graph_context
-from superopt.rules.divisors import new_divisors
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
-from superopt.search.book import RuleSet, rule_set
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.trial.new_divisors import new_divisors
 from superopt.search.move import Move, Refusals, find_moves
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.search.rule_set import RuleSet, rule_set
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 # Of an element and a typical one. Constants are stored in float32: half a root of 2 is off by 1e-8.
 ALLOWED = 1e-7

@@ -31,7 +31,7 @@ from superopt.rulebook import rules as rules
 if TYPE_CHECKING:
     import numpy as np
 
-    from superopt.onnx_io.source import ModelLike
+    from superopt.onnx_io.read.source import ModelLike
     from superopt.pipeline.result import Optimized
     from superopt.report.cache import CacheListing, Pruned
     from superopt.report.data import BenchRow, Derivation, Finding, StoreStats, Verdict
@@ -110,7 +110,7 @@ def optimize(
             )
     memory = guard.bytes_given(max_memory)
     begin = time.monotonic()
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import admit as admit_
     from superopt.pipeline import optimize as optimize_
     from superopt.pipeline.collect import collecting_rarely
@@ -121,8 +121,8 @@ def optimize(
     from superopt.pipeline.result import Optimized
     from superopt.pipeline.rule_library import load_library
     from superopt.rulebook import own_pairs, own_rules
-    from superopt.rules.exactness import with_computed_class
-    from superopt.rules.rule import FLOAT_CLASSES
+    from superopt.rules.lang.rule import FLOAT_CLASSES
+    from superopt.rules.trial.float_class import with_computed_class
 
     options = (("tier", tier, admit_.TIERS), ("float_class", float_class, FLOAT_CLASSES))
     for what, given, known in options:
@@ -202,13 +202,13 @@ def verify(
     if certificate is None and method not in METHODS:
         raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
     begin = time.monotonic()
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import certify as certify_
     from superopt.pipeline import verify as verify_
     from superopt.pipeline.inputs import read_inputs
     from superopt.report.data import Verdict
     from superopt.rulebook import own_rules
-    from superopt.rules.exactness import with_computed_class
+    from superopt.rules.trial.float_class import with_computed_class
 
     with guard.limited(limit, memory, begin=begin) as limits:
         if certificate is not None:
@@ -301,11 +301,11 @@ def derive(
     """
     seconds = seconds_("limit", limit)
     begin = time.monotonic()
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import derive as derive_
     from superopt.pipeline.rule_library import load_library
     from superopt.rulebook import own_rules
-    from superopt.rules.exactness import with_computed_class
+    from superopt.rules.trial.float_class import with_computed_class
 
     with guard.limited(seconds, guard.bytes_given(max_memory), begin=begin):
         given = (*(load_library() if library else ()), *map(with_computed_class, own_rules(rules)))
@@ -317,7 +317,7 @@ def derive(
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:
     """The values that the node of this name writes; empty if there is no such node."""
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
 
     graph = read_model(model).model.graph
     return tuple(v.name for n in graph if n.name == node for v in n.outputs if v.name)

@@ -11,7 +11,7 @@ from onnx import helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
 from superopt.errors import UsageError
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.compile import Executable
 from superopt.pipeline.compile import compile as compiled
 

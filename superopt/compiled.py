@@ -19,7 +19,7 @@ from superopt.pipeline.new_sizes import Shapes, Specialize, checked_specialize
 from superopt.pipeline.targets import known_target
 
 if TYPE_CHECKING:
-    from superopt.onnx_io.source import ModelLike, Source
+    from superopt.onnx_io.read.source import ModelLike, Source
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.cuda import Compiler as GpuCompiler
     from superopt.pipeline.executable import Executable, Sizes
@@ -151,7 +151,7 @@ def compile(
         if isinstance(model, str | Path):
             exe = open_model.open_file(Path(model), options, known)
         else:
-            from superopt.onnx_io.source import read_model
+            from superopt.onnx_io.read.source import read_model
 
             exe = open_model.open_source(read_model(model), options, known)
         for sizes in open_model.sizes_of_shapes(exe, shapes):
@@ -169,7 +169,7 @@ def _on_gpu(
     on = gpu_ready.place()
     file = Path(model) if isinstance(model, str | Path) else None
     if budget or on is None or file is None:
-        from superopt.onnx_io.source import read_model
+        from superopt.onnx_io.read.source import read_model
 
         exe = _gpu_compiler(read_model(model), options, on).executable()
         if budget and not symbolic(exe.ports):
@@ -206,7 +206,7 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
     key = "" if digest is None else options.key(digest, on)
     about = entries.interface(key)
     if about is None:
-        from superopt.onnx_io.source import read_model
+        from superopt.onnx_io.read.source import read_model
 
         source = read_model(path)
         made = _gpu_compiler(source, options, on)
@@ -293,7 +293,7 @@ def _tune(
 ) -> Tuned:
     """`tune`, inside of its limits."""
     from superopt.cost.store import Store
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import tuning
     from superopt.pipeline.allowed import Allowed
     from superopt.pipeline.shapes import representative

@@ -35,7 +35,7 @@ def compilation(
     texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll), or to
     Triton's (.triton.py). target, precision, vendor: as `compile` has them.
     """
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import compilation as compilation_
 
     folder = None if dump is None else Path(dump)
@@ -137,9 +137,9 @@ def _executable(
     float_class: str = "E2",
 ) -> Executable | OnGpu:
     """Of a model's file, or of one that `Executable.save` wrote."""
-    from superopt.onnx_io import sections
+    from superopt.onnx_io.export import section_file
 
-    if sections.is_section_file(model):
+    if section_file.is_section_file(model):
         return load(model, threads=threads)
     known_target(target, precision, vendor)
     if target == "cpu":

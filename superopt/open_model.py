@@ -19,8 +19,8 @@ from superopt.pipeline.native import Native
 from superopt.pipeline.new_sizes import NewSizes, Shapes, Specialize
 
 if TYPE_CHECKING:
-    from superopt.kernels.engine import Machine
-    from superopt.onnx_io.source import Source
+    from superopt.kernels.runtime.engine import Machine
+    from superopt.onnx_io.read.source import Source
     from superopt.pipeline import ready
     from superopt.pipeline.compile import Compiler
 
@@ -46,7 +46,7 @@ def open_file(path: Path, options: Options, specialize: Specialize) -> Executabl
     about = None if digest is None else entries.interface(options.key(digest))
     made: Compiler | None = None
     if digest is None or about is None:
-        from superopt.onnx_io.source import read_model
+        from superopt.onnx_io.read.source import read_model
 
         source = read_model(path)
         made = compiler_of(source, options)
@@ -127,7 +127,7 @@ class _Programs:
         self.kept = cache(self._kept)
 
     def _kept(self) -> ready.Kept:
-        from superopt.kernels.engine import host
+        from superopt.kernels.runtime.engine import host
         from superopt.pipeline import ready
 
         o = ready.Options(self.options.threads, self.options.allowed, host(), self.options.store)
@@ -147,7 +147,7 @@ class _Programs:
 
 def compiler_of(source: Source, options: Options) -> Compiler:
     """The compiler of a model. What replays a search is loaded where one was tuned for it."""
-    from superopt.kernels.engine import host
+    from superopt.kernels.runtime.engine import host
     from superopt.pipeline import compile
 
     o = options
@@ -170,7 +170,7 @@ def keep_digest(watch: entries.Watch, source: Source) -> None:
 
 def read_again(path: Path, digest: str | None) -> Source:
     """A model of which there is only its program so far."""
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
 
     source = read_model(path)
     if source.sha256 != digest:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
-    from superopt.onnx_io.source import ModelLike
+    from superopt.onnx_io.read.source import ModelLike
     from superopt.report.data import Event, Generation, RuleCount, RuleInfo, RuleVerdict
     from superopt.report.diagram import RuleDiagram
     from superopt.report.library import RuleReport
     from superopt.report.mutation import Mutation
     from superopt.report.partial import PartialPage
-    from superopt.rules.rule import Rule
+    from superopt.rules.lang.rule import Rule
 
 CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them
 
 
 def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
     """The rules of files. Raises UsageError for what is none, and for two of one name."""
-    from superopt.rules.rule import parse_rules
+    from superopt.rules.lang.rule import parse_rules
 
     if isinstance(files, str):  # which is a sequence of letters
         raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
@@ -62,7 +62,7 @@ def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
 
 def _info(rule: Rule) -> RuleInfo:
     from superopt.report.data import RuleInfo
-    from superopt.rules.stated import tier
+    from superopt.rules.library.records import tier
 
     return RuleInfo(rule.name, rule.text, tier(rule), rule.float_class, rule.source)
 
@@ -232,7 +232,7 @@ def generate_mutants(
     Raises UsageError for a family that is unknown, for families of a model, and for a folder of
     another run; ModelError for an invalid model.
     """
-    from superopt.onnx_io.source import read_model
+    from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import mutants as mutants_
     from superopt.pipeline.own_mutants import own_mutants
     from superopt.pipeline.program_mutants import OPERATORS_OF

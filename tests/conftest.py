@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from superopt.cli import run
 from superopt.commands import contract
 from superopt.cost.machine import machine
-from superopt.kernels.cpu import MissingFloat16, converts_float16, host
-from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions
+from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
+from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.breadth import mark_breadth, select_shard
 from tests.fake_api import FakeApi
 

@@ -172,7 +172,7 @@ def test_imports_follow_the_table(path: Path) -> None:
         ("te/x.py", "from superopt.ir.graph import Graph", "te may not import ir"),
         ("te/x.py", "from ..ir.graph import Graph", "te may not import ir"),
         ("te/x.py", "from superopt import ir", "te may not import ir"),
-        ("kernels/x.py", "import superopt.ops.linear", "kernels may not import ops"),
+        ("kernels/x.py", "import superopt.ops.reductions.matmul", "kernels may not import ops"),
         ("rules/x.py", "import z3", "only ['verifier'] may"),
         (
             "check/x.py",
@@ -199,9 +199,11 @@ CHECKER = ROOT / "superopt" / "check" / "certificate"
 # What the checker of certificates must not stand on: who finds matches, and who looks for rewrites.
 NOT_THE_CHECKERS = {
     "superopt.search", "superopt.pipeline", "superopt.generate", "superopt.verifier",
-    "superopt.rules.match", "superopt.rules.plan", "superopt.rules.chain", "superopt.rules.steps",
-    "superopt.rules.checks", "superopt.rules.leaves", "superopt.rules.index",
-    "superopt.rules.derive", "superopt.rules.build",
+    "superopt.rules.match.matcher", "superopt.rules.match.pattern",
+    "superopt.rules.match.pattern_builder", "superopt.rules.match.operand_steps",
+    "superopt.rules.match.check_steps", "superopt.rules.match.leaf_steps",
+    "superopt.rules.match.rule_index", "superopt.rules.match.derive",
+    "superopt.rules.match.rewrite",
 }  # fmt: skip
 
 
@@ -238,9 +240,10 @@ def reached(start: list[Path]) -> dict[str, str]:
 def test_the_checker_of_certificates_stands_alone() -> None:
     files = sorted(CHECKER.glob("*.py"))
     assert len(files) >= 2
-    assert sum(len(f.read_text().splitlines()) for f in files) < 405
+    lines = [line for f in files for line in f.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 360  # short enough to be read in one sitting
     found = reached(files)
-    assert {"superopt.ir.graph", "superopt.rules.condition"} <= found.keys()
+    assert {"superopt.ir.graph", "superopt.rules.lang.interpreter"} <= found.keys()
     bad = [
         f"{name} ({by})"
         for name, by in found.items()

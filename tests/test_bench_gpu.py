@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels import gpu_device
-from superopt.kernels.gpu_device import GpuPeak
+from superopt.kernels.runtime import gpu_device
+from superopt.kernels.runtime.gpu_device import GpuPeak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 

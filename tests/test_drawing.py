@@ -23,9 +23,9 @@ from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
 from superopt.report.drawing import Drawing, drawing
 from superopt.report.facts import facts
 from superopt.report.wrap import broken, columns, packed
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.term import AllResults, App, MapTerms, Pick, Term
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.term import AllResults, App, MapTerms, Pick, Term
+from superopt.rules.library.load import load_library
 from tests.sample_rules import DIAGRAM
 
 Run = Callable[..., SimpleNamespace]

@@ -20,8 +20,8 @@ from superopt.report.facts import facts
 from superopt.report.library import RuleReport
 from superopt.report.library_html import page
 from superopt.report.library_text import summary
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import proof_key, tier
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import proof_key, tier
 from tests.sample_rules import HOSTILE_NAME, HOSTILE_RULES, ONCE, OPEN, OWN, RULES, TWICE
 from tests.test_report import Page
 

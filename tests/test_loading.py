@@ -21,7 +21,7 @@ superopt.{call}
 print(json.dumps([before, sorted(sys.modules)]))
 """
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "z3", "llvmlite", "sympy"}
-SEARCH = {"superopt.pipeline.optimize", "superopt.search.run", "superopt.verifier.prove", "z3"}
+SEARCH = {"superopt.pipeline.optimize", "superopt.search.improve", "superopt.verifier.prove", "z3"}
 PEERS = {"superopt.pipeline.bench", "superopt.pipeline.cuda", "superopt.openvino"}
 GENERATION = {"superopt.generate.run", "superopt.pipeline.generate"}
 

@@ -89,7 +89,7 @@ def test_the_wheel_works_where_it_is_installed(built: Path, tmp_path: Path) -> N
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), str(wheel))
     code = (
         "import superopt, superopt.rules, superopt.verifier, superopt.kernels; "
-        "from superopt.onnx_io.weightless import demo_models; "
+        "from superopt.onnx_io.read.weightless import demo_models; "
         "model = demo_models()['nasrnn'](); "
         "print(superopt.__file__, len(model.graph.node), len(model.graph.initializer))"
     )

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from superopt.errors import ModelError
-from superopt.onnx_io.weightless import STATISTICS_KEY, demo_models, draw_weights
+from superopt.onnx_io.read.weightless import STATISTICS_KEY, demo_models, draw_weights
 
 
 def weightless(**change: object) -> bytes:

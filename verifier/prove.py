@@ -6,35 +6,36 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from superopt.rules.functions import NotKnown
-from superopt.rules.rule import Rule
-from superopt.rules.syntax import Param
-from superopt.te import index
-from superopt.te.dtype import DType
-from superopt.te.expr import Tensor
-from superopt.te.node import Apply, Expr
-from superopt.verifier import algebra, bounds, facts, guard, normal, simplify, solver
-from superopt.verifier import normal as verifier_normal
-from superopt.verifier.algebra import Undefined
-from superopt.verifier.attributes import Unsupported
-from superopt.verifier.axes import with_named_axes_only
-from superopt.verifier.bounds import is_nonnegative
-from superopt.verifier.choices import NUMBER_TYPES, SCOPE_NOTES, Ranks
-from superopt.verifier.equal import are_equal, are_equal_where_defined
-from superopt.verifier.facts import Facts, Guard, OutOfTime, check_budget, eq, ge
-from superopt.verifier.guard import ProofBudget
-from superopt.verifier.instance import Instance, instances
-from superopt.verifier.poly import Min, Poly, atom_poly, const, fresh_var
-from superopt.verifier.reader import Reader, Unreadable
+from superopt.rules.lang.functions import NotKnown
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.syntax import Param
+from superopt.te.expr import index
+from superopt.te.expr.dtype import DType
+from superopt.te.expr.node import Apply, Expr
+from superopt.te.expr.tensor import Tensor
+from superopt.verifier.elements import algebra, normal, simplify
+from superopt.verifier.elements import normal as verifier_normal
+from superopt.verifier.elements.algebra import Undefined
+from superopt.verifier.elements.reader import Reader, Unreadable
+from superopt.verifier.elements.scalars import number_of
+from superopt.verifier.equality.element_equality import are_equal, are_equal_where_defined
+from superopt.verifier.equality.skeleton import skeleton
+from superopt.verifier.instances.attributes import Unsupported
+from superopt.verifier.instances.axes import with_named_axes_only
+from superopt.verifier.instances.choices import NUMBER_TYPES, SCOPE_NOTES, Ranks
+from superopt.verifier.instances.element_types import SEPARATE_TYPES_NOTE as TYPES_APART
+from superopt.verifier.instances.element_types import representative_types, rules_by_type
+from superopt.verifier.instances.instance import Instance, instances
+from superopt.verifier.instances.scope import SEVERAL_TYPES, rank_scope, show_ranks, unclear_reason
+from superopt.verifier.poly import bounds, facts, guards, solver
+from superopt.verifier.poly.bounds import is_nonnegative
+from superopt.verifier.poly.facts import Facts, Guard, OutOfTime, check_budget, eq, ge
+from superopt.verifier.poly.guards import ProofBudget
+from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh_var
 from superopt.verifier.refute import counterexample
-from superopt.verifier.scalars import number_of
-from superopt.verifier.scope import SEVERAL_TYPES, rank_scope, show_ranks, unclear_reason
-from superopt.verifier.skeleton import skeleton
-from superopt.verifier.types import SEPARATE_TYPES_NOTE as TYPES_APART
-from superopt.verifier.types import representative_types, rules_by_type
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-CACHES = (bounds, guard, normal, simplify, solver)
+CACHES = (bounds, guards, normal, simplify, solver)
 MAX_RANK = 6
 ASSUMPTIONS = (
     "sizes from 1",

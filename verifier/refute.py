@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from superopt.ir.graph import Input
-from superopt.rules.functions import Result
-from superopt.te import index
-from superopt.te.bind import bind
-from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F64, to_numpy
-from superopt.te.expr import Dim, Tensor, TensorType
-from superopt.te.interpret import evaluate_all
-from superopt.te.node import Apply, Expr
+from superopt.rules.lang.functions import Result
+from superopt.te.analysis.bind_sizes import bind
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import evaluate_all
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BOOL, F64, to_numpy
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Dim, Tensor, TensorType
+from superopt.verifier.instances.size_equations import holds_at
 
 if TYPE_CHECKING:
-    from superopt.verifier.instance import Instance
+    from superopt.verifier.instances.instance import Instance
 
 Difference = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
 MAX_ELEMENTS = 3000  # elements of a tensor
@@ -77,16 +78,6 @@ def _assignments(names: list[str], seed: int) -> Iterator[dict[str, int]]:
     while n:
         most = rng.choice((2, 3, 4, 6))
         yield {name: rng.randint(1, most) for name in names}
-
-
-def holds_at(hypothesis: Expr, sizes: dict[str, int]) -> bool:
-    """True if a hypothesis holds for these sizes."""
-    match hypothesis:
-        case Apply(fn, (a, b), _):
-            x, y = index.evaluate(a, sizes), index.evaluate(b, sizes)
-            return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[fn]
-        case _:
-            return False
 
 
 def _is_small(t: Tensor, sizes: dict[str, int]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from superopt.rules.functions import Result
-from superopt.rules.stated import Proof
+from superopt.rules.lang.functions import Result
+from superopt.rules.library.records import Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Proved:
     steps besides moving elements. obligations: reads shown to be in bounds, elements shown to be
     equal, sums matched by a bijection. queries: calls of Z3. seconds: CPU time. is_complete: True
     if all wanted ranks are proved. max_rank: the highest proved rank. bound: the largest size
-    (verifier/bounded.py); 0 if the operands have one shape; None for all sizes.
+    (verifier/prove_bounded.py); 0 if the operands have one shape; None for all sizes.
     """
 
     scope: Scope

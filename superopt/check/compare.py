@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from superopt.te.dtype import BF16, F16, F32, F64, DType
+from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
 
 # rtol of the element, atol as a part of the output's rms
 TOLERANCE: dict[DType, tuple[float, float]] = {

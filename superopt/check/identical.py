@@ -20,11 +20,11 @@ from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.syntax import show_attr, show_type
 from superopt.ir.text import explicit_attrs
-from superopt.onnx_io.alike import is_same_opaque_node
+from superopt.onnx_io.import_.model_difference import is_same_opaque_node
 from superopt.report.certificate import FoldedTensor
-from superopt.rules.facts import are_attrs_equal
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64, to_numpy
+from superopt.rules.lang.value_facts import are_attrs_equal
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64, to_numpy
 
 ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
 ROOM = 1 << 34  # bytes in float64 of what is computed on the way to a folded tensor, at most

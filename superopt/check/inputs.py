@@ -10,9 +10,9 @@ import numpy as np
 
 from superopt import guard
 from superopt.ir import graph as ir_graph
-from superopt.te import index
-from superopt.te.dtype import BOOL, STRING, to_numpy
-from superopt.te.expr import TensorType
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BOOL, STRING, to_numpy
+from superopt.te.expr.tensor import TensorType
 
 KINDS = ("normal", "adversarial", "uniform")  # the most telling ones first
 _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Gather",

@@ -24,8 +24,8 @@ from superopt.check.inputs import Feeds
 from superopt.check.regions import Regions
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import OpaqueEvaluator, evaluate
-from superopt.te.domain import Domain, Reals
-from superopt.te.dtype import F64
+from superopt.te.eval.domain import Domain, Reals
+from superopt.te.expr.dtype import F64
 
 Values = tuple[np.ndarray | None, ...]  # one for each place; None where it cannot be evaluated
 Arrays = Mapping[str, np.ndarray]

@@ -13,8 +13,8 @@ import numpy as np
 
 from superopt.check.inputs import Feeds, concrete, limits, values
 from superopt.ir import graph as ir_graph
-from superopt.te.dtype import to_numpy
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import to_numpy
+from superopt.te.expr.tensor import TensorType
 
 LARGE = 100.0  # absorbs an addend of LARGE * eps / 8
 TIED = 4  # every so many sets all inputs of one type are drawn alike

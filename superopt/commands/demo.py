@@ -50,7 +50,7 @@ def demo(
     They are exported graphs of a recurrent cell (nasrnn) and of resnet18, with random weights:
     graphs and speed are real, predictions are not. The budget is for the search of each of them.
     """
-    from superopt.onnx_io.weightless import demo_models
+    from superopt.onnx_io.read.weightless import demo_models
     from superopt.report import codec
     from superopt.report.html import page
 

@@ -2,7 +2,8 @@
 (learned.py): bytes, work of tensor cores, how many blocks a multiprocessor has at a time, in how
 many waves they go, what launches take, and what all of it should take together.
 
-The machine's rates are those by which options are ranked unmeasured (kernels/gpu_blocks.py).
+The machine's rates are those that rank options without a measurement
+(kernels/algorithms/gpu/blocks.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.cost.tuned import Timed
-from superopt.kernels.gpu_blocks import (
+from superopt.kernels.algorithms.gpu.blocks import (
     ADD_PARTS_NS,
     BLOCK_START_NS,
     ELEMENT_END_NS,
@@ -31,10 +32,10 @@ from superopt.kernels.gpu_blocks import (
     SHARED_MEMORY_BYTES,
     SM_BYTES_PER_NS,
 )
-from superopt.kernels.gpu_groups import match_grouped
-from superopt.kernels.gpu_products import match_matrix_product
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
+from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+from superopt.kernels.algorithms.gpu.grouped_gemm import match_grouped
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
 
 ALGORITHMS = (
     "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from superopt.cost.tuned import Timed
-from superopt.kernels.option import Option
+from superopt.kernels.loops.option import Option
 
 LEAST = 200  # measurements below which nothing is learned from
 ALGORITHMS = (

@@ -11,11 +11,11 @@ from superopt.cost.model import stable_seed
 from superopt.cost.roofline import VIEWS, nbytes, operations, roofline
 from superopt.cost.signature import Signature
 from superopt.cost.store import Key, Measured, Store, Target
-from superopt.onnx_io.exporter import ExportError
-from superopt.onnx_io.single import one_node_model
+from superopt.onnx_io.export.exporter import ExportError
+from superopt.onnx_io.export.one_node_model import one_node_model
 from superopt.ort import Failed, Timing, time_single
-from superopt.te.dtype import STRING
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import STRING
+from superopt.te.expr.tensor import TensorType
 
 KIND = "onnx-node-v3"  # changes when what is timed changes
 COLD_BYTES = 24 << 20  # of weights in one timed model: more than a second-level cache holds

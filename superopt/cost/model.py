@@ -15,7 +15,7 @@ from superopt.cost.fusion import fused_away
 from superopt.cost.roofline import NODE_US, nbytes, roofline
 from superopt.cost.signature import Signature, signature
 from superopt.ir import graph as ir_graph
-from superopt.ir.constancy import is_constant
+from superopt.ir.constant_values import is_constant
 
 WEIGHT_BYTES = 1 << 16  # smaller ones stay in the cache
 WEIGHT_BYTES_PER_US = (

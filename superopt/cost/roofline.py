@@ -12,9 +12,9 @@ import numpy as np
 
 from superopt.cost.signature import Signature
 from superopt.ir.op import InferError, expression
-from superopt.te.dtype import BOOL, STRING, to_numpy
-from superopt.te.expr import Tensor, TensorType
-from superopt.te.node import Apply, Dim, Expr, Index, Load, Reduce
+from superopt.te.expr.dtype import BOOL, STRING, to_numpy
+from superopt.te.expr.node import Apply, Dim, Expr, Index, Load, Reduce
+from superopt.te.expr.tensor import Tensor, TensorType
 
 FLOPS_US = 150_000.0  # operations a microsecond in contractions
 SCALAR_US = 4_000.0  # elementwise operations a microsecond

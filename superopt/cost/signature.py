@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from superopt.ir import graph
 from superopt.ir.op import Attr, Attrs, Op
-from superopt.te import index
-from superopt.te.expr import TensorType
-from superopt.te.node import Expr
+from superopt.te.expr import index
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)

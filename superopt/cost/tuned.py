@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from superopt import __version__
 from superopt.cost.machine import digest, machine
 from superopt.cost.store import GPU, Key, Measured, Store, Target
-from superopt.kernels.option import Option
-from superopt.kernels.target_cpu import LEVELS, requested_level
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.target_cpu import LEVELS, requested_level
 
 MEASURED, CHOSEN, GRAPH = "kernel", "tuned", "rewrites"
 Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, of how many runs

@@ -20,11 +20,11 @@ from functools import lru_cache
 import numpy as np
 
 from superopt.generate.family import Family, Shape, Use
-from superopt.ir.batch import evaluate_batch
+from superopt.ir.batched_evaluation import evaluate_batch
 from superopt.ir.op import Attrs, InferError, canonical_attrs, infer
-from superopt.te import residues
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.eval import residues
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 BLOCK = 1 << 21  # elements of results that are computed at a time
 # Bytes that a level may take, about: of one that would take more only every nth candidate is tried.

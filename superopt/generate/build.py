@@ -12,15 +12,15 @@ from superopt.generate.family import Family
 from superopt.generate.pattern import Hole, Leaf, Made, Pattern
 from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.rules.context import graph_context
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.functions import Result
-from superopt.rules.index import RuleIndex
-from superopt.rules.instances import Instance
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.rules.lang.functions import Result
+from superopt.rules.lang.rule import Rule
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.trial.instances import Instance
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 
 def inputs_of(c: Claim) -> tuple[graph.Input, ...]:

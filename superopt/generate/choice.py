@@ -19,12 +19,17 @@ from superopt.generate.sound import (
     settled,
     wrong_on,
 )
-from superopt.rules.cases import Cases
-from superopt.rules.instances import Instance, instances, neighbor_instances, resized_instances
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.syntax import Param
-from superopt.rules.term import App, Fill, Number, Part, Scalar, Spread, walk
-from superopt.rules.trial import Refuted, try_on_instances
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import App, Fill, Number, Part, Scalar, Spread, walk
+from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.instances import (
+    Instance,
+    instances,
+    neighbor_instances,
+    resized_instances,
+)
+from superopt.rules.trial.try_rule import Refuted, try_on_instances
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 from superopt.verifier.verdict import Refuted as Differs

@@ -28,11 +28,11 @@ from superopt.generate.generalise import only_there, title
 from superopt.generate.naming import renamed, said_of, text_of
 from superopt.generate.pattern import Equation, show, size
 from superopt.generate.sound import Held
-from superopt.rules.counterexample import smallest_counterexample
-from superopt.rules.derive import DeriveLimits
-from superopt.rules.index import RuleIndex
-from superopt.rules.instances import Instance
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.match.derive import DeriveLimits
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.trial.counterexample import smallest_counterexample
+from superopt.rules.trial.instances import Instance
 
 CHUNK = 32  # laws that are looked at in one task, or about as many
 

@@ -10,9 +10,9 @@ from superopt.generate.claims import stated
 from superopt.generate.find import Found
 from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation
-from superopt.rules.derive import DeriveLimits
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import Rule
+from superopt.rules.lang.rule import Rule
+from superopt.rules.match.derive import DeriveLimits
+from superopt.rules.match.rule_index import RuleIndex
 
 # The same on every machine. By congruence chains may be put together to longer ones.
 BOUNDS = DeriveLimits(max_steps=6, max_growth=2, max_graphs=1000, max_seconds=float("inf"))

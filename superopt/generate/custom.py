@@ -18,7 +18,7 @@ from superopt.generate.fitting import MOST_ELEMENTS, fitted, shown
 from superopt.ir.op import REQUIRED, Attr, Payload
 from superopt.ir.syntax import MalformedText, expression, parse_attr, parser_message
 from superopt.ops import OPS
-from superopt.te.node import Expr
+from superopt.te.expr.node import Expr
 
 NAME = "custom"
 KINDS = ("zeros", "ones", "twos", "eye", "dirac", "means")

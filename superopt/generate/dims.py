@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from superopt.generate.family import Family, Shape
 from superopt.generate.pattern import Equation, Hole, Made, Pattern
 from superopt.ir import graph
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 Dim = int | str
 Dims = tuple[Dim, Dim]  # images or kernels, and channels

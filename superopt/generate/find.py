@@ -30,12 +30,12 @@ from superopt.generate.pattern import (
     uses,
 )
 from superopt.generate.relate import Relations
-from superopt.ir.batch import evaluate_batch
+from superopt.ir.batched_evaluation import evaluate_batch
 from superopt.ir.op import canonical_attrs
-from superopt.te import residues
-from superopt.te.dtype import BOOL, F32
-from superopt.te.expr import TensorType
-from superopt.te.field import PrimeField
+from superopt.te.eval import residues
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import BOOL, F32
+from superopt.te.expr.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import numpy as np
 
 from superopt.errors import UsageError
 from superopt.generate.family import Shape, Use
-from superopt.ir.batch import evaluate_batch
+from superopt.ir.batched_evaluation import evaluate_batch
 from superopt.ir.evaluate import evaluate_node
 from superopt.ir.op import InferError, canonical_attrs, infer
-from superopt.te import residues
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.field import PrimeField
+from superopt.te.eval import residues
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 MOST_ELEMENTS = 4096  # of a tensor; thousands of them are held, each on several samples
 ROUNDS = 4  # operators below one that finds operands no sooner

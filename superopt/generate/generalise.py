@@ -24,7 +24,7 @@ from superopt.generate.pattern import (
     size,
     uses,
 )
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
 
 NAMES = "xyzwabcdefgh"
 MOVES = frozenset(

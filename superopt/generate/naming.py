@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
 
 
 class _Written(NamedTuple):

@@ -12,10 +12,10 @@ from itertools import islice
 from superopt.generate.complete import BOUNDS
 from superopt.generate.naming import said_of, text_of
 from superopt.ir import graph
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.index import RuleIndex
-from superopt.rules.instances import Instance, instances, neighbor_instances
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.trial.instances import Instance, instances, neighbor_instances
 
 INSTANCES = 12  # on which a rule must follow
 NEAR = 3  # of these, and neighbours of each

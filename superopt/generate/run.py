@@ -19,7 +19,7 @@ from superopt.generate.naming import renamed, said_of
 from superopt.generate.partial import Partial
 from superopt.generate.prune import Follows, minimal
 from superopt.generate.workers import Each, workers
-from superopt.rules.rule import Rule
+from superopt.rules.lang.rule import Rule
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,11 +13,15 @@ from itertools import chain, islice
 
 from superopt.generate.widen import of_numbers
 from superopt.ir import graph
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.cases import Cases
-from superopt.rules.context import graph_context
-from superopt.rules.exactness import class_on_instances
-from superopt.rules.instances import (
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import App, Name, Number, Scalar, Spread, show, walk
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.float_class import class_on_instances
+from superopt.rules.trial.instances import (
     SPATIAL_OPS,
     Instance,
     cramped_instances,
@@ -25,16 +29,12 @@ from superopt.rules.instances import (
     instances,
     neighbor_instances,
 )
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.syntax import Param
-from superopt.rules.term import App, Name, Number, Scalar, Spread, show, walk
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import Verdict as Outcome
-from superopt.rules.trial import try_on_instances, try_rule
-from superopt.te.dtype import DTYPES
+from superopt.rules.trial.try_rule import Refuted as Differs
+from superopt.rules.trial.try_rule import Verdict as Outcome
+from superopt.rules.trial.try_rule import try_on_instances, try_rule
+from superopt.te.expr.dtype import DTYPES
+from superopt.verifier.instances.scope import IMAGES, rank_scope
 from superopt.verifier.prove import Limits, prove
-from superopt.verifier.scope import IMAGES, rank_scope
 from superopt.verifier.verdict import Proved, Refuted, Verdict
 
 PATIENCE = 60  # attempts at an instance in one style

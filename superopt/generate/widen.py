@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superopt.generate.generalise import MOVES
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.syntax import Param
-from superopt.rules.term import App, Number, Scalar, walk
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import App, Number, Scalar, walk
 
 RING = MOVES | {"Add", "Sub", "Neg", "Mul", "MatMul", "ReduceSum", "Expand", "Identity"}
 ORDER = MOVES | {"Max", "Min", "ReduceMax", "ReduceMin", "Expand", "Identity"}

@@ -9,12 +9,12 @@ import numpy as np
 from superopt import guard
 from superopt.ir.graph import Constant, Graph, Input, Node, Value, nodes, results
 from superopt.ir.op import Attr, Attrs, InferError, Op, canonical_attrs, expression
-from superopt.te import index
-from superopt.te.domain import Domain, Reals
-from superopt.te.dtype import DType, from_numpy
-from superopt.te.expr import TensorType
-from superopt.te.interpret import evaluate_all
-from superopt.te.node import Expr, Size
+from superopt.te.eval.domain import Domain, Reals
+from superopt.te.eval.interpret import evaluate_all
+from superopt.te.expr import index
+from superopt.te.expr.dtype import DType, from_numpy
+from superopt.te.expr.node import Expr, Size
+from superopt.te.expr.tensor import TensorType
 
 OpaqueEvaluator = Callable[[Node, list[np.ndarray | None]], list[np.ndarray]]
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from superopt import guard
 from superopt.ir.op import Attr, Attrs, InferError, Op, Payload, canonical_attrs, infer
-from superopt.te.dtype import from_numpy
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import from_numpy
+from superopt.te.expr.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

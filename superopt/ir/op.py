@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Union
 
-from superopt.te.dtype import DType
-from superopt.te.expr import Tensor, TensorType, placeholder
-from superopt.te.node import Expr
+from superopt.te.expr.dtype import DType
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Tensor, TensorType, placeholder
 
 # An attribute. Sizes may be symbolic, so that an int may be an index expression.
 Attr = Union[int, float, str, bool, None, DType, Expr, "Payload", tuple["Attr", ...]]

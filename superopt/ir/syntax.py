@@ -11,10 +11,10 @@ import keyword
 import re
 
 from superopt.ir.op import Attr
-from superopt.te import index
-from superopt.te.dtype import DTYPES
-from superopt.te.expr import TensorType, apply
-from superopt.te.node import Apply, Const, Dim, Expr, Size
+from superopt.te.expr import index
+from superopt.te.expr.dtype import DTYPES
+from superopt.te.expr.node import Apply, Const, Dim, Expr, Size
+from superopt.te.expr.tensor import TensorType, apply
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESULT = re.compile(r"_r\d+")  # the name of %7 for Python's parser

@@ -51,9 +51,9 @@ from superopt.ir.syntax import (
     show_attr,
     show_type,
 )
-from superopt.te import index
-from superopt.te.dtype import DTYPES, DType, to_numpy
-from superopt.te.expr import TensorType
+from superopt.te.expr import index
+from superopt.te.expr.dtype import DTYPES, DType, to_numpy
+from superopt.te.expr.tensor import TensorType
 
 MAX_SHOWN_ELEMENTS = 16
 MAX_DIGEST_BYTES = (

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import onnx
 
-from superopt.onnx_io.mapped import Region
-from superopt.onnx_io.protos import stored_tensors
-from superopt.onnx_io.skeleton import PROTOBUF_LIMIT, blob_size, stub_index
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.read.mapped_file import Region
+from superopt.onnx_io.read.protos import stored_tensors
+from superopt.onnx_io.read.skeleton import PROTOBUF_LIMIT, blob_size, stub_index
+from superopt.onnx_io.read.source import Source
 
 
 def large_initializers(source: Source, least_bytes: int) -> dict[str, Region]:

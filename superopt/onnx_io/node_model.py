@@ -8,14 +8,14 @@ import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.capture import captured_values, clone_node
-from superopt.onnx_io.follow import MAX_TRACKED_ELEMENTS
-from superopt.onnx_io.importer import OVERRIDABLE_SINCE_IR_VERSION
-from superopt.onnx_io.model import file_node
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.stowed import to_model_proto
-from superopt.onnx_io.types import onnx_dtype
-from superopt.te.dtype import F64, from_numpy
+from superopt.onnx_io.import_.data_propagation import MAX_TRACKED_ELEMENTS
+from superopt.onnx_io.import_.dtypes import onnx_dtype
+from superopt.onnx_io.import_.importer import OVERRIDABLE_SINCE_IR_VERSION
+from superopt.onnx_io.import_.model import file_node
+from superopt.onnx_io.import_.subgraphs import captured_values, clone_node
+from superopt.onnx_io.read.packed_parts import to_model_proto
+from superopt.onnx_io.read.source import Source
+from superopt.te.expr.dtype import F64, from_numpy
 
 
 def node_model(

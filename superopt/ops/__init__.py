@@ -6,56 +6,40 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
 from superopt.ir.op import Op
-from superopt.ops import (
-    activation,
+from superopt.ops.image import fourier, grid_sample, resize, window_functions
+from superopt.ops.movement import depth_space, gather, generators, layout, padding, slicing
+from superopt.ops.nn import (
     attention,
-    blocks,
-    cast,
     causal_conv,
     channel_norm,
-    compare,
     conv,
-    deconv,
-    einsum,
-    elementwise,
-    fourier,
-    gather,
-    generate,
-    layout,
-    linear,
+    conv_transpose,
     loss,
     norm,
-    padding,
     pool,
-    qlinear,
-    quantize,
-    reduce,
-    resize,
     rotary,
-    sampling,
-    search,
-    signal,
-    slicing,
-    trees,
 )
+from superopt.ops.pointwise import activation, arithmetic, cast, comparison
+from superopt.ops.quantized import qlinear, quantize
+from superopt.ops.reductions import einsum, matmul, reduce, search, tree_weights
 
 _MODULES: tuple[ModuleType, ...] = (
     activation,
     attention,
-    blocks,
+    depth_space,
     cast,
     causal_conv,
     channel_norm,
-    compare,
+    comparison,
     conv,
-    deconv,
+    conv_transpose,
     einsum,
-    elementwise,
+    arithmetic,
     fourier,
     gather,
-    generate,
+    generators,
     layout,
-    linear,
+    matmul,
     loss,
     norm,
     padding,
@@ -65,11 +49,11 @@ _MODULES: tuple[ModuleType, ...] = (
     reduce,
     resize,
     rotary,
-    sampling,
+    grid_sample,
     search,
-    signal,
+    window_functions,
     slicing,
-    trees,
+    tree_weights,
 )
 
 OPS: Mapping[str, Op] = MappingProxyType(

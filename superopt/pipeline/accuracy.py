@@ -13,14 +13,14 @@ from superopt.check.inputs import feeds
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph, Value, nodes
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.sized import sized
-from superopt.plan.recurrent import is_recurrent
-from superopt.plan.recurrent_unrolled import unroll_recurrent
+from superopt.plan.graph.recurrent_layer import is_recurrent
+from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.report.accuracy import Accuracy, Output
-from superopt.te.domain import Reals
-from superopt.te.dtype import BF16, F16, F32, F64, DType
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
 
 
 class Compiled(Protocol):

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from superopt.errors import CheckFailed
-from superopt.onnx_io.exporter import is_expressible
+from superopt.onnx_io.export.exporter import is_expressible
 from superopt.pipeline.judge import entirely, told
 from superopt.pipeline.request import Request
 from superopt.report.data import Bar, Event, LeftOut
-from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import with_computed_class
-from superopt.rules.rule import FLOAT_CLASSES, Rule
-from superopt.rules.stated import (
+from superopt.rules.lang.rule import FLOAT_CLASSES, Rule
+from superopt.rules.lang.term import App, walk
+from superopt.rules.library.records import (
     is_proved_for_one_shape,
     library_float_classes,
     proof_key,
     record_proof,
     tier,
 )
-from superopt.rules.term import App, walk
-from superopt.verifier.bounded import best_proof
+from superopt.rules.trial.float_class import with_computed_class
+from superopt.rules.trial.new_divisors import new_divisors
 from superopt.verifier.prove import Limits
+from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")

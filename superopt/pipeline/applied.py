@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from superopt.rules.context import graph_context
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule
+from superopt.rules.lang.rule import Rule
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
 from superopt.search.move import Step
-from superopt.te import index
-from superopt.te.node import Expr
+from superopt.te.expr import index
+from superopt.te.expr.node import Expr
 
 
 def sizes_at(rule: Rule, step: Step, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -16,8 +16,8 @@ from superopt.cost.clock import Sitting, predict
 from superopt.cost.load import Load, LoadMeter, heaviest
 from superopt.cost.machine import machine
 from superopt.errors import OutOfTime, SuperoptError, UsageError
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.ort.timing import SPINNING, interleave, prepare
 from superopt.pipeline import cuda
 from superopt.pipeline.allowed import Allowed

@@ -13,21 +13,21 @@ from superopt.check.numeric import Reference, Result, Unrunnable, compare_on, va
 from superopt.check.regions import Unmatched, cut_like
 from superopt.errors import CheckFailed
 from superopt.ir import graph as ir_graph
-from superopt.ir.fold import fold_constants
+from superopt.ir.constant_folding import fold_constants
 from superopt.ir.substitute import ReplacementCycle
-from superopt.onnx_io.exporter import ExportError
+from superopt.onnx_io.export.exporter import ExportError
 from superopt.pipeline.candidate import write
 from superopt.pipeline.checking import ALLOWED_PART, Wrong
 from superopt.pipeline.comparison import Second, compare_outputs, output_reference
 from superopt.pipeline.naming import Names
 from superopt.pipeline.original import Original
 from superopt.pipeline.runtime import Session, value
-from superopt.rules.rule import Rule
-from superopt.rules.stated import tier
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.records import tier
+from superopt.search.cost_delta import apply_together
 from superopt.search.move import Step
-from superopt.search.view import apply_together
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 SHOWN = 2  # operators deep, in messages
 IsWrong = Callable[[ir_graph.Graph], bool]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from superopt.errors import ModelError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.branches import first_dynamic_if, split_at_if
-from superopt.onnx_io.model import opaque_reason
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import decompose_contrib_ops
+from superopt.onnx_io.import_.model import opaque_reason
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops
+from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
 from superopt.pipeline.arrays import symbolic
 from superopt.pipeline.branch import Branch
-from superopt.plan.segments import TOO_SMALL_REASON, fallback_nodes
+from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 
 if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler

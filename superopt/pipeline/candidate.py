@@ -8,17 +8,17 @@ from pathlib import Path
 
 from superopt.check.numeric import Checked
 from superopt.ir import graph as ir_graph
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import ExportError, export_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.write import write_model
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.export.exporter import ExportError, export_model
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.checking import Dropped, Wrong, check
 from superopt.pipeline.original import Original
 from superopt.pipeline.request import Deadline
 from superopt.pipeline.runtime import Session
 from superopt.report.certificate import Certificate
-from superopt.search.run import Variant
+from superopt.search.improve import Variant
 
 
 @dataclass(frozen=True, slots=True)

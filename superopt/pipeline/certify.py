@@ -10,10 +10,10 @@ from pathlib import Path
 from superopt.check.certificate.replay import check
 from superopt.check.identical import Refused, compare, described
 from superopt.errors import CheckFailed, UsageError
-from superopt.onnx_io.atomic import atomic_files
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.admit import prove_now
 from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.load import load_model
@@ -30,9 +30,9 @@ from superopt.report.certificate import (
 )
 from superopt.report.data import Verdict
 from superopt.report.words import count
-from superopt.rules.exactness import with_computed_class
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.stated import rules_digest, statement, tier
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.records import rules_digest, statement, tier
+from superopt.rules.trial.float_class import with_computed_class
 from superopt.search.move import Step
 
 MADE_BY = ("superopt", "onnx", "numpy")  # whose versions a certificate names

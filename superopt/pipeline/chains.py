@@ -9,10 +9,10 @@ from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
 from superopt.pipeline.rule_library import load_library
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.divisors import new_divisors
-from superopt.rules.index import RuleIndex
-from superopt.rules.stated import tier
+from superopt.rules.library.records import tier
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.trial.new_divisors import new_divisors
 
 NEAR = 0.3  # of the time: for the graphs down to what both share only
 

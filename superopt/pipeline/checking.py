@@ -27,8 +27,8 @@ from superopt.check.numeric import (
 )
 from superopt.check.regions import Unmatched, cut_like, opaque_nodes
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.capture import captured_values
-from superopt.onnx_io.model import file_node
+from superopt.onnx_io.import_.model import file_node
+from superopt.onnx_io.import_.subgraphs import captured_values
 from superopt.pipeline.comparison import (
     Second,
     compare_outputs,

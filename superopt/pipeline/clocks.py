@@ -9,7 +9,7 @@ from superopt.cost import tuned
 from superopt.cost.machine import Machine
 from superopt.cost.measured import MeasuredClock
 from superopt.cost.store import Store, Target
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.timed import KIND, time_nodes
 from superopt.report.data import Event

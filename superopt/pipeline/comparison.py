@@ -20,12 +20,12 @@ from superopt.check.numeric import Reference, Result, Unrunnable, Values, values
 from superopt.check.regions import opaque_nodes
 from superopt.errors import OutOfTime
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.opaque_nodes import OpaqueNodes
 from superopt.pipeline.original import Original
 from superopt.pipeline.runtime import Got, Session
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 
 @dataclass(frozen=True, slots=True)

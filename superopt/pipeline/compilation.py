@@ -8,10 +8,10 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.cpu import Machine
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.dump import pass_texts
-from superopt.onnx_io.source import Source
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.runtime.cpu import Machine
+from superopt.kernels.runtime.dump import pass_texts
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.allowed import ALL, Allowed
 from superopt.pipeline.branching import value_names
 from superopt.pipeline.compile import compile
@@ -19,7 +19,7 @@ from superopt.pipeline.notes import notes
 from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import fitting, representative
 from superopt.pipeline.steps import natives
-from superopt.plan.build import Program
+from superopt.plan.program.build import Program
 from superopt.report.compiled import Compilation, Foreign
 
 

@@ -18,13 +18,13 @@ from superopt.cost.folder import objects_folder
 from superopt.cost.store import Store
 from superopt.errors import ModelError, Unlike
 from superopt.ir import graph as ir_graph
-from superopt.kernels.cpu import Machine, host
-from superopt.kernels.engine import llvm_lock
-from superopt.kernels.option import Option
-from superopt.kernels.room import require_address_space
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.cpu import Machine, host
+from superopt.kernels.runtime.engine import llvm_lock
+from superopt.kernels.runtime.memory_limit import require_address_space
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline import export
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import ALL, Allowed
@@ -53,11 +53,7 @@ from superopt.pipeline.saved import Saved, saved_from, write
 from superopt.pipeline.sized import plainer, sized
 from superopt.pipeline.steps import Arrays, Branch, Fallback, Foreign, foreign, natives, whole
 from superopt.pipeline.tune import Progress, tune
-from superopt.plan.build import Program
-from superopt.plan.execute import build_image
-from superopt.plan.image import ProgramImage
-from superopt.plan.scatters import has_scatter_kernel
-from superopt.plan.segments import (
+from superopt.plan.graph.partition import (  # fmt: skip
     NO_KERNEL_ERRORS,
     Segment,
     Units,
@@ -65,8 +61,12 @@ from superopt.plan.segments import (
     partition_by_cost,
     slow_reason,
     unsupported_reason,
-)  # fmt: skip
-from superopt.plan.unsupported import unsupported_nodes
+)
+from superopt.plan.graph.scatter_nodes import has_scatter_kernel
+from superopt.plan.graph.unsupported_nodes import unsupported_nodes
+from superopt.plan.program.build import Program
+from superopt.plan.program.execute import build_image
+from superopt.plan.program.image import ProgramImage
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile

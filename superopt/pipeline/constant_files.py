@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from superopt.cost.folder import constants_folder
-from superopt.kernels import cache as files
-from superopt.plan.constants import CONSTANT_POOL, DIGEST_BYTES, padded_bytes
+from superopt.kernels.runtime import file_cache as files
+from superopt.plan.program.constant_pool import CONSTANT_POOL, DIGEST_BYTES, padded_bytes
 
 if TYPE_CHECKING:
-    from superopt.onnx_io.mapped import Region
+    from superopt.onnx_io.read.mapped_file import Region
 
 SUFFIX = ".constant"
 _CHUNK = 1 << 20  # bytes that are summed at a time

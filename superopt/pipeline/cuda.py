@@ -17,16 +17,16 @@ from superopt.cost.store import Store
 from superopt.errors import Unlike, UsageError
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import infer_sizes
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_blocks import MULTIPROCESSORS
-from superopt.kernels.gpu_compiled import TritonCompileError
-from superopt.kernels.gpu_device import current_gpu_number, execution_device, use_gpu
-from superopt.kernels.gpu_text import triton_text
-from superopt.kernels.option import Option
-from superopt.kernels.work import count_operations
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
+from superopt.kernels.llvm.operation_count import count_operations
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.gpu_device import current_gpu_number, execution_device, use_gpu
+from superopt.kernels.triton.codegen import triton_text
+from superopt.kernels.triton.compiler import TritonCompileError
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.arrays import Port
@@ -42,11 +42,7 @@ from superopt.pipeline.outside import readable
 from superopt.pipeline.ports import checked_windows, port, shape_at
 from superopt.pipeline.saved import Saved, write
 from superopt.pipeline.sized import sized
-from superopt.plan.attention import gpu_attention_fusion
-from superopt.plan.build import Program, plan_program
-from superopt.plan.place import channels_last_layouts
-from superopt.plan.recurrent import MAX_UNROLLED_STEPS_GPU
-from superopt.plan.segments import (
+from superopt.plan.graph.partition import (
     NO_KERNEL_ERRORS,
     TOO_SMALL_REASON,
     Segment,
@@ -55,14 +51,18 @@ from superopt.plan.segments import (
     slow_reason,
     unsupported_reason,
 )
-from superopt.plan.simplify import simplify_graph
-from superopt.plan.streams import gpu_streams as on_gpu_streams
-from superopt.plan.target import TF32_DROPPED_BITS, Target
+from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
+from superopt.plan.graph.simplify import simplify_graph
+from superopt.plan.lowering.image_layouts import channels_last_layouts
+from superopt.plan.program.build import Program, plan_program
+from superopt.plan.program.streams import gpu_streams as on_gpu_streams
+from superopt.plan.program.target import TF32_DROPPED_BITS, Target
+from superopt.plan.rewrites.matmul.attention import gpu_attention_fusion
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
 from superopt.report.profile import Profile
-from superopt.te.domain import Reals
-from superopt.te.dtype import BF16, F16, DType
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import BF16, F16, DType
 
 # By the name of a precision: how floats of 32 bits lie in memory, and how they are multiplied.
 PRECISIONS: Mapping[str, tuple[DType | None, str]] = {

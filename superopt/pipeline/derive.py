@@ -13,21 +13,21 @@ from superopt.check.inputs import feeds
 from superopt.check.numeric import Unrunnable, values_at
 from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.load import load_model
 from superopt.pipeline.naming import Names
 from superopt.pipeline.shapes import representative
 from superopt.report.data import Derivation, DerivedStep, Event
 from superopt.report.words import count
-from superopt.rules.derive import Derived, DeriveLimits, derive, shorten
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import Rule
-from superopt.rules.stated import tier
-from superopt.rules.term import Call
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.term import Call
+from superopt.rules.library.records import tier
+from superopt.rules.match.derive import Derived, DeriveLimits, derive, shorten
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 STEPS, GRAPHS = 16, 1_000_000  # it is the seconds that end a search
 

@@ -12,9 +12,9 @@ from superopt.report.diagram import (
     Proof,
     RuleDiagram,
 )
-from superopt.rules.rule import Rule, show_side
-from superopt.rules.syntax import Param
-from superopt.rules.term import (
+from superopt.rules.lang.rule import Rule, show_side
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import (
     Absent,
     AllResults,
     App,

@@ -7,7 +7,7 @@ from typing import Any
 
 from superopt.check.inputs import feeds
 from superopt.errors import UsageError
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.shapes import representative
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from superopt.cost.disk_cache import limit_bytes, written
 from superopt.cost.folder import ready_folder
-from superopt.kernels import cache as files
+from superopt.kernels.runtime import file_cache as files
 from superopt.pipeline.arrays import Port
 
 FORMAT = 2

@@ -30,8 +30,8 @@ from superopt.pipeline.new_sizes import NewSizes
 if TYPE_CHECKING:
     from superopt.cost.store import Store
     from superopt.ir import graph
-    from superopt.kernels.engine import Machine
-    from superopt.onnx_io.model import Model
+    from superopt.kernels.runtime.engine import Machine
+    from superopt.onnx_io.import_.model import Model
     from superopt.pipeline.compile import Compiler
     from superopt.pipeline.steps import Foreign
     from superopt.pipeline.tune import Progress

@@ -8,12 +8,12 @@ from superopt.ir import graph as ir_graph
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Rejected
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import GraphContext, graph_context
-from superopt.rules.explain import Attempt, explain
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule
-from superopt.search.view import cost_delta
+from superopt.rules.lang.rule import Rule
+from superopt.rules.match.explain import Attempt, explain
+from superopt.rules.match.graph_context import GraphContext, graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.search.cost_delta import cost_delta
 
 MOST = 12  # rules shown of those that fail at a value
 PLACES = 8  # values named for each reason

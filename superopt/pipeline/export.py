@@ -18,20 +18,20 @@ import numpy as np
 from superopt import __version__
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.cpu import Machine, checkable_target
-from superopt.kernels.cpu_run import STATE_BYTES, STOP_WORD, WAKE_WORD
-from superopt.onnx_io.atomic import NewFile, atomic_files, resolve_target
-from superopt.onnx_io.model import Model
+from superopt.kernels.llvm.program import STATE_BYTES, STOP_WORD, WAKE_WORD
+from superopt.kernels.runtime.cpu import Machine, checkable_target
+from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.linker import compiler, shared_object
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.steps import Branch, Native, Step
-from superopt.plan.execute import object_files
-from superopt.plan.image import ALIGNMENT_BYTES
-from superopt.plan.segments import supports_dtype
+from superopt.plan.graph.partition import supports_dtype
+from superopt.plan.program.execute import object_files
+from superopt.plan.program.image import ALIGNMENT_BYTES
 from superopt.report.c_text import Library, Place, header, source
 from superopt.report.compiled import Exported, Port
-from superopt.te import index
-from superopt.te.dtype import to_numpy
+from superopt.te.expr import index
+from superopt.te.expr.dtype import to_numpy
 
 POOL = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE_WORD, "STOP": STOP_WORD}
 # With these a name of ours would be one of POSIX's: sem_open, W_OK, ...

@@ -12,18 +12,23 @@ from superopt import ort
 from superopt.cost.machine import processor
 from superopt.errors import ModelError, Unlike, UsageError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.extract import extract_submodel, value_names
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.saturation import SaturatingNode, saturating_nodes
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import replaced_result
+from superopt.onnx_io.check.int8_saturation import SaturatingNode, saturating_nodes
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.contrib_decomposition import replaced_result
+from superopt.onnx_io.transform.submodel import extract_submodel, value_names
 from superopt.pipeline.integer_mode import DEFAULT, IntegerMode, integer_mode, sums_in_16_bits
 from superopt.pipeline.mapped_weights import mapped_model
 from superopt.pipeline.outputs import Spec
 from superopt.pipeline.ports import dtype_of, shape_at
-from superopt.plan.segments import INTEGER_PRODUCT_REASON, Segment, Units, has_integer_products
-from superopt.te import index
-from superopt.te.dtype import STRING
+from superopt.plan.graph.partition import (
+    INTEGER_PRODUCT_REASON,
+    Segment,
+    Units,
+    has_integer_products,
+)
+from superopt.te.expr import index
+from superopt.te.expr.dtype import STRING
 
 Arrays = dict[ir_graph.Value, Any]
 UNFIT = "ShapeInferenceError"  # in what onnxruntime says of shapes

@@ -18,7 +18,7 @@ from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.library import partial_text, refuted_text, text, unproved_text
 from superopt.generate.run import Account, Wanted, generate
-from superopt.onnx_io.atomic import atomic_files
+from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.report.data import Event, FamilyCount, Generation, LevelCount
 
 if sys.platform != "win32":

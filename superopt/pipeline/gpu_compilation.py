@@ -8,8 +8,8 @@ from pathlib import Path
 
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.gpu_module import vendor_name as vendor_of
-from superopt.onnx_io.source import Source
+from superopt.kernels.triton.module import vendor_name as vendor_of
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
 from superopt.pipeline.shapes import fitting, representative

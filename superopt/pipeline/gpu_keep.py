@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.ir import graph as ir_graph
-from superopt.kernels.gpu_image import image_to_dict
-from superopt.kernels.gpu_imaged import export_image
+from superopt.kernels.cuda.image import image_to_dict
+from superopt.kernels.runtime.module_image import export_image
 from superopt.pipeline import entries
 from superopt.pipeline.gpu_parts import Part, Variant
 from superopt.pipeline.ports import dtype_of

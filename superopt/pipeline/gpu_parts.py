@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from superopt.ir import graph
-from superopt.kernels.gpu_device import to_array, to_device
-from superopt.kernels.gpu_inputs import WrittenRanges
-from superopt.kernels.gpu_program import GpuProgram
-from superopt.onnx_io.model import Model
+from superopt.kernels.cuda.input_aliasing import WrittenRanges
+from superopt.kernels.runtime.gpu_device import to_array, to_device
+from superopt.kernels.runtime.gpu_program import GpuProgram
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
-from superopt.plan.build import Program
-from superopt.plan.segments import Segment
+from superopt.plan.graph.partition import Segment
+from superopt.plan.program.build import Program
 
 
 @dataclass(frozen=True, slots=True)

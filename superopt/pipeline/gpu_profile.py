@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from superopt.ir import graph
-from superopt.kernels import work
-from superopt.kernels.gpu_clock import measure_ms, warm_up
-from superopt.kernels.gpu_device import GpuPeak, device_name, measure_gpu_peak
-from superopt.kernels.gpu_library import ALGORITHM as LIBRARY
-from superopt.kernels.gpu_module import vendor_name
+from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as LIBRARY
+from superopt.kernels.llvm import operation_count
+from superopt.kernels.runtime.gpu_device import GpuPeak, device_name, measure_gpu_peak
+from superopt.kernels.runtime.gpu_timer import measure_ms, warm_up
+from superopt.kernels.triton.module import vendor_name
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.pipeline.gpu_parts import Part as Step
 from superopt.pipeline.gpu_parts import advance
-from superopt.plan.origins import inherit_names
-from superopt.plan.segments import segment_graph
+from superopt.plan.graph.partition import segment_graph
+from superopt.plan.lowering.provenance import inherit_names
 from superopt.report.profile import Part, Profile
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _kernels(exe: OnGpu, step: Step, most: GpuPeak, runs: int) -> list[Part]:
         count, moved = 0, 0
         # Of a library's sums, and what is made of them by a kernel behind, those are the work.
         if bool(what) if option.algorithm == LIBRARY else not first:
-            count = work.count_operations(t)
-            moved = sum(work.count_bytes(t, program.problems[key].constants))
+            count = operation_count.count_operations(t)
+            moved = sum(operation_count.count_bytes(t, program.problems[key].constants))
         ops = tuple(x.op.title for x in come.nodes_of(result)) or (result.name,)
         label = "" if value is None else names.get(value, "")
         arithmetic, memory = count / most.flops, moved / most.bandwidth

@@ -1,6 +1,6 @@
 """Models compiled for a GPU that are kept whole, so that another process has them soon
 (entries.py): it needs neither the model nor torch or Triton, whose machine code is kept with the
-plan (kernels/gpu_image.py).
+plan (kernels/cuda/image.py).
 
 A model's key is made from its files (SHA-256), options, the GPU, torch's and Triton's files,
 superopt's own and the store of measurements.
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from superopt.cost.folder import store_file
-from superopt.kernels.gpu_device import empty_cache
-from superopt.kernels.gpu_driver import find_gpu
-from superopt.kernels.gpu_image import Image, image_from_dict
-from superopt.kernels.gpu_resident import (
+from superopt.kernels.cuda.driver import find_gpu
+from superopt.kernels.cuda.image import Image, image_from_dict
+from superopt.kernels.runtime.gpu_device import empty_cache
+from superopt.kernels.runtime.loaded_image import (
     DeviceProgram,
     InterpretedProgram,
     load_interpreted,

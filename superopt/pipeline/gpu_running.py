@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from superopt.errors import OutOfMemory, UsageError
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_compiled import TritonCompileError
-from superopt.kernels.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.plan.build import Program
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
+from superopt.kernels.triton.compiler import TritonCompileError
+from superopt.plan.program.build import Program
 
 LONGEST = 300  # letters of what a compiler says
 WAYS = 4  # to compute a problem, of which a compiler may make nothing

@@ -21,12 +21,12 @@ from superopt.cost import tuned as kept
 from superopt.cost.learned import LEAST, Ranking
 from superopt.cost.store import Store, Target
 from superopt.cost.tuned import Timed
-from superopt.kernels.gpu_device import device_name
-from superopt.kernels.gpu_library import ALGORITHM as VENDORS
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.plan.build import Program
-from superopt.plan.gpu_measure import COMPILE_THREADS, finalists, measure_options
+from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as VENDORS
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.gpu_device import device_name
+from superopt.plan.program.build import Program
+from superopt.plan.timing.gpu import COMPILE_THREADS, finalists, measure_options
 from superopt.report.compiled import Tuned, TunedKernel
 
 Options = Callable[[Problem], Iterator[Option]]

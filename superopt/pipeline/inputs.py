@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.onnx_io.atomic import atomic_files
-from superopt.onnx_io.model import Model
-from superopt.te.dtype import STRING, to_numpy
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.onnx_io.import_.model import Model
+from superopt.te.expr.dtype import STRING, to_numpy
 
 
 def read_inputs(

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from superopt.onnx_io.saturation import Remedy, SaturatingNode
+from superopt.onnx_io.check.int8_saturation import Remedy, SaturatingNode
 
 X86 = frozenset(("x86_64", "amd64", "i386", "i686"))
 AVX512_CORE = frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl"))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from superopt.ir import graph
 from superopt.ir.substitute import replace_all
-from superopt.onnx_io.alike import default_value, interface_difference, is_same_opaque_node
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.import_.model_difference import (
+    default_value,
+    interface_difference,
+    is_same_opaque_node,
+)
 
 
 def interface(a: Model, b: Model) -> str:

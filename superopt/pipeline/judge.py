@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superopt.report.data import Decision, RuleVerdict
-from superopt.rules.counterexample import Counterexample, smallest_counterexample
-from superopt.rules.divisors import new_divisors
-from superopt.rules.exactness import float_class, with_computed_class
-from superopt.rules.instances import Instance, instance_of_names, misfit_reason
-from superopt.rules.rule import Rule
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_rule
-from superopt.verifier.attributes import (
+from superopt.rules.lang.rule import Rule
+from superopt.rules.trial.counterexample import Counterexample, smallest_counterexample
+from superopt.rules.trial.float_class import float_class, with_computed_class
+from superopt.rules.trial.instances import Instance, instance_of_names, misfit_reason
+from superopt.rules.trial.new_divisors import new_divisors
+from superopt.rules.trial.try_rule import Refuted as Differs
+from superopt.rules.trial.try_rule import try_rule
+from superopt.verifier.instances.attributes import (
     FEW_BROADCAST_NOTE,
     NO_PADDING_WINDOWS_NOTE,
     SMALL_DILATIONS_NOTE,
 )
-from superopt.verifier.bounded import best_proof
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
+from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved, Refuted
 
 # Notes of a proof with which a rule is still called proved; the verdict prints them. All others

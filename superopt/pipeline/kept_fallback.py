@@ -20,7 +20,7 @@ import numpy as np
 from superopt.cost.folder import store_file
 from superopt.cost.machine import machine
 from superopt.errors import SuperoptError
-from superopt.kernels import cache as files
+from superopt.kernels.runtime import file_cache as files
 from superopt.ort import runtime
 from superopt.pipeline import entries
 from superopt.pipeline.allowed import Allowed

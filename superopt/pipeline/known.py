@@ -14,9 +14,9 @@ from superopt.report.codec import decode
 from superopt.report.data import RuleCount
 from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.library import RULES_FORMAT, RuleReport
-from superopt.rules import stated
-from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.stated import (
+from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.library import records
+from superopt.rules.library.records import (
     find_proof,
     library_float_classes,
     proof_key,
@@ -75,7 +75,7 @@ def _file(rule: Rule) -> str:
     return rule.source.rpartition(":")[0]
 
 
-def _proof(p: stated.Proof) -> Proof:
+def _proof(p: records.Proof) -> Proof:
     return Proof(
         p.scope, p.assumes, p.readable_conditions, p.obligations, p.queries, p.ms, p.mutants
     )

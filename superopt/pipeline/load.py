@@ -7,11 +7,11 @@ from pathlib import Path
 
 from superopt import ort
 from superopt.errors import ModelError
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.repair import repair_model
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.validate import is_structurally_valid, validate
+from superopt.onnx_io.check.validate import is_structurally_valid, validate
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.repair import repair_model
 
 LOAD_SECONDS = 60.0  # that onnxruntime may take to load a model that ONNX's checker refuses
 

@@ -16,7 +16,7 @@ from typing import Final
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import constants_folder
 from superopt.onnx_io.external_weights import large_initializers, with_external_weights
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline import constant_files, entries
 
 MAPPED_TENSOR_BYTES: Final = 1 << 20  # from which on an initializer is a file

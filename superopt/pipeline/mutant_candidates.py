@@ -22,15 +22,15 @@ from superopt.generate.image_families import borders, strided
 from superopt.generate.partial import Partial
 from superopt.generate.pattern import holes
 from superopt.ir.op import InferError
-from superopt.partial.cells import TooManyCells
-from superopt.partial.generalise import pair_from_sizes
-from superopt.partial.pairs import CORRECTION_KINDS, corrected_rule
-from superopt.partial.sizes import SizedPair, sides_at
-from superopt.partial.symbolic import NoFormula, SymbolicRegions, symbolic_regions
-from superopt.partial.terms import parse_formula
+from superopt.partial.correct.formulas import parse_formula
+from superopt.partial.correct.generalize import pair_from_sizes
+from superopt.partial.correct.partial_rules import CORRECTION_KINDS, corrected_rule
+from superopt.partial.correct.sized_pairs import SizedPair, sides_at
+from superopt.partial.correct.symbolic_boxes import NoFormula, SymbolicRegions, symbolic_regions
+from superopt.partial.regions.cells import TooManyCells
 from superopt.pipeline.program_mutants import with_weights
-from superopt.rules.rule import Rule
-from superopt.rules.term import App, Binary, Formula, Lit, Part, walk
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.term import App, Binary, Formula, Lit, Part, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from superopt.generate.enumerated import enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.onnx_io.atomic import atomic_files
-from superopt.partial.cells import TooManyCells
-from superopt.partial.pairs import PartialRule, partial_rule_at
-from superopt.partial.symbolic import NoFormula, SymbolicBox, format_symbolic_box
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.partial.correct.partial_rules import PartialRule, partial_rule_at
+from superopt.partial.correct.symbolic_boxes import NoFormula, SymbolicBox, format_symbolic_box
+from superopt.partial.regions.cells import TooManyCells
 from superopt.pipeline.entries import own_contents
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.mutant_candidates import (

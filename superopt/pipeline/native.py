@@ -12,8 +12,8 @@ from superopt.pipeline.outputs import Spec, outputs
 
 if TYPE_CHECKING:
     from superopt.ir import graph
-    from superopt.plan.image import LoadedProgram
-    from superopt.plan.segments import Segment
+    from superopt.plan.graph.partition import Segment
+    from superopt.plan.program.image import LoadedProgram
 
 Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 

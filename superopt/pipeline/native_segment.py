@@ -9,8 +9,8 @@ from superopt.errors import ModelError
 from superopt.ir import graph as ir_graph
 from superopt.pipeline.native import Native, Whole
 from superopt.pipeline.ports import checked_windows, dtype_of, shape_at
-from superopt.plan.execute import load_program
-from superopt.plan.segments import Segment
+from superopt.plan.graph.partition import Segment
+from superopt.plan.program.execute import load_program
 
 if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler

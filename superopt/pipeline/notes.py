@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from superopt.ir import graph
 from superopt.pipeline.arrays import symbolic
-from superopt.plan.segments import Segment
+from superopt.plan.graph.partition import Segment
 from superopt.report import words
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.errors import OutOfMemory, Unlike, UsageError, seconds
-from superopt.kernels.gpu_device import (
+from superopt.kernels.runtime.gpu_device import (
     empty_cache,
     from_dlpack,
     is_gpu_tensor,
@@ -35,9 +35,9 @@ from superopt.pipeline.recent import Recent
 if TYPE_CHECKING:
     from superopt.cost.store import Store
     from superopt.ir import graph
-    from superopt.kernels.option import Option
-    from superopt.kernels.problem import Problem
-    from superopt.onnx_io.model import Model
+    from superopt.kernels.algorithms.problem import Problem
+    from superopt.kernels.loops.option import Option
+    from superopt.onnx_io.import_.model import Model
     from superopt.pipeline.cuda import Compiler
     from superopt.pipeline.gpu_parts import Variant
     from superopt.report.accuracy import Accuracy

@@ -15,12 +15,12 @@ from superopt.check.regions import opaque_nodes
 from superopt.errors import ModelError
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import import_model
+from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.node_model import node_model
-from superopt.onnx_io.source import Source, read_model
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64, DType, to_numpy
-from superopt.te.expr import TensorType
+from superopt.onnx_io.read.source import Source, read_model
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64, DType, to_numpy
+from superopt.te.expr.tensor import TensorType
 
 RUN_SECONDS = 60.0  # that onnxruntime may take for one node
 DOUBLES = Reals(F64)

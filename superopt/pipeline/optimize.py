@@ -15,11 +15,11 @@ from superopt.cost.measured import MeasuredClock
 from superopt.cost.model import Costs, by_roofline
 from superopt.cost.store import Store, Target, Times
 from superopt.errors import CheckFailed, OutOfTime
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source, read_model
-from superopt.onnx_io.write import copy_unchanged, write_model
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source, read_model
 from superopt.pipeline.admit import Admitted, admitted
 from superopt.pipeline.blame import ProvedButOff, blame, lossy_step
 from superopt.pipeline.candidate import Candidate, examine
@@ -38,11 +38,11 @@ from superopt.pipeline.worst import worst_step
 from superopt.report.certificate import Certificate
 from superopt.report.data import Event, WorstStep
 from superopt.report.words import count
-from superopt.rules.rule import Rule
+from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, StopReason
-from superopt.search.decisions import decisions_json, replay
+from superopt.search.decision_log import decisions_json, replay
+from superopt.search.improve import Outcome, Variant, improve
 from superopt.search.move import Refusals
-from superopt.search.run import Outcome, Variant, improve
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 EVALUATION = 30.0  # times a run in onnxruntime that a check takes, at most as a rule

@@ -15,9 +15,9 @@ from superopt.check.numeric import Keep, Reference, Unrunnable, reference
 from superopt.check.regions import Regions, cut, drawn, opaque_nodes
 from superopt.errors import OutOfTime, UsageError
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.write import copy_unchanged
+from superopt.onnx_io.export.model_file import copy_unchanged
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline import shapes
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched

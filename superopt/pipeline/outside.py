@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 from superopt import ort
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.outside import (
+from superopt.onnx_io.check.validate import is_structurally_valid, validate
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops, inline_functions
+from superopt.onnx_io.transform.initializer_inputs import drop_initializer_inputs
+from superopt.onnx_io.transform.opaque_model import (
     Port,
     opaque_model,
     scalar_outputs,
     with_inferred_output_types,
     with_output_types,
 )
-from superopt.onnx_io.repair import repair_model
-from superopt.onnx_io.source import Source
-from superopt.onnx_io.told import decompose_contrib_ops, inline_functions
-from superopt.onnx_io.undeclared import drop_initializer_inputs
-from superopt.onnx_io.validate import is_structurally_valid, validate
+from superopt.onnx_io.transform.repair import repair_model
 from superopt.ort.values import element_of
 from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal, OtherRun
-from superopt.partial.sizes import size_names
+from superopt.partial.correct.sized_pairs import size_names
 from superopt.pipeline.program_mutants import is_term
 from superopt.report.words import count
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
 
 # How keys begin; others are rules.
 WINDOW, MUTANT, HITS = re.compile(r"[\[(]"), re.compile(r"\d+ \["), re.compile(r"hits of \d+ \(")

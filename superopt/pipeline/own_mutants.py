@@ -3,12 +3,12 @@ subprograms, at the shapes that it has.
 
 Between what is not linear a model computes windows over pictures. Each distinct one is a program of
 its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
-axes before and back after (`superopt.partial.moves`). Those of up to three windows or products with
-what is linear between them are enumerated (`program_mutants.py`). Where they are right is found,
-the rest is corrected, and the whole is priced as the search prices graphs. Those that may be faster
-are proved, for these sides and any number of channels (and of pictures, where the model does not
-say how many), and are rules. The folder's journal keeps what was found of a program for other
-models.
+axes before and back after (`superopt.partial.enumerate.axis_moves`). Those of up to three windows
+or products with what is linear between them are enumerated (`program_mutants.py`). The elements
+where they are right are found, the others are corrected, and the cost of the result is estimated as
+the search does. Those that may be faster are proved for these spatial sizes and any number of
+channels (and of images, where the model does not say how many), and are rules. The folder's journal
+keeps what was found of a program for other models.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from superopt.cost.model import Clock, Costs, by_roofline
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
 from superopt.ir import graph as ir_graph
-from superopt.kernels import cache as files
-from superopt.onnx_io.atomic import atomic_files
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
-from superopt.partial.program import Program, free_channels
-from superopt.partial.sizes import sides_at
+from superopt.kernels.runtime import file_cache as files
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
+from superopt.partial.correct.sized_pairs import sides_at
+from superopt.partial.enumerate.program import Program, free_channels
 from superopt.pipeline import entries
 from superopt.pipeline.clocks import measured
 from superopt.pipeline.entries import own_contents
@@ -52,12 +52,12 @@ from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event
 from superopt.report.mutation import MutantCount, Mutation
 from superopt.report.words import count, otherwise
-from superopt.rules.exactness import with_computed_class
-from superopt.rules.rule import Rule
-from superopt.rules.stated import record_proof
-from superopt.rules.trial import try_rule
-from superopt.verifier.bounded import best_proof
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.records import record_proof
+from superopt.rules.trial.float_class import with_computed_class
+from superopt.rules.trial.try_rule import try_rule
 from superopt.verifier.prove import Limits
+from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved
 
 BEST = 3  # mutants of a program that are kept

@@ -7,19 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from superopt.partial.cells import TooManyCells
-from superopt.partial.claims import box_conditions
-from superopt.partial.pairs import PartialRule, load_pairs, partial_rule, prove_parts
-from superopt.partial.regions import Regions, find_regions
-from superopt.partial.sizes import pair_at, sample_sizes, size_names
-from superopt.partial.split import SPLIT, split_pairs
-from superopt.partial.symbolic import format_symbolic_box
-from superopt.partial.symbolic import symbolic_regions as formulas
+from superopt.partial.correct.claims import box_conditions
+from superopt.partial.correct.partial_rules import (
+    PartialRule,
+    load_pairs,
+    partial_rule,
+    prove_parts,
+)
+from superopt.partial.correct.sized_pairs import pair_at, sample_sizes, size_names
+from superopt.partial.correct.split import SPLIT, split_pairs
+from superopt.partial.correct.symbolic_boxes import format_symbolic_box
+from superopt.partial.correct.symbolic_boxes import symbolic_regions as formulas
+from superopt.partial.regions.cells import TooManyCells
+from superopt.partial.regions.find import Regions, find_regions
 from superopt.report.diagram import InParts
 from superopt.report.partial import RIGHT, WRONG, Correction, PartialPage, Proof
-from superopt.rules.readable import merge_conditions
-from superopt.rules.rule import Rule, show_side
-from superopt.rules.term import show as shown
+from superopt.rules.lang.readable import merge_conditions
+from superopt.rules.lang.rule import Rule, show_side
+from superopt.rules.lang.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
 
 WIDEST, HIGHEST = 76, 40  # characters of a picture

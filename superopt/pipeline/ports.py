@@ -9,12 +9,12 @@ import numpy as np
 from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import infer_sizes
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.arrays import Port
-from superopt.te import index
-from superopt.te.domain import Reals
-from superopt.te.dtype import to_numpy
-from superopt.te.expr import TensorType
+from superopt.te.eval.domain import Reals
+from superopt.te.expr import index
+from superopt.te.expr.dtype import to_numpy
+from superopt.te.expr.tensor import TensorType
 
 
 def port(i: ir_graph.Input, optional: bool) -> Port:

@@ -13,19 +13,19 @@ import numpy as np
 from superopt.cost.machine import machine
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels import work
-from superopt.kernels.calls import Call, Loop
-from superopt.kernels.peak import BUFFER_BYTES, CpuPeak, measure_cpu_peak
+from superopt.kernels.llvm import operation_count
+from superopt.kernels.llvm.calls import Call, Loop
+from superopt.kernels.runtime.cpu_peak import BUFFER_BYTES, CpuPeak, measure_cpu_peak
 from superopt.pipeline.drawing import given_or_drawn
 from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Branch, Foreign, Native, Step
-from superopt.plan.build import Program
-from superopt.plan.execute import TimedProgram, time_calls
-from superopt.plan.origins import inherit_names
-from superopt.plan.segments import segment_graph
+from superopt.plan.graph.partition import segment_graph
+from superopt.plan.lowering.provenance import inherit_names
+from superopt.plan.program.build import Program
+from superopt.plan.program.execute import TimedProgram, time_calls
 from superopt.report import words
 from superopt.report.profile import Part, Profile
-from superopt.te.dtype import F64
+from superopt.te.expr.dtype import F64
 
 if TYPE_CHECKING:
     from superopt.pipeline.executable import Executable
@@ -152,7 +152,7 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -
     names = inherit_names(segment_graph(step.segment), come.graph, exe.model.names)
     # Of a table some rows are read, and of all of a model's constants those that are lie somewhere.
     problems = [program.problems[key] for key in program.call_problems if key]
-    held = sum(work.count_bytes(p.tensor, p.constants)[0] for p in problems)
+    held = sum(operation_count.count_bytes(p.tensor, p.constants)[0] for p in problems)
     out = []
     for n, key in enumerate(program.call_problems):
         if not key:
@@ -167,8 +167,8 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -
         t = program.problems[key].tensor
         count, fixed, other = 0, 0, 0
         if not first:  # what prepares the next call does nothing that is asked for
-            count = work.count_operations(t)
-            fixed, other = work.count_bytes(t, program.problems[key].constants)
+            count = operation_count.count_operations(t)
+            fixed, other = operation_count.count_bytes(t, program.problems[key].constants)
         rate = most.flops / 2 if t.dtype == F64 else most.flops
         arithmetic = count / rate
         memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
@@ -197,10 +197,10 @@ def _loop(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
     for body in bodies:
         for key, result in zip(body.call_problems, body.call_results, strict=True):
             p = body.problems[key]
-            own = loop.steps * work.count_operations(p.tensor)
+            own = loop.steps * operation_count.count_operations(p.tensor)
             count += own
             arithmetic += own / (most.flops / 2 if p.tensor.dtype == F64 else most.flops)
-            moved += loop.steps * sum(work.count_bytes(p.tensor, p.constants))
+            moved += loop.steps * sum(operation_count.count_bytes(p.tensor, p.constants))
             if body.provenance is not None:
                 ops |= dict.fromkeys(x.op.name for x in body.provenance.nodes_of(result))
     kernels = sum(len(body.calls) for body in bodies)

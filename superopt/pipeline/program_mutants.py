@@ -1,6 +1,6 @@
 """Mutants of a subprogram of a model, by enumeration: where each is right, and what corrects it.
 
-They are found where everything is small (`superopt.partial.enumerate`), and what is found of one
+They are found at small sizes (`superopt.partial.enumerate.enumeration`), and what is found of one
 such program serves all models that have it. At a model's own sizes they are priced, by what they
 must cost at least; only those that may be faster are looked at any further.
 """
@@ -21,21 +21,26 @@ from superopt.ir import graph
 from superopt.ir.op import InferError
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
-from superopt.partial.cells import TooManyCells
-from superopt.partial.correct import NoCorrection
-from superopt.partial.enumerate import Candidate, Hit, find_hits, instantiate
-from superopt.partial.generalise import graph_inputs, pair_from_sizes, rule_from_sizes
-from superopt.partial.operators import OPERATORS, is_activation_name
-from superopt.partial.pairs import CORRECTION_KINDS, corrected_value
-from superopt.partial.program import Program, at_channel_choices, convolutions, small_program
-from superopt.partial.regions import find_regions
-from superopt.partial.restrict import static_shape
-from superopt.partial.sizes import SizedPair
-from superopt.partial.symbolic import NoFormula
+from superopt.partial.correct.corrections import NoCorrection
+from superopt.partial.correct.generalize import graph_inputs, pair_from_sizes, rule_from_sizes
+from superopt.partial.correct.partial_rules import CORRECTION_KINDS, corrected_value
+from superopt.partial.correct.restrict import static_shape
+from superopt.partial.correct.sized_pairs import SizedPair
+from superopt.partial.correct.symbolic_boxes import NoFormula
+from superopt.partial.enumerate.enumeration import Candidate, Hit, find_hits, instantiate
+from superopt.partial.enumerate.operators import OPERATORS, is_activation_name
+from superopt.partial.enumerate.program import (
+    Program,
+    at_channel_choices,
+    convolutions,
+    small_program,
+)
+from superopt.partial.regions.cells import TooManyCells
+from superopt.partial.regions.find import find_regions
 from superopt.pipeline.subprograms import BIASED
 from superopt.pipeline.windows import LEAST, Line, said
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 OPERATORS_OF = 4  # at most, of a mutant
 DEARER = 1.25  # a mutant may be, by what it must cost at least

@@ -6,14 +6,14 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from superopt.ir import graph as ir_graph
-from superopt.kernels.engine import Machine
-from superopt.kernels.option import Option
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.engine import Machine
 from superopt.pipeline.allowed import Allowed
-from superopt.plan.build import Program, plan_program
-from superopt.plan.link import link_program
-from superopt.plan.looped import lower_loops
-from superopt.plan.segments import Segment, segment_graph
-from superopt.plan.simplify import simplify_graph
+from superopt.plan.graph.lower_loops import lower_loops
+from superopt.plan.graph.partition import Segment, segment_graph
+from superopt.plan.graph.simplify import simplify_graph
+from superopt.plan.linking.link import link_program
+from superopt.plan.program.build import Program, plan_program
 
 
 @dataclass(slots=True)

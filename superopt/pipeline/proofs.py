@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.fold import fold_constants
+from superopt.ir.constant_folding import fold_constants
 from superopt.pipeline.chains import by_rules
 from superopt.report.data import OutputVerdict, Verdict
 from superopt.report.words import count
+from superopt.verifier.compare.regions import compare_graphs
+from superopt.verifier.compare.related_constants import Relation, relate_constants
 from superopt.verifier.prove import ASSUMPTIONS, Limits
-from superopt.verifier.regions import compare_graphs
-from superopt.verifier.related import Relation, relate_constants
 from superopt.verifier.verdict import Proved, Unknown
 
 SECONDS = 20.0  # of one proof

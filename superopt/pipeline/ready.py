@@ -19,18 +19,18 @@ import numpy as np
 
 from superopt.cost.disk_cache import written
 from superopt.cost.folder import store_file
-from superopt.kernels import cache as files
-from superopt.kernels.engine import LLVMLITE_VERSION, Machine
-from superopt.kernels.enter import object_offsets
+from superopt.kernels.llvm.numpy_entry import object_offsets
+from superopt.kernels.runtime import file_cache as files
+from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine
 from superopt.pipeline import constant_files, entries
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.native import Native, Whole
-from superopt.plan.constants import CONSTANT_POOL, PackedConstants
-from superopt.plan.image import ProgramImage, aligned_zeros, load_image
+from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
+from superopt.plan.program.image import ProgramImage, aligned_zeros, load_image
 
 if TYPE_CHECKING:
-    from superopt.plan.build import Program
-    from superopt.plan.segments import Segment
+    from superopt.plan.graph.partition import Segment
+    from superopt.plan.program.build import Program
 
 SECONDS = "seconds"  # the kind of a file with what compiling took
 INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description

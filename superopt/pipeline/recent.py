@@ -8,14 +8,14 @@ from functools import cache
 
 from superopt.cost import machine
 from superopt.cost.machine import PART, UNKNOWN
-from superopt.kernels import gpu_driver
+from superopt.kernels.cuda import driver
 from superopt.pipeline.gpu_last import Sizes
 
 
 @cache
 def memory(number: int | None) -> int:
     """Bytes, of this GPU; None: where the interpreter's kernels run."""
-    return machine.memory() or UNKNOWN if number is None else gpu_driver.device_memory_bytes(number)
+    return machine.memory() or UNKNOWN if number is None else driver.device_memory_bytes(number)
 
 
 @dataclass(slots=True)

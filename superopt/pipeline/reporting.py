@@ -8,7 +8,7 @@ from typing import Any
 
 from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
@@ -29,8 +29,8 @@ from superopt.report.data import (
 )
 from superopt.report.diagram import InParts
 from superopt.report.words import ratio
-from superopt.rules.rule import Rule
-from superopt.rules.stated import tier
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.records import tier
 from superopt.search.move import Step as Applied
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt.report.data import Event
-from superopt.rules.rule import Rule
+from superopt.rules.lang.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)

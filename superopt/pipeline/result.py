@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from superopt.onnx_io.protos import ModelProto, load_proto
+from superopt.onnx_io.read.protos import ModelProto, load_proto
 from superopt.pipeline import certify as certify_
 from superopt.pipeline import explain as explain_
 from superopt.pipeline import optimize as optimize_

@@ -10,17 +10,17 @@ from pathlib import Path
 from superopt.cost import tuned
 from superopt.cost.store import Store
 from superopt.errors import SuperoptError
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import Source, read_model
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import Source, read_model
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
 from superopt.pipeline.rule_library import load_library
 from superopt.report.data import Event
-from superopt.search.decisions import replay
+from superopt.search.decision_log import replay
 
 
 def rewritten(source: Source, log: str) -> Source:

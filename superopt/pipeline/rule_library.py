@@ -14,10 +14,10 @@ from pathlib import Path
 from superopt import ir, ops, te
 from superopt.cost import disk_cache
 from superopt.cost.folder import rules_folder
-from superopt.kernels import cache
-from superopt.rules import packed, shipped
-from superopt.rules.rule import LIBRARY, Rule
-from superopt.rules.stated import FLOATS, remember_proof_keys
+from superopt.kernels.runtime import file_cache
+from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.library import load, packed
+from superopt.rules.library.records import FLOATS, remember_proof_keys
 
 SUFFIX = "rules"
 DIGEST_BYTES = 16
@@ -27,7 +27,7 @@ DIGEST_BYTES = 16
 def load_library() -> tuple[Rule, ...]:
     """`shipped.load_library`, out of the cache where it is there."""
     folder, key = rules_folder(), library_digest()
-    held = cache.read(folder, key, SUFFIX)
+    held = file_cache.read(folder, key, SUFFIX)
     if held is not None:
         try:
             rules, keys = packed.unpack(held)
@@ -36,9 +36,9 @@ def load_library() -> tuple[Rule, ...]:
         else:
             remember_proof_keys(dict(zip(rules, keys, strict=True)))
             return rules
-    rules = shipped.load_library()
+    rules = load.load_library()
     made = packed.pack(rules)
-    cache.write(folder, key, made, SUFFIX)
+    file_cache.write(folder, key, made, SUFFIX)
     disk_cache.written(len(made))
     return rules
 
@@ -47,9 +47,9 @@ def library_digest() -> str:
     """Of everything that the parsed rules depend on: their text and computed float classes, and
     the sources of the rule language, operators and expressions."""
     found = blake2b(digest_size=DIGEST_BYTES)
-    texts = [LIBRARY / name for name in (*shipped.library_files(), FLOATS)]
+    texts = [LIBRARY / name for name in (*load.library_files(), FLOATS)]
     folders = (LIBRARY.parent, *(Path(p) for part in (ops, ir, te) for p in part.__path__))
-    sources = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    sources = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     for path in (*texts, *sources):
         data = path.read_bytes()
         found.update(f"{path.name} {len(data)}\n".encode())

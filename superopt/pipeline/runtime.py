@@ -11,9 +11,9 @@ import numpy as np
 from superopt import ort
 from superopt.check.inputs import Feeds
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.exporter import ExportError, export_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.write import write_model
+from superopt.onnx_io.export.exporter import ExportError, export_model
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.model import Model
 
 Got = Mapping[str, ort.Value]  # results of a run, by name
 

@@ -13,12 +13,18 @@ import numpy as np
 
 from superopt import __version__
 from superopt.errors import SuperoptError
-from superopt.kernels.option import Option
-from superopt.onnx_io import sections
-from superopt.onnx_io.mapped import Region
-from superopt.onnx_io.protos import stored_tensors
-from superopt.onnx_io.skeleton import Skeleton, blob_size, copy_blob, expected_bytes, stub_index
-from superopt.onnx_io.source import Source
+from superopt.kernels.loops.option import Option
+from superopt.onnx_io.export import section_file
+from superopt.onnx_io.read.mapped_file import Region
+from superopt.onnx_io.read.protos import stored_tensors
+from superopt.onnx_io.read.skeleton import (
+    Skeleton,
+    blob_size,
+    copy_blob,
+    expected_bytes,
+    stub_index,
+)
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.executable import Sizes, Steps
 from superopt.pipeline.steps import natives
@@ -92,18 +98,18 @@ def write(s: Saved, path: Path) -> None:
             copy_blob(blob, file)
             file.write(bytes(-size % ALIGNED))
 
-    def held(array: np.ndarray) -> sections.SectionWriter:
+    def held(array: np.ndarray) -> section_file.SectionWriter:
         def put(file: BinaryIO) -> None:
             file.write(array.data)
 
         return put
 
-    sections.write_sections(path, about, [graph, weights, *map(held, s.constants.values())])
+    section_file.write_sections(path, about, [graph, weights, *map(held, s.constants.values())])
 
 
 def read(path: Path) -> Saved:
     """What `write` wrote. Raises UsageError where the file is none, or is damaged."""
-    about, found = sections.read_sections(path)
+    about, found = section_file.read_sections(path)
     try:
         graph, weights, *others = found
         places = [(int(at), int(size)) for at, size in about["weights"]]
@@ -127,7 +133,7 @@ def read(path: Path) -> Saved:
     except SuperoptError:
         raise
     except Exception as e:  # of many kinds: whatever is no such description
-        raise sections.damaged_file_error(
+        raise section_file.damaged_file_error(
             path, f"its description: {type(e).__name__}: {e}"
         ) from None
 

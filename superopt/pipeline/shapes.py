@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 
 _DEFAULTS: tuple[tuple[str, int], ...] = (
     ("batch", 1),

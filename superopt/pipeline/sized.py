@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from superopt.errors import ModelError
-from superopt.onnx_io.decided import constant_conditions, fold_constant_ifs
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.row_scatters import row_scatter_positions, row_scatters_to_scatter_nd
-from superopt.onnx_io.source import Source
-from superopt.te import index
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
+from superopt.onnx_io.transform.row_scatters import (
+    row_scatter_positions,
+    row_scatters_to_scatter_nd,
+)
+from superopt.te.expr import index
 
 
 def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:

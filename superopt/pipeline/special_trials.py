@@ -23,14 +23,14 @@ from superopt.check.inputs import Feeds
 from superopt.check.numeric import Unrunnable, values_at
 from superopt.check.special import special_feeds
 from superopt.ir import graph
-from superopt.onnx_io.model import Model
+from superopt.onnx_io.import_.model import Model
 from superopt.pipeline import shapes
 from superopt.pipeline.original import original_file
 from superopt.pipeline.runtime import Got, Session
 from superopt.report.data import OutputVerdict, Verdict
 from superopt.report.words import count
-from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, STRING, from_numpy
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import BOOL, STRING, from_numpy
 
 SETS = 16  # of finite inputs, and of inputs with NaN and infinities
 LARGE_SETS = 4  # of each, where an input has more than LARGE_ELEMENTS

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.constancy import is_constant
+from superopt.ir.constant_values import is_constant
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.program import Program
-from superopt.partial.scene import PRODUCT_OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.partial.enumerate.hints import PRODUCT_OPS
+from superopt.partial.enumerate.program import Program
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 MOST = 3  # products of a subprogram
 OF_ONE = 12  # subprograms of those that read one tensor

@@ -10,11 +10,11 @@ import numpy as np
 
 from superopt.cost.clock import LEAST_ROUNDS
 from superopt.errors import ModelError
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.ort import Failed, Timing
 from superopt.pipeline.compile import Executable, compile
-from superopt.plan.measure import measure_seconds as seconds_of
-from superopt.te.dtype import to_numpy
+from superopt.plan.timing.cpu import measure_seconds as seconds_of
+from superopt.te.expr.dtype import to_numpy
 
 KIND = "compiled-node-v1"  # changes when what is timed changes
 

@@ -14,16 +14,16 @@ from itertools import groupby, product
 from superopt.check.certificate.replay import find, instance, play
 from superopt.check.identical import Refused
 from superopt.ir import graph as ir_graph
-from superopt.ir.numbered import ValueNumbering, number_values
 from superopt.ir.syntax import show_attr, show_type
+from superopt.ir.value_numbers import ValueNumbering, number_values
 from superopt.report.certificate import Application
-from superopt.rules.build import rewrite
-from superopt.rules.context import GraphContext, graph_context
-from superopt.rules.functions import NotKnown
-from superopt.rules.match import Match, matches
-from superopt.rules.rule import Rule, bound_names
-from superopt.rules.syntax import Param
-from superopt.rules.term import AllResults, App, Fill, Number, Pick, Scalar, Term
+from superopt.rules.lang.functions import NotKnown
+from superopt.rules.lang.rule import Rule, bound_names
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import AllResults, App, Fill, Number, Pick, Scalar, Term
+from superopt.rules.match.graph_context import GraphContext, graph_context
+from superopt.rules.match.matcher import Match, matches
+from superopt.rules.match.rewrite import rewrite
 from superopt.search.move import Step
 
 

@@ -14,12 +14,12 @@ from superopt.cost import tuned
 from superopt.cost.learned import Ranking
 from superopt.cost.store import Store
 from superopt.cost.tuned import Seconds
-from superopt.kernels.cpu import Machine
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.kernels.space import options
-from superopt.plan.build import Program
-from superopt.plan.measure import build_runnable, measure_seconds
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import options
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.cpu import Machine
+from superopt.plan.program.build import Program
+from superopt.plan.timing.cpu import build_runnable, measure_seconds
 from superopt.report.compiled import Tuned, TunedKernel
 from superopt.report.data import Event
 

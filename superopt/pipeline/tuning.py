@@ -9,7 +9,7 @@ from pathlib import Path
 
 from superopt import guard
 from superopt.cost.store import Store
-from superopt.onnx_io.source import Source
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.allowed import Allowed
 from superopt.pipeline.compile import compile as compile_
 from superopt.pipeline.rewritten import rewritten, search

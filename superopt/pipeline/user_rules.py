@@ -6,8 +6,8 @@ from superopt.errors import CheckFailed
 from superopt.pipeline.judge import told
 from superopt.pipeline.request import Request
 from superopt.report.data import Event
-from superopt.rules.trial import Passed, Refuted, Untestable, try_rule
-from superopt.search.run import Variant
+from superopt.rules.trial.try_rule import Passed, Refuted, Untestable, try_rule
+from superopt.search.improve import Variant
 
 
 def user_rules(request: Request, variant: Variant) -> frozenset[str]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from superopt.check.numeric import OWN, RUNTIME, Checked, Result
 from superopt.check.regions import opaque_nodes
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import Source
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
 from superopt.pipeline.comparison import Second, compare_outputs, output_reference
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined

@@ -12,19 +12,19 @@ from superopt.generate.journal import Journal
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.boxes import Box
-from superopt.partial.cells import TooManyCells
-from superopt.partial.correct import NoCorrection, recompute
-from superopt.partial.generalise import pair_from_sizes
-from superopt.partial.moves import WINDOW_OPS, window_mutants
-from superopt.partial.regions import Regions, find_regions
-from superopt.partial.sizes import SizedPair
-from superopt.partial.symbolic import NoFormula
-from superopt.rules.rule import Rule
-from superopt.te import index
-from superopt.te.dtype import F32
-from superopt.te.expr import Dim, TensorType
-from superopt.te.node import Expr
+from superopt.partial.correct.corrections import NoCorrection, recompute
+from superopt.partial.correct.generalize import pair_from_sizes
+from superopt.partial.correct.sized_pairs import SizedPair
+from superopt.partial.correct.symbolic_boxes import NoFormula
+from superopt.partial.enumerate.axis_moves import WINDOW_OPS, window_mutants
+from superopt.partial.regions.boxes import Box
+from superopt.partial.regions.cells import TooManyCells
+from superopt.partial.regions.find import Regions, find_regions
+from superopt.rules.lang.rule import Rule
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Dim, TensorType
 
 LEAST = 0.5  # of a program's elements, that a mutant has right
 Line = dict[str, Any]

@@ -16,8 +16,8 @@ from superopt.pipeline.naming import Names
 from superopt.pipeline.original import Original
 from superopt.pipeline.request import Deadline
 from superopt.report.data import WorstStep
+from superopt.search.cost_delta import apply_together
 from superopt.search.move import Step
-from superopt.search.view import apply_together
 
 PART = 0.1  # of the budget that this may take beyond it
 ErrorOf = Callable[[ir_graph.Graph], float | None]

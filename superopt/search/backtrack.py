@@ -21,10 +21,10 @@ from enum import Enum
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as ir_graph
-from superopt.rules.context import GraphContext, graph_context
-from superopt.search.book import RuleSet
+from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.search.move import Move, Refusals, RewriteCache, Step, find_moves
 from superopt.search.novelty import NodeView, node_views, novelty
+from superopt.search.rule_set import RuleSet
 
 MIN_GAIN_US = 1e-6  # microseconds; less is rounding
 MAX_EXTRA_AXES = 2  # beyond the rank of the start: nodes of higher rank are always novel

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from superopt.cost.model import Costs
 from superopt.ir import graph
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import GraphContext
-from superopt.rules.match import Match
-from superopt.rules.rule import Rule
-from superopt.search.book import RuleSet
-from superopt.search.view import Delta, cost_delta
+from superopt.rules.lang.rule import Rule
+from superopt.rules.match.graph_context import GraphContext
+from superopt.rules.match.matcher import Match
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.search.cost_delta import Delta, cost_delta
+from superopt.search.rule_set import RuleSet
 
 MAX_PLACES_SHOWN = 8  # places named for each reason
 

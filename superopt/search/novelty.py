@@ -13,7 +13,7 @@ from collections import Counter
 
 from superopt.cost.model import Costs
 from superopt.ir import graph
-from superopt.search.view import Delta
+from superopt.search.cost_delta import Delta
 
 NodeView = tuple[object, ...]
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as ir_graph
-from superopt.ir.standin import numbered_input, stand_in
+from superopt.ir.stand_ins import numbered_input, stand_in
 from superopt.ir.substitute import replace_all
-from superopt.rules.magnitude import LARGE_MAGNITUDE, declare_magnitude, magnitude
+from superopt.rules.match.magnitude import LARGE_MAGNITUDE, declare_magnitude, magnitude
 from superopt.search.move import PieceChange
 
 MAX_PIECE_NODES = 60  # nodes

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from superopt.cost.model import Costs
 from superopt.ir import graph as ir_graph
-from superopt.rules.context import GraphContext, graph_context
-from superopt.search.book import RuleSet
-from superopt.search.climb import hill_climb
+from superopt.rules.match.graph_context import GraphContext, graph_context
+from superopt.search.hill_climb import hill_climb
 from superopt.search.move import Move, Refusals, Step, find_moves
+from superopt.search.rule_set import RuleSet
 
 
 @dataclass(frozen=True, slots=True)

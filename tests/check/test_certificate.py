@@ -16,8 +16,8 @@ from superopt import api
 from superopt.check.identical import described
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.report.certificate import (
     Certificate,
     StatedRule,

@@ -16,7 +16,7 @@ from onnx import parser
 from superopt import api
 from superopt.check.identical import Refused, check_folded, digest
 from superopt.ir import graph
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.report.certificate import FoldedTensor, StatedRule, certificate_json
 from tests.check.certified import Certified, certified, verdict
 from tests.search.graphs import op
@@ -203,9 +203,10 @@ def test_the_checker_loads_neither_search_nor_matcher() -> None:
     code = (
         "import sys, superopt.check.certificate.replay\n"
         "bad = [m for m in sys.modules if m.startswith(('superopt.search', 'superopt.generate',"
-        " 'superopt.pipeline', 'superopt.verifier')) or m in ('superopt.rules.match',"
-        " 'superopt.rules.plan', 'superopt.rules.steps', 'superopt.rules.build',"
-        " 'superopt.rules.index', 'onnxruntime', 'z3')]\n"
+        " 'superopt.pipeline', 'superopt.verifier')) or m in ('superopt.rules.match.matcher',"
+        " 'superopt.rules.match.pattern', 'superopt.rules.match.operand_steps',"
+        " 'superopt.rules.match.rewrite', 'superopt.rules.match.rule_index',"
+        " 'onnxruntime', 'z3')]\n"
         "print(','.join(bad) or 'none')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from superopt.check.compare import TOLERANCE, WORSE, compare, compare_exact, differing
-from superopt.te.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
+from superopt.te.expr.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
 
 VALUES = np.array([1.0, -2.0, 3.0, -4.0])
 RMS = float(np.sqrt(np.mean(np.square(VALUES))))

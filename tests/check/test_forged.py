@@ -18,13 +18,13 @@ from superopt import api
 from superopt.check.certificate.replay import check
 from superopt.check.identical import Refused
 from superopt.errors import UsageError
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
 from superopt.report.certificate import read_certificate
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import rules_digest
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import rules_digest
 from tests.check.certified import Certified, certified
 from tests.check.forging import changed, double, drop, exchange, forms, places, put, still_true
 

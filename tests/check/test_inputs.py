@@ -7,9 +7,22 @@ from superopt.check.inputs import KINDS, Limits, concrete, feeds, limits, values
 from superopt.ir import graph as ir_graph
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
-from superopt.te.dtype import BF16, BOOL, F4E2M1, F16, F32, I4, I8, I32, STRING, U8, DType, to_numpy
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import (
+    BF16,
+    BOOL,
+    F4E2M1,
+    F16,
+    F32,
+    I4,
+    I8,
+    I32,
+    STRING,
+    U8,
+    DType,
+    to_numpy,
+)
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 
 
 def drawn(dtype: DType, kind: str = "normal", limit: int | None = None) -> np.ndarray:

@@ -17,10 +17,10 @@ from superopt.check.regions import Unmatched, cut, cut_like, drawn, opaque_nodes
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64, I64
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32, F64, I64
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 
 SECRET = Op("Secret", None, domain="acme")
 MATRIX = TensorType(F32, (2, 3))

@@ -11,15 +11,15 @@ import pytest
 from superopt.check.certificate.replay import play
 from superopt.check.identical import Refused
 from superopt.ir import graph as ir_graph
-from superopt.ir.numbered import number_values
+from superopt.ir.value_numbers import number_values
 from superopt.pipeline.trace import rounds
 from superopt.report.certificate import Application
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.instances import instances
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.rules.trial.instances import instances
 from superopt.search.move import Step
 from tests.rules.places import graph, lines, rule
 

@@ -19,7 +19,7 @@ from superopt.cost.learned import LEAST, Ranking
 from superopt.cost.machine import Machine
 from superopt.cost.store import Store
 from superopt.cost.tuned import Timed
-from superopt.kernels.option import Option
+from superopt.kernels.loops.option import Option
 from superopt.pipeline import gpu_tune
 
 Numbers = tuple[int, ...]

@@ -11,8 +11,8 @@ from superopt.cost.roofline import roofline
 from superopt.cost.signature import Operand, Signature
 from superopt.ir.op import canonical_attrs, infer
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 SIZES = [(1, 64, 56, 60), (1, 256, 14, 12), (16, 256, 14, 12), (1, 512, 64, 96)]
 

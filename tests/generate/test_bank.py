@@ -14,13 +14,13 @@ from superopt.generate.find import Found, find, general, sayable
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, Reader, apart, in_order, size
 from superopt.generate.relate import Relations
 from superopt.ir import graph
-from superopt.ir.batch import evaluate_batch
+from superopt.ir.batched_evaluation import evaluate_batch
 from superopt.ir.evaluate import evaluate, evaluate_node
 from superopt.ir.op import InferError, canonical_attrs
-from superopt.te import residues
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.field import PrimeField
+from superopt.te.eval import residues
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 SEED = 3
 TINY = Family(

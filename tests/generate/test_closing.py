@@ -21,8 +21,8 @@ from superopt.generate.pairs import equal_pairs
 from superopt.generate.pattern import Equation, Hole, Made, embedded, size
 from superopt.generate.run import Wanted, generate
 from superopt.generate.sound import Held
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.match.rule_index import RuleIndex
 
 SCALED = Family(
     "scaled",

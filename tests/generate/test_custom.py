@@ -8,8 +8,8 @@ from superopt.api import generate_rules
 from superopt.errors import UsageError
 from superopt.generate.custom import custom, described
 from superopt.generate.family import Use, parts, use
-from superopt.rules.rule import parse_rules
-from superopt.rules.trial import Passed, try_rule
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.trial.try_rule import Passed, try_rule
 
 OPS = "MatMul, Transpose(perm=(1, 0)),Concat(axis=0),Split(axis=0,split=(3,3))"
 SHAPES = "x=3x3, y=3x3, 0=zeros:3x3, i=eye:3x3"

@@ -10,7 +10,7 @@ from superopt.generate.family import Family
 from superopt.generate.image_families import borders, strided
 from superopt.generate.partial import Partial
 from superopt.generate.pattern import Equation, Hole, Made, uses
-from superopt.partial.restrict import static_shape
+from superopt.partial.correct.restrict import static_shape
 
 AT = dict(zip(dims.CHANNELS + dims.IMAGES, (2, 3, 5, 7, 11, 13, 17, 19, 4, 6), strict=True))
 

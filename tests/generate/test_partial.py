@@ -13,8 +13,8 @@ from superopt.generate.partial import LEAST, Partial, boxes_of, instances, parti
 from superopt.generate.pattern import Equation, Hole, Made, Pattern, show, size
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 SEED = 3
 

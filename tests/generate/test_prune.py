@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from superopt.generate.prune import FORWARD, Task, follows, minimal
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.match.rule_index import RuleIndex
 
 
 def one_by_one(do: Callable[[Task], str], tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:

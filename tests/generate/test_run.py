@@ -24,8 +24,8 @@ from superopt.generate.pairs import equal_pairs, every_term
 from superopt.generate.pattern import show
 from superopt.generate.run import Wanted, generate
 from superopt.generate.sound import Held, lacking
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Passed, Refuted, try_rule
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.trial.try_rule import Passed, Refuted, try_rule
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Unknown
 
@@ -104,7 +104,7 @@ def test_what_is_not_proved_has_its_own_file(
     """With a prover that has no time to prove anything: `optimize` uses none of the rules."""
     for limits in ("generate.sound.LIMITS", "generate.choice.LIMITS", "pipeline.admit.WORK"):
         monkeypatch.setattr(f"superopt.{limits}", Limits(seconds=60, work=1, work_beyond=1))
-    monkeypatch.setattr("superopt.verifier.bounded.BRIEF_SECONDS", 0.0)
+    monkeypatch.setattr("superopt.verifier.prove_bounded.BRIEF_SECONDS", 0.0)
     asked = {"ops": "Relu,Neg", "shapes": "x=2x3"}
     made = generate_rules(tmp_path, max_ops=2, **asked)  # type: ignore[arg-type]
     (account,) = made.families

@@ -3,9 +3,9 @@
 import pytest
 
 from superopt.generate.sound import Off, fires, settled, wrong_on
-from superopt.rules.instances import Instance, instances
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Refuted, try_rule
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.trial.instances import Instance, instances
+from superopt.rules.trial.try_rule import Refuted, try_rule
 
 
 def rule(text: str) -> Rule:

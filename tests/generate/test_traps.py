@@ -9,11 +9,11 @@ import pytest
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.rules.derive import Derived, DeriveLimits, derive
-from superopt.rules.index import RuleIndex
-from superopt.rules.shipped import load_library
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.rules.library.load import load_library
+from superopt.rules.match.derive import Derived, DeriveLimits, derive
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 BOUNDS = DeriveLimits(max_steps=6, max_growth=3, max_graphs=3000, max_seconds=float("inf"))
 SAME = (1, 1, 1, 1)

@@ -4,7 +4,7 @@ import pytest
 
 from superopt.generate.sound import proof
 from superopt.generate.widen import of_numbers
-from superopt.rules.rule import parse_rules
+from superopt.rules.lang.rule import parse_rules
 from superopt.verifier.verdict import Proved, Refuted
 
 WIDER = """

@@ -16,15 +16,15 @@ import superopt
 from superopt import guard, ort
 from superopt.check.inputs import Limits, values
 from superopt.errors import ModelError, OutOfMemory, OutOfTime, UsageError
+from superopt.ir.constant_folding import fold_constants
 from superopt.ir.evaluate import evaluate
-from superopt.ir.fold import fold_constants
 from superopt.ir.graph import content_key
-from superopt.onnx_io import wire
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
-from superopt.te.expr import TensorType
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read import wire
+from superopt.onnx_io.read.source import read_model
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
+from superopt.te.expr.tensor import TensorType
 from tests.guards.hostile import KINDS, chain, empty_nodes, loop, model, model_bytes
 
 X = {"x": np.ones(4, np.float32)}

@@ -13,10 +13,10 @@ from onnx import helper
 
 from superopt import guard
 from superopt.errors import OutOfTime
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.protos import all_bodies
-from superopt.onnx_io.source import read_model
-from superopt.te import domain
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.protos import all_bodies
+from superopt.onnx_io.read.source import read_model
+from superopt.te.eval import domain
 from tests.guards.hostile import BOOL, FLOAT, model, number, value
 
 LIST = 20_000  # entries

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from superopt.ir.graph import Graph, Input, Value, constant, node, results, users
 from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Dim, Size
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Dim, Size
+from superopt.te.expr.tensor import TensorType
 
 NAMES = ("x", "y", "input.1", "onnx::Add 3", "f32", "_r1", 'a "b"', "k:0", "nan", "lambda", "é")
 SYMBOLS = ("batch", "past + 1", "unk__3", "size")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.constancy import is_constant
-from superopt.ir.fold import EXTRA_CONSTANT_BYTES, MAX_CONSTANT_GROWTH, fold_constants
+from superopt.ir.constant_folding import EXTRA_CONSTANT_BYTES, MAX_CONSTANT_GROWTH, fold_constants
+from superopt.ir.constant_values import is_constant
 from superopt.ir.op import Attr, Op, Payload
 from superopt.ops import OPS
-from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I4, I8, I32, I64, U8, DType, to_numpy
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, I4, I8, I32, I64, U8, DType, to_numpy
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 
 X = ir_graph.Input("x", TensorType(F32, (2,)))
 
@@ -262,7 +262,7 @@ def test_a_deep_chain_of_constants() -> None:
 
 
 def test_shared_results_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from superopt.ir import fold as module
+    from superopt.ir import constant_folding as module
 
     calls: list[ir_graph.Node] = []
     real = module.node_results

@@ -32,8 +32,8 @@ from superopt.ir.graph import (
 )
 from superopt.ir.op import InferError, Op, Payload
 from superopt.ops import OPS
-from superopt.te.dtype import F32, I64
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.tensor import TensorType
 from tests.ir.random_graphs import graphs
 
 T = TensorType(F32, (2, 4))

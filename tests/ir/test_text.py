@@ -27,9 +27,9 @@ from superopt.ir.op import Op, Payload
 from superopt.ir.syntax import expression, parse_attr, parse_type, show_attr, show_type
 from superopt.ir.text import constant_label, explicit_attrs, parse_graph, show_graph
 from superopt.ops import OPS
-from superopt.te.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.ir.random_graphs import graphs
 from tests.ops.build import example, operands
 

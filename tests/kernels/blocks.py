@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import parse_schedule
-from superopt.kernels.tile import Kernel
-from superopt.te.dtype import F16, F32, DType
-from superopt.te.expr import Tensor, apply, compute, reduce_max, reduce_sum
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import parse_schedule
+from superopt.kernels.loops.tile import Kernel
+from superopt.te.expr.dtype import F16, F32, DType
+from superopt.te.expr.tensor import Tensor, apply, compute, reduce_max, reduce_sum
 
 
 def made_by(inputs: list[Tensor], out: Tensor, how: Mapping[Tensor, str]) -> Kernel:

@@ -7,16 +7,16 @@ import onnx
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
-from superopt.kernels.engine import psabi_machine
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.tile import Kernel
-from superopt.onnx_io.source import read_model
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.runtime.engine import psabi_machine
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.allowed import ALL
 from superopt.pipeline.compile import compiler
-from superopt.plan.build import Program
-from superopt.te.dtype import BOOL, to_numpy
-from superopt.te.expr import Tensor, TensorType, placeholder
-from superopt.te.walk import computed_tensors, loads
+from superopt.plan.program.build import Program
+from superopt.te.analysis.walk import computed_tensors, loads
+from superopt.te.expr.dtype import BOOL, to_numpy
+from superopt.te.expr.tensor import Tensor, TensorType, placeholder
 
 
 def kernel_of(n: Node) -> Kernel:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.kernels import schedule
-from superopt.kernels.apply import apply_schedule
-from superopt.kernels.intrinsic import INTRINSICS
-from superopt.kernels.schedule import IllegalSchedule, Primitive, Schedule
-from superopt.kernels.transform import Scheduled, initial_loops
-from superopt.te.expr import Tensor
+from superopt.kernels.loops import schedule
+from superopt.kernels.loops.apply import apply_schedule
+from superopt.kernels.loops.intrinsic import INTRINSICS
+from superopt.kernels.loops.loop_transforms import Scheduled, initial_loops
+from superopt.kernels.loops.schedule import IllegalSchedule, Primitive, Schedule
+from superopt.te.expr.tensor import Tensor
 
 Draw = tuple[int, int, int]  # which primitive, of which loop, and a number for it
 KINDS = 16

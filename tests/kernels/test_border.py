@@ -6,11 +6,11 @@ from math import prod
 import numpy as np
 import pytest
 
-from superopt.kernels import border
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.cpu_text import chunk_count
-from superopt.kernels.layout import parse_layout
-from superopt.te.dtype import F16, F32, DType
+from superopt.kernels.llvm.codegen import chunk_count
+from superopt.kernels.loops import zero_border
+from superopt.kernels.loops.layout import parse_layout
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr.dtype import F16, F32, DType
 
 CASES = [
     ((1, 2, 6, 7, 16), (0, 0, 1, 1, 0), F32),
@@ -27,7 +27,7 @@ CASES = [
 def test_all_zeros_and_nothing_else(
     shape: tuple[int, ...], borders: tuple[int, ...], dtype: DType
 ) -> None:
-    kernel = replace(border.clear_border_kernel(dtype, shape, borders), name="k")
+    kernel = replace(zero_border.clear_border_kernel(dtype, shape, borders), name="k")
     code = load_kernel(kernel)
     given = np.full(shape, np.nan, np.float16 if dtype == F16 else np.float32)
     wanted = np.zeros_like(given)
@@ -35,7 +35,7 @@ def test_all_zeros_and_nothing_else(
     wanted[inner] = np.nan
     code(given.reshape(-1))
     np.testing.assert_array_equal(given, wanted)
-    assert border.count_border_elements(shape, borders) == int((wanted == 0).sum())
+    assert zero_border.count_border_elements(shape, borders) == int((wanted == 0).sum())
     first = next(d for d, b in enumerate(borders) if b)
     assert chunk_count(kernel) == prod(shape[:first])
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from superopt.kernels import cache
-from superopt.kernels.cpu import host, link_objects, object_code
+from superopt.kernels.runtime import file_cache
+from superopt.kernels.runtime.cpu import host, link_objects, object_code
 
 TEXT = "define i64 @answer() {\n  ret i64 42\n}\n"
 
@@ -23,7 +23,7 @@ def test_what_was_compiled_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     code = object_code(TEXT, host(), folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(
-        "superopt.kernels.cpu._optimized_module", None
+        "superopt.kernels.runtime.cpu._optimized_module", None
     )  # nothing is compiled any more
     again = object_code(TEXT, host(), folder)
     assert again == code
@@ -60,7 +60,7 @@ def test_a_folder_of_others_is_not_used(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert answer(object_code(TEXT, host(), tmp_path / "file" / "objects")) == 42
-    assert cache.read(tmp_path / "file" / "objects", "x") is None
+    assert file_cache.read(tmp_path / "file" / "objects", "x") is None
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
@@ -77,5 +77,5 @@ def test_nothing_is_left_of_what_is_interrupted(
 
     monkeypatch.setattr(os, "replace", stopped)
     with pytest.raises(KeyboardInterrupt):
-        cache.write_atomically(tmp_path / "x", b"0" * 100)
+        file_cache.write_atomically(tmp_path / "x", b"0" * 100)
     assert list(tmp_path.iterdir()) == []

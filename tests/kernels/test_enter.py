@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.kernels import enter
+from superopt.kernels.llvm import numpy_entry
 from superopt.pipeline.native import Native
-from superopt.plan import execute
+from superopt.plan.program import execute
 from tests.plan.test_compile import matmul, net, picture
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -19,7 +19,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="objects lie otherwise")
 def test_places_are_those_of_objects() -> None:
-    found = enter.object_offsets()
+    found = numpy_entry.object_offsets()
     assert found is not None
     items, data = found
     a = np.arange(6.0)[2:]

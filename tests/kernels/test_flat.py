@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from superopt.kernels.contraction import L1_PANEL_TERMS
-from superopt.kernels.engine import host
-from superopt.kernels.layout import parse_layout
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.kernels.space import best_option, build_choice, options
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.plan.build import plan_program
-from superopt.plan.execute import load_program
+from superopt.kernels.algorithms.contraction import L1_PANEL_TERMS
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import best_option, build_choice, options
+from superopt.kernels.loops.layout import parse_layout
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.engine import host
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.plan.program.build import plan_program
+from superopt.plan.program.execute import load_program
 from tests.kernels.test_strassen import product
 from tests.plan.test_compile import F, model, near, reference
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from superopt.kernels.gpu_text import triton_text
-from superopt.te.dtype import F32, I32
-from superopt.te.expr import Tensor, compare, compute, const, reduce_sum, select
-from superopt.te.node import Expr
+from superopt.kernels.triton.codegen import triton_text
+from superopt.te.expr.dtype import F32, I32
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Tensor, compare, compute, const, reduce_sum, select
 from tests.kernels.blocks import made_by
 
 TERMS = "reorder(i0, k0); split(i0, {}); reorder(i0.o, k0, i0.i); parallel(i0.o); vectorize(i0.i)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.kernels.gpu_guards import needs_guard
-from superopt.te.dtype import F32, I64
-from superopt.te.expr import Tensor, cast, compare, conjunction, const, select
-from superopt.te.node import Axis, Expr, Load
+from superopt.kernels.triton.guards import needs_guard
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.node import Axis, Expr, Load
+from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
 
 A, B = Axis("i", 8), Axis("j", 8)
 X, Y, Z = (Tensor(n, F32, (8,)) for n in "xyz")

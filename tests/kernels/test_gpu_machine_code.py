@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels import gpu_machine_code, gpu_program
-from superopt.kernels.gpu_program import fit_to_device
+from superopt.kernels.runtime import gpu_program
+from superopt.kernels.runtime.gpu_program import fit_to_device
+from superopt.kernels.triton import machine_code_check
 from tests.kernels.test_gpu_program import Compiled, launch
 
 # What ptxas 12.8 made of two products in a row, and 12.9: UR9 is nowhere written.
@@ -38,7 +39,7 @@ RIGHT = HEAD + "        /*1af0*/              @!P0 UIADD3 UR4, UP0, UR8, 0x40, U
     ],
 )
 def test_what_is_read_before_it_is_written(text: str, found: int) -> None:
-    assert len(list(gpu_machine_code.unwritten_register_reads(text))) == found
+    assert len(list(machine_code_check.unwritten_register_reads(text))) == found
 
 
 class Machine(Compiled):
@@ -85,13 +86,13 @@ def test_which_machine_code_is_sound(
     text: str, products: int, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code with wgmma is disassembled; registers are followed where there are two products."""
-    monkeypatch.setattr(gpu_machine_code, "_disassembler", lambda: "nvdisasm")
+    monkeypatch.setattr(machine_code_check, "_disassembler", lambda: "nvdisasm")
     done = SimpleNamespace(stdout=text)
-    monkeypatch.setattr(gpu_machine_code.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(machine_code_check.subprocess, "run", lambda *_, **__: done)
     kernel = Machine(4)
     kernel.asm["ptx"] = "wgmma.fence " * products
-    assert gpu_machine_code.is_sound(kernel) == right
+    assert machine_code_check.is_sound(kernel) == right
 
 
 def test_nothing_to_disassemble_is_sound() -> None:
-    assert gpu_machine_code.is_sound(object())
+    assert machine_code_check.is_sound(object())

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from superopt.kernels.gpu_launch import LaunchRecord
-from superopt.kernels.gpu_program import fit_to_device
+from superopt.kernels.cuda.launch import LaunchRecord
+from superopt.kernels.runtime.gpu_program import fit_to_device
 
 
 class Compiled:

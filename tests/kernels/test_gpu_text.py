@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from superopt.kernels.gpu_text import triton_text
-from superopt.kernels.tile import For, Kernel, Store
-from superopt.te.dtype import BF16, DTYPES, F16, F32, I32, INDEX
-from superopt.te.expr import Tensor, cast, compute, const, reduce_sum
-from superopt.te.node import Axis, Const, Index
+from superopt.kernels.loops.tile import For, Kernel, Store
+from superopt.kernels.triton.codegen import triton_text
+from superopt.te.expr.dtype import BF16, DTYPES, F16, F32, I32, INDEX
+from superopt.te.expr.node import Axis, Const, Index
+from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum
 from tests.kernels.blocks import BLOCKS, PRINTED, add, made_by, matmul
 from tests.kernels.build import kernel_of
 from tests.ops.build import made

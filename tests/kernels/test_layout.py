@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.layout import ScatteredLayout, parse_layout, row_major
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.pack import from_layout, pack_constant, to_layout
-from superopt.kernels.schedule import parse_schedule as schedule
+from superopt.kernels.loops.layout import ScatteredLayout, parse_layout, row_major
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
+from superopt.kernels.loops.schedule import parse_schedule as schedule
+from superopt.kernels.runtime.cpu import load_kernel
 from superopt.ops import OPS
-from superopt.te import index
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType, compute
-from superopt.te.walk import loads
+from superopt.te.analysis.walk import loads
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, TensorType, compute
 
 TEXTS = [
     "i0 i1 i2 i3",

@@ -7,10 +7,10 @@ import pytest
 
 from superopt.ir.evaluate import node_results
 from superopt.ir.graph import Node
-from superopt.kernels.cpu import host, load_kernel
-from superopt.kernels.cpu_text import kernel_text
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.runtime.cpu import host, load_kernel
 from superopt.ops import OPS
-from superopt.te.dtype import DTYPES, to_numpy
+from superopt.te.expr.dtype import DTYPES, to_numpy
 from tests.kernels.build import blank, drawn, kernel_of
 from tests.ops.build import made
 

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from superopt.kernels.cpu import host
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.dump import pass_texts
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import parse_schedule
-from superopt.kernels.tile import LOOP_KINDS, For, Kernel, Store
-from superopt.te.dtype import F32, I32
-from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.node import Axis
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import parse_schedule
+from superopt.kernels.loops.tile import LOOP_KINDS, For, Kernel, Store
+from superopt.kernels.runtime.cpu import host
+from superopt.kernels.runtime.dump import pass_texts
+from superopt.te.expr.dtype import F32, I32
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 NAMES = ["expressions", "schedule", "stages", "loops", "tile", "ll", "optimized.ll"]
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.default import MAX_ROW_TILE_ELEMENTS, TILE_ELEMENTS, default_schedule
-from superopt.kernels.layout import row_major
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import Split, Vectorize
-from superopt.kernels.transform import initial_loops
-from superopt.te import index
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType, placeholder
-from superopt.te.node import Axis, Expr, Load
+from superopt.kernels.loops.elementwise_schedule import (
+    MAX_ROW_TILE_ELEMENTS,
+    TILE_ELEMENTS,
+    default_schedule,
+)
+from superopt.kernels.loops.layout import row_major
+from superopt.kernels.loops.loop_transforms import initial_loops
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import Split, Vectorize
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Axis, Expr, Load
+from superopt.te.expr.tensor import Tensor, TensorType, placeholder
 
 READS = {
     "repeated": lambda i, n, source: i % source,

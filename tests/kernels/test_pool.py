@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from superopt.errors import UsageError
-from superopt.kernels.cpu_run import STOP_WORD
-from superopt.kernels.pool import start_pool
+from superopt.kernels.llvm.program import STOP_WORD
+from superopt.kernels.runtime.thread_pool import start_pool
 
 
 def test_what_was_started_ends_where_others_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.prefetch import (
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.llvm.prefetch import (
     MAX_PANEL_BYTES,
     STREAM_DISTANCE_BYTES,
     STRIDED_DISTANCE_BYTES,
@@ -16,8 +16,8 @@ from superopt.kernels.prefetch import (
     plan_prefetches,
     prefetch_address,
 )
-from superopt.kernels.target_cpu import LEVELS
-from superopt.te.node import Axis
+from superopt.kernels.runtime.target_cpu import LEVELS
+from superopt.te.expr.node import Axis
 from tests.kernels.build import planned
 from tests.plan.test_compile import F, model
 

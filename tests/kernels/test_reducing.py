@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.kernels import reducing
-from superopt.kernels.option import Option
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType, compute, placeholder, reduce_sum
+from superopt.kernels.algorithms import reduction_schedules
+from superopt.kernels.loops.option import Option
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, TensorType, compute, placeholder, reduce_sum
 
 
 def middle(rows: int, terms: int, columns: int) -> Tensor:
@@ -24,5 +24,8 @@ def middle(rows: int, terms: int, columns: int) -> Tensor:
 )
 def test_short_rows_are_summed_one_at_a_time(columns: int, how: Option) -> None:
     """Several at a time would be read in pieces of 64 bytes, from as many places."""
-    best = min(reducing.reduction_options(middle(8, 101, columns), {}, 8, 16), key=lambda x: x[0])
+    best = min(
+        reduction_schedules.reduction_options(middle(8, 101, columns), {}, 8, 16),
+        key=lambda x: x[0],
+    )
     assert best == (0.0, how)

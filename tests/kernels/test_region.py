@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.ir import graph
-from superopt.kernels.region import read_region
-from superopt.kernels.transform import initial_loops
+from superopt.kernels.loops.loop_transforms import initial_loops
+from superopt.kernels.loops.region import read_region
 from superopt.ops import OPS
-from superopt.plan.build import plan_program
-from superopt.te import index as te_index
-from superopt.te.dtype import F32, INDEX
-from superopt.te.expr import Tensor, TensorType, compute
-from superopt.te.node import Axis, Const, Expr
+from superopt.plan.program.build import plan_program
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import F32, INDEX
+from superopt.te.expr.node import Axis, Const, Expr
+from superopt.te.expr.tensor import Tensor, TensorType, compute
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.data())

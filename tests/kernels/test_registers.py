@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels.contraction import register_tiles
-from superopt.kernels.engine import Machine, host
-from superopt.kernels.layout import parse_layout
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.kernels.space import best_option, options
+from superopt.kernels.algorithms.contraction import register_tiles
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import best_option, options
+from superopt.kernels.loops.layout import parse_layout
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.engine import Machine, host
 from tests.kernels.test_strassen import product
 
 CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {

@@ -11,7 +11,7 @@ from onnx import helper
 
 import superopt
 from superopt.errors import ModelError
-from superopt.kernels import room
+from superopt.kernels.runtime import memory_limit
 from tests.plan.test_compile import F, model
 
 PROBE = """
@@ -37,12 +37,12 @@ def test_what_is_left() -> None:
     assert found.stdout.startswith("compiling needs up to"), found.stderr
 
 
-@pytest.mark.parametrize("left", [1 << 20, room.LLVM_BYTES + (1 << 14)])
+@pytest.mark.parametrize("left", [1 << 20, memory_limit.LLVM_BYTES + (1 << 14)])
 def test_llvm_is_not_asked_where_little_is_left(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the process. The second one is enough for the model, and not for its code."""
     node = helper.make_node("Sin", ["x"], ["y"], f"what was not compiled before {left}")
     m = model([node], {"x": (F, [3, 11])}, ["y"])
-    monkeypatch.setattr(room, "remaining_address_space", lambda: left)
+    monkeypatch.setattr(memory_limit, "remaining_address_space", lambda: left)
     with pytest.raises(ModelError, match="out of memory"):
         superopt.compile(m)
     monkeypatch.undo()

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
-from superopt.kernels.apply import apply_schedule
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
-from superopt.kernels.transform import initial_loops
-from superopt.te.dtype import I32
-from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.walk import computed_tensors, loads
+from superopt.kernels.loops.apply import apply_schedule
+from superopt.kernels.loops.loop_transforms import initial_loops
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.analysis.walk import computed_tensors, loads
+from superopt.te.expr.dtype import I32
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.kernels.build import blank, drawn
 from tests.kernels.schedules import Draw, draws, grown
 from tests.ops.build import made

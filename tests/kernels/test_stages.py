@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels import schedule
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
-from superopt.kernels.tile import Kernel
-from superopt.te.dtype import I32
-from superopt.te.expr import Tensor, compute, in_range, reduce_sum, select
+from superopt.kernels.loops import schedule
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
+from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr.dtype import I32
+from superopt.te.expr.tensor import Tensor, compute, in_range, reduce_sum, select
 from tests.kernels.build import blank
 from tests.kernels.schedules import Draw, draws, grown
 

@@ -6,16 +6,11 @@ import pytest
 
 import superopt
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.built import build_kernels
-from superopt.kernels.contraction import match_contraction
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.layout import Layout, ScatteredLayout, parse_layout, row_major
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.option import Option
-from superopt.kernels.pack import from_layout, pack_constant, to_layout
-from superopt.kernels.problem import Problem
-from superopt.kernels.space import build_choice, options
-from superopt.kernels.strassen import (
+from superopt.kernels.algorithms.build import build_kernels
+from superopt.kernels.algorithms.contraction import match_contraction
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import build_choice, options
+from superopt.kernels.algorithms.strassen import (
     LEVELS,
     Plan,
     best_plan,
@@ -26,11 +21,16 @@ from superopt.kernels.strassen import (
     match_strassen_product,
     strassen_form,
 )
+from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout, row_major
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
+from superopt.kernels.runtime.cpu import load_kernel
 from superopt.ops import OPS
-from superopt.te import index
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType
-from superopt.te.walk import loads
+from superopt.te.analysis.walk import loads
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, TensorType
 from tests.plan.test_compile import F, model
 
 

@@ -7,15 +7,25 @@ import pytest
 
 from superopt.cost import tuned
 from superopt.errors import UsageError
-from superopt.kernels import engine
-from superopt.kernels.cpu import _optimized_module, converts_float16, load_kernel, object_code
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.engine import host, link_objects, native_machine, psabi_machine
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.target_cpu import LEVELS, VARIABLE, MissingInstructions, missing_features
-from superopt.kernels.tile import Kernel
-from superopt.te.dtype import BF16, F16, F32, DType
-from superopt.te.expr import Tensor, apply, compute, reduce_sum
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.runtime import engine
+from superopt.kernels.runtime.cpu import (
+    _optimized_module,
+    converts_float16,
+    load_kernel,
+    object_code,
+)
+from superopt.kernels.runtime.engine import host, link_objects, native_machine, psabi_machine
+from superopt.kernels.runtime.target_cpu import (
+    LEVELS,
+    VARIABLE,
+    MissingInstructions,
+    missing_features,
+)
+from superopt.te.expr.dtype import BF16, F16, F32, DType
+from superopt.te.expr.tensor import Tensor, apply, compute, reduce_sum
 
 REGISTERS = {16: "%xmm", 32: "%ymm", 64: "%zmm"}  # by a vector's bytes
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.tile import For, Kernel, Store, Update
-from superopt.te.dtype import DTYPES, F32, I32, DType
-from superopt.te.expr import Tensor, const
-from superopt.te.node import Axis
+from superopt.kernels.loops.tile import For, Kernel, Store, Update
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr.dtype import DTYPES, F32, I32, DType
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor, const
 from tests.kernels.build import kernel_of
 from tests.ops.build import made
 

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from superopt.ir.evaluate import node_results
-from superopt.kernels.cpu import load_kernel as on_cpu
-from superopt.kernels.gpu_run import load_triton_kernel
-from superopt.kernels.gpu_text import triton_text
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.schedule import (
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import (
     Bind,
     CacheRead,
     CacheWrite,
@@ -25,10 +22,22 @@ from superopt.kernels.schedule import (
     parse_schedule,
     schedule_text,
 )
-from superopt.kernels.tile import For, Kernel, Store, Update
-from superopt.te.dtype import BF16, DTYPES, F32, I32, to_numpy
-from superopt.te.expr import Tensor, apply, compute, const, gather, in_range, reduction, select
-from superopt.te.node import Axis
+from superopt.kernels.loops.tile import For, Kernel, Store, Update
+from superopt.kernels.runtime.cpu import load_kernel as on_cpu
+from superopt.kernels.triton.codegen import triton_text
+from superopt.kernels.triton.loader import load_triton_kernel
+from superopt.te.expr.dtype import BF16, DTYPES, F32, I32, to_numpy
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import (
+    Tensor,
+    apply,
+    compute,
+    const,
+    gather,
+    in_range,
+    reduction,
+    select,
+)
 from tests.gpu import REAL, choose
 from tests.kernels.blocks import PRINTED, add, made_by, matmul, softmax, transposed
 from tests.kernels.build import blank, drawn, kernel_of

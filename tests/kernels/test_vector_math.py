@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import load_kernel, object_code
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.engine import native_machine, psabi_machine
-from superopt.kernels.functions import CHEAP_EXPONENTS
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.target_cpu import LEVELS, missing_features
-from superopt.te.dtype import F32, F64, I32, to_numpy
-from superopt.te.expr import Tensor, apply, compute, const, reduce_max
-from superopt.te.node import Expr
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.llvm.functions import CHEAP_EXPONENTS
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.runtime.cpu import load_kernel, object_code
+from superopt.kernels.runtime.engine import native_machine, psabi_machine
+from superopt.kernels.runtime.target_cpu import LEVELS, missing_features
+from superopt.te.expr.dtype import F32, F64, I32, to_numpy
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Tensor, apply, compute, const, reduce_max
 
 WIDE = 6.1e-8  # half an ulp, and a little
 SMALLEST, SMALLEST_NORMAL = 2.0**-149, 2.0**-126

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.default import transpose_schedule
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.rows import lane_reduction
-from superopt.kernels.schedule import Schedule
-from superopt.kernels.transform import reduction
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, compute, reduce_max, reduce_sum
+from superopt.kernels.algorithms.row_kernels import lane_reduction
+from superopt.kernels.loops.elementwise_schedule import transpose_schedule
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import Schedule
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, compute, reduce_max, reduce_sum
 
 
 def run(t: Tensor, how: Schedule, *given: tuple[Tensor, np.ndarray]) -> np.ndarray:

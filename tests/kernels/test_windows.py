@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from superopt.kernels import reducing
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.cpu_text import kernel_text
-from superopt.kernels.layout import parse_layout
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.option import Option
-from superopt.te.dtype import F32
-from superopt.te.expr import (
+from superopt.kernels.algorithms import reduction_schedules
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.loops.layout import parse_layout
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.cpu import load_kernel
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import (
     Tensor,
     compute,
     conjunction,
@@ -23,7 +24,6 @@ from superopt.te.expr import (
     reduce_min,
     select,
 )
-from superopt.te.node import Expr
 
 BLOCKS = parse_layout("i0//16 i1 i2 i0%16")
 # Window, stride, dilation, border before, of each of two axes.
@@ -76,8 +76,10 @@ def test_windows(shape: tuple[tuple[int, int], ...], fn: str, lies: str) -> None
 
     y = compute(wanted.shape, element)
     how = {a: BLOCKS, y: BLOCKS} if lies == "blocks" else {}
-    for _, option in sorted(reducing.reduction_options(y, how, 16, 32), key=lambda x: x[0])[:2]:
-        schedule, _ = reducing.schedule_reduction(y, how, (), option)
+    for _, option in sorted(
+        reduction_schedules.reduction_options(y, how, 16, 32), key=lambda x: x[0]
+    )[:2]:
+        schedule, _ = reduction_schedules.schedule_reduction(y, how, (), option)
         k = lower_kernel("k", [a], [y], {y: schedule}, how)
         given, out = (laid(v, lies == "blocks") for v in (x, np.zeros_like(wanted)))
         load_kernel(k)(given, out)
@@ -100,6 +102,8 @@ def test_columns_in_common_are_asked_once() -> None:
     a = Tensor("x", F32, (16, 12, 12))
     y = compute((16, 8, 8), lambda c, i, j: reduce_max((5, 5), lambda p, q: a[c, i + p, j + q]))
     how = {a: BLOCKS, y: BLOCKS}
-    schedule, _ = reducing.schedule_reduction(y, how, (), Option.make("along", wide=16, rows=8))
+    schedule, _ = reduction_schedules.schedule_reduction(
+        y, how, (), Option.make("along", wide=16, rows=8)
+    )
     text = kernel_text(lower_kernel("k", [a], [y], {y: schedule}, how), 64)
     assert text.count("fcmp ogt") == 10 * 4 + 6 * 5 + 2 * (4 + 5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from superopt.ir.op import canonical_attrs, expression
-from superopt.kernels.contraction import match_contraction
-from superopt.kernels.cook_toom import (
+from superopt.kernels.algorithms.contraction import match_contraction
+from superopt.kernels.algorithms.cook_toom import (
     distinct_rows,
     error_amplification,
     has_points,
@@ -15,16 +15,20 @@ from superopt.kernels.cook_toom import (
     transform_matrices,
     transform_operations,
 )
-from superopt.kernels.cpu import load_kernel
-from superopt.kernels.layout import ScatteredLayout, parse_layout
-from superopt.kernels.lower import lower_kernel
-from superopt.kernels.pack import from_layout, pack_constant, to_layout
-from superopt.kernels.picture import MAX_ERROR_AMPLIFICATION, TILE_SIDES, match_tiled_convolution
-from superopt.kernels.winograd import candidate_plans, winograd_form
+from superopt.kernels.algorithms.tiled_convolution import (
+    MAX_ERROR_AMPLIFICATION,
+    TILE_SIDES,
+    match_tiled_convolution,
+)
+from superopt.kernels.algorithms.winograd import candidate_plans, winograd_form
+from superopt.kernels.loops.layout import ScatteredLayout, parse_layout
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
+from superopt.kernels.runtime.cpu import load_kernel
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType
-from superopt.te.walk import loads
+from superopt.te.analysis.walk import loads
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, TensorType
 
 FORMS = [
     (m, r, s) for m in TILE_SIDES for r in (2, 3, 4, 5, 7) for s in (1, 2, 3) if has_points(m, r, s)

@@ -12,12 +12,12 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper, parser
 
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
-from superopt.onnx_io.write import write_model
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.importer import Model, import_model
+from superopt.onnx_io.read.source import read_model
 
 Feeds = Mapping[str, object]
 

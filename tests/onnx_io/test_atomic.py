@@ -13,10 +13,10 @@ import onnx_ir as ir
 import pytest
 
 from superopt.errors import UsageError
-from superopt.onnx_io import sections
-from superopt.onnx_io.atomic import atomic_files
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.write import copy_unchanged, write_model
+from superopt.onnx_io.export import section_file
+from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.children import Crashed, in_child
 from tests.onnx_io.models import large_weights, save_external
 from tests.onnx_io.test_write import assert_holds, contents
@@ -132,7 +132,7 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a regular file"), atomic_files() as create:
         create(pipe)
     with pytest.raises(UsageError, match="not a regular file"):
-        sections.write_sections(pipe, {}, [])
+        section_file.write_sections(pipe, {}, [])
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 

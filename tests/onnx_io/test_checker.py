@@ -15,8 +15,8 @@ import pytest
 
 from superopt import guard
 from superopt.errors import OutOfTime
-from superopt.onnx_io import checker
-from superopt.onnx_io.forked_check import CheckFailure, check_in_fork
+from superopt.onnx_io.check import checker_server
+from superopt.onnx_io.check.forked_checker import CheckFailure, check_in_fork
 from tests.onnx_io.children import in_child
 from tests.onnx_io.rounds import text
 
@@ -44,19 +44,19 @@ def large() -> bytes:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_from_the_first_model_on() -> Iterator[None]:
-    before = checker.FORKS_BEFORE_SERVER
-    checker.FORKS_BEFORE_SERVER = 0  # type: ignore[misc]
+    before = checker_server.FORKS_BEFORE_SERVER
+    checker_server.FORKS_BEFORE_SERVER = 0  # type: ignore[misc]
     yield
-    checker.FORKS_BEFORE_SERVER = before  # type: ignore[misc]
-    checker._stop_server()
+    checker_server.FORKS_BEFORE_SERVER = before  # type: ignore[misc]
+    checker_server._stop_server()
 
 
-def server() -> checker._Server:
+def server() -> checker_server._Server:
     """One that is ready."""
     end = time.monotonic() + 60
     while True:
-        assert checker.run_checker(GOOD, 3) is None
-        found = checker._server
+        assert checker_server.run_checker(GOOD, 3) is None
+        found = checker_server._server
         assert found is not None, "it did not start"
         if found.ready:
             return found
@@ -72,18 +72,18 @@ def never(data: bytes, seconds: int) -> CheckFailure | None:
 def test_it_says_what_a_fork_says(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = check_in_fork(data, 3)
     server()
-    monkeypatch.setattr(checker, "check_in_fork", never)
+    monkeypatch.setattr(checker_server, "check_in_fork", never)
     for _ in range(2):
-        assert checker.run_checker(data, 3) == wanted
-    assert checker.run_checker(GOOD, 3) is None
+        assert checker_server.run_checker(data, 3) == wanted
+    assert checker_server.run_checker(GOOD, 3) is None
 
 
 def test_what_it_does_not_survive_a_fork_says() -> None:
     data = crashing()
     server()
     for _ in range(2):
-        assert checker.run_checker(data, 3) == check_in_fork(data, 3)
-        assert checker.run_checker(GOOD, 3) is None
+        assert checker_server.run_checker(data, 3) == check_in_fork(data, 3)
+        assert checker_server.run_checker(GOOD, 3) is None
 
 
 def endless() -> bytes:
@@ -97,7 +97,7 @@ def endless() -> bytes:
 
 @pytest.mark.parametrize("served", [False, True])
 def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
-    ask = checker.run_checker if served and server() else check_in_fork
+    ask = checker_server.run_checker if served and server() else check_in_fork
     begin = time.monotonic()
     with guard.limited(60) as limits:
         limits.end_within(1.0)
@@ -110,9 +110,9 @@ def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
 def test_what_never_ends_is_ended() -> None:
     kept = server()
     begin = time.monotonic()
-    assert checker.run_checker(endless(), 1) is not None
+    assert checker_server.run_checker(endless(), 1) is not None
     assert time.monotonic() - begin < 30
-    assert checker._server is None  # it said nothing: a fork did
+    assert checker_server._server is None  # it said nothing: a fork did
     with pytest.raises(ProcessLookupError):
         os.kill(kept.process, 0)
 
@@ -121,9 +121,9 @@ def test_what_never_ends_is_ended() -> None:
 def test_one_that_died_is_done_without(number: int) -> None:
     kept = server()
     os.kill(kept.process, number)
-    assert checker.run_checker(GOOD, 3) is None
-    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
-    assert checker._server is not kept
+    assert checker_server.run_checker(GOOD, 3) is None
+    assert checker_server.run_checker(BAD, 3) == check_in_fork(BAD, 3)
+    assert checker_server._server is not kept
     with pytest.raises(ProcessLookupError):
         os.kill(kept.process, 0)  # it was waited for
 
@@ -136,37 +136,37 @@ def test_no_signal_ends_what_writes_to_one_that_died() -> None:
         kept = server()
         os.kill(kept.process, signal.SIGKILL)
         os.waitpid(kept.process, 0)
-        return checker.run_checker(large(), 3) is None
+        return checker_server.run_checker(large(), 3) is None
 
     assert in_child(asked)
 
 
 def test_one_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    checker._stop_server()
-    monkeypatch.setattr(checker, "_SERVER_SCRIPT", "raise SystemExit(1) # {path}")
-    monkeypatch.setattr(checker, "_start_failed", False)
+    checker_server._stop_server()
+    monkeypatch.setattr(checker_server, "_SERVER_SCRIPT", "raise SystemExit(1) # {path}")
+    monkeypatch.setattr(checker_server, "_start_failed", False)
     end = time.monotonic() + 60
-    while not checker._start_failed and time.monotonic() < end:
-        assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
-    assert checker._start_failed
+    while not checker_server._start_failed and time.monotonic() < end:
+        assert checker_server.run_checker(BAD, 3) == check_in_fork(BAD, 3)
+    assert checker_server._start_failed
 
 
 @pytest.mark.parametrize("name", ["", "/usr/bin/uwsgi", "/opt/app/model-server"])
 def test_a_program_that_embeds_python_is_not_started(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checker._stop_server()
+    checker_server._stop_server()
     monkeypatch.setattr(sys, "executable", name)
-    assert checker.run_checker(GOOD, 3) is None
-    assert checker._server is None
+    assert checker_server.run_checker(GOOD, 3) is None
+    assert checker_server._server is None
 
 
 def test_a_fork_has_one_of_its_own() -> None:
     kept = server()
-    assert in_child(lambda: checker._server is None)
+    assert in_child(lambda: checker_server._server is None)
     assert in_child(lambda: server().process) != kept.process
-    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
-    assert checker._server is kept
+    assert checker_server.run_checker(BAD, 3) == check_in_fork(BAD, 3)
+    assert checker_server._server is kept
 
 
 def test_threads_do_not_wait_for_each_other() -> None:
@@ -177,7 +177,7 @@ def test_threads_do_not_wait_for_each_other() -> None:
 
     def ask(data: bytes) -> None:
         for _ in range(20):
-            if (found := checker.run_checker(data, 3)) != wanted[data]:
+            if (found := checker_server.run_checker(data, 3)) != wanted[data]:
                 wrong.append(found)
 
     threads = [threading.Thread(target=ask, args=(data,)) for data in (GOOD, BAD) * 2]
@@ -195,11 +195,11 @@ def test_an_answer_that_nobody_read_is_not_the_next_one(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(checker.json, "loads", interrupted)
+        patched.setattr(checker_server.json, "loads", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            checker.run_checker(GOOD, 3)
-    assert checker._server is not kept
-    assert checker.run_checker(BAD, 3) == check_in_fork(BAD, 3)
+            checker_server.run_checker(GOOD, 3)
+    assert checker_server._server is not kept
+    assert checker_server.run_checker(BAD, 3) == check_in_fork(BAD, 3)
 
 
 def test_it_ends_with_its_owner() -> None:

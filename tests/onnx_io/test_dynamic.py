@@ -9,16 +9,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir import graph
-from superopt.onnx_io.exporter import ExportError, export_graph, export_model
-from superopt.onnx_io.operands import ALLOWZERO_SINCE_OPSET, NUM_OUTPUTS_SINCE_OPSET, reshape_form
-from superopt.onnx_io.sizes import INT64_MIN_MAX_SINCE_OPSET, is_non_negative
-from superopt.onnx_io.weightless import draw_weights
+from superopt.onnx_io.export.exporter import ExportError, export_graph, export_model
+from superopt.onnx_io.export.operand_forms import (
+    ALLOWZERO_SINCE_OPSET,
+    NUM_OUTPUTS_SINCE_OPSET,
+    reshape_form,
+)
+from superopt.onnx_io.export.runtime_sizes import INT64_MIN_MAX_SINCE_OPSET, is_non_negative
+from superopt.onnx_io.read.weightless import draw_weights
 from superopt.ops import OPS
-from superopt.ops.sizes import ceil_div, floor_div, max_size, min_size
-from superopt.te import index
-from superopt.te.dtype import BF16, F32, I32, I64, DType, to_numpy
-from superopt.te.expr import TensorType
-from superopt.te.node import Expr, Size
+from superopt.ops.shared.sizes import ceil_div, floor_div, max_size, min_size
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BF16, F32, I32, I64, DType, to_numpy
+from superopt.te.expr.node import Expr, Size
+from superopt.te.expr.tensor import TensorType
 from tests.onnx_io.rounds import assert_runs_alike, imported, session, text, through
 
 N, M = Size("n"), Size("m")

@@ -10,13 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import Attr
-from superopt.onnx_io.exporter import ExportError, export_graph, export_model, is_expressible
-from superopt.onnx_io.heirs import trace_provenance
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.single import one_node_model
+from superopt.onnx_io.export.exporter import ExportError, export_graph, export_model, is_expressible
+from superopt.onnx_io.export.one_node_model import one_node_model
+from superopt.onnx_io.export.provenance import trace_provenance
+from superopt.onnx_io.import_.model import Model
 from superopt.ops import OPS
-from superopt.te.dtype import BOOL, F16, F32, STRING
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import BOOL, F16, F32, STRING
+from superopt.te.expr.tensor import TensorType
 from tests.onnx_io.models import conv_net, model, value, weights
 from tests.onnx_io.rounds import assert_runs_alike, imported, session, text
 
@@ -255,7 +255,7 @@ def test_extra_outputs() -> None:
 
 def test_renamed_weights_stay_in_their_file() -> None:
     """A large initializer under another name is still the bytes of the file, read when written."""
-    from superopt.onnx_io.mapped import region_of
+    from superopt.onnx_io.read.mapped_file import region_of
 
     made = model(
         [helper.make_node("Add", ["x", "w"], ["y"])],

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from superopt.errors import ModelError
-from superopt.onnx_io.mapped import region_of
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.read.mapped_file import region_of
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.models import attention, large_weights, save_external
 
 

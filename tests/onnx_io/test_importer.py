@@ -7,13 +7,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir import graph
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.tensors import SMALL_TENSOR_BYTES, ConstantPool
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.onnx_io.import_.constants import SMALL_TENSOR_BYTES, ConstantPool
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.onnx_io.models import conv_net, ints, model, value, weights
 from tests.onnx_io.rounds import imported, text
 

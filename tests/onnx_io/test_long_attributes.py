@@ -10,16 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.onnx_io import wire
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.stowed import (
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read import wire
+from superopt.onnx_io.read.packed_parts import (
     MAX_UNPACKED_ENTRIES,
     list_attribute,
     pack_unsupported,
     unpack_unsupported,
 )
-from superopt.onnx_io.write import write_model
+from superopt.onnx_io.read.source import read_model
 
 ML = "ai.onnx.ml"
 COUNT = 100_000

@@ -6,9 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.ir.fold import fold_constants
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.ir.constant_folding import fold_constants
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.onnx_io.models import MODELS, model, value, weights
 from tests.onnx_io.rounds import (
     assert_runs_alike,

@@ -9,11 +9,11 @@ import pytest
 
 import superopt
 from superopt.ir import graph
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.older import OLDER_FORMS
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.import_.older_opsets import OLDER_FORMS
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.rounds import assert_same, imported, session, text
 
 # Opset, operator with its attributes, and the shape of x.

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
-from superopt.onnx_io.exporter import export_graph, is_expressible
-from superopt.onnx_io.tensors import SMALL_TENSOR_BYTES
+from superopt.onnx_io.export.exporter import export_graph, is_expressible
+from superopt.onnx_io.import_.constants import SMALL_TENSOR_BYTES
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.onnx_io.rounds import imported, session
 from tests.ops.build import example, operands
 

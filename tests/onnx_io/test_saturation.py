@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from superopt.onnx_io.saturation import Remedy, can_saturate, saturating_nodes
+from superopt.onnx_io.check.int8_saturation import Remedy, can_saturate, saturating_nodes
 
 UNSIGNED, FLOATS, NONE = Remedy.UNSIGNED_WEIGHTS, Remedy.NO_FUSION, Remedy.NONE
 LARGE = np.full((4, 4), 127, np.int8)

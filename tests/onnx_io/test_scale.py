@@ -11,13 +11,13 @@ import pytest
 from onnx import helper
 
 from superopt.ir import graph
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
-from superopt.onnx_io.weightless import draw_weights
-from superopt.onnx_io.write import write_model
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.read.weightless import draw_weights
 from superopt.ops import OPS
 from tests.onnx_io.children import in_child, peak_rss_of
 from tests.onnx_io.models import model, value

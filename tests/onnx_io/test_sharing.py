@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from superopt.onnx_io.exporter import export_model
+from superopt.onnx_io.export.exporter import export_model
 from tests.onnx_io.models import model, value
 from tests.onnx_io.rounds import (
     assert_runs_alike,

@@ -7,7 +7,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.onnx_io.sort import topological_order
+from superopt.onnx_io.transform.topological_sort import topological_order
 
 
 @st.composite

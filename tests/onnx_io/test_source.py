@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.errors import ModelError
-from superopt.onnx_io import skeleton
-from superopt.onnx_io.mapped import region_of
-from superopt.onnx_io.source import Source, read_model
-from superopt.onnx_io.validate import validate
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.read import skeleton
+from superopt.onnx_io.read.mapped_file import region_of
+from superopt.onnx_io.read.source import Source, read_model
 from tests.onnx_io.children import peak_rss_of
 from tests.onnx_io.models import MODELS, chain, large_weights, model, value, weights
 

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.onnx_io.stowed import pack_unsupported, unpack_unsupported
+from superopt.onnx_io.read.packed_parts import pack_unsupported, unpack_unsupported
 from tests.onnx_io.models import model, value, weights
 from tests.onnx_io.rounds import assert_runs_alike, assert_same, imported, through
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.ir.graph import Graph, intern_node, node
-from superopt.onnx_io.exporter import export_model
+from superopt.onnx_io.export.exporter import export_model
 from superopt.ops import OPS
 from tests.onnx_io.models import ints, model, value, weights
 from tests.onnx_io.rounds import (

@@ -15,11 +15,11 @@ import pytest
 from onnx.backend.test.case.test_case import TestCase
 
 from superopt.errors import ModelError
-from superopt.ir.fold import fold_constants
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
+from superopt.ir.constant_folding import fold_constants
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.rounds import plain, session
 from tests.ops.suite import cases
 

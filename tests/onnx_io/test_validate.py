@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.errors import ExitCode, ModelError
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.models import MODELS, ints, large_weights, model, value, weights
 from tests.onnx_io.mutations import doubling_functions
 

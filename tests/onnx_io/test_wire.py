@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.onnx_io import wire
+from superopt.onnx_io.read import wire
 from tests.onnx_io.models import MODELS
 
 FLOAT, INT64 = 1, 7

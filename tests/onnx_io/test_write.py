@@ -10,10 +10,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from superopt.errors import UsageError
-from superopt.onnx_io import write
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.validate import validate
-from superopt.onnx_io.write import copy_unchanged, write_model
+from superopt.onnx_io.check.validate import validate
+from superopt.onnx_io.export import model_file
+from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.read.source import read_model
 from tests.onnx_io.children import peak_rss_of
 from tests.onnx_io.models import MODELS, conv_net, large_weights, model, save_external, value
 from tests.onnx_io.models import weights as drawn
@@ -162,11 +162,11 @@ def test_more_than_a_file_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     proto = large_weights()
     constant = len(proto.graph.node[0].attribute[0].t.raw_data)
     source = read_model(proto)
-    monkeypatch.setattr(write, "PROTOBUF_LIMIT", constant + 5000)
+    monkeypatch.setattr(model_file, "PROTOBUF_LIMIT", constant + 5000)
     write_model(source.model, tmp_path / "m.onnx", original=source)
     assert locations(tmp_path / "m.onnx") == {"m.onnx.data"}
     assert_holds(tmp_path / "m.onnx", proto)
-    monkeypatch.setattr(write, "PROTOBUF_LIMIT", constant)
+    monkeypatch.setattr(model_file, "PROTOBUF_LIMIT", constant)
     before = contents(tmp_path)
     with pytest.raises(Exception, match="too large for protobuf"):
         write_model(source.model, tmp_path / "m.onnx", original=source)

@@ -9,8 +9,8 @@ from superopt.ir.graph import Input, Node, node
 from superopt.ir.op import Attr
 from superopt.ir.syntax import expression, parse_attr, parse_type
 from superopt.ops import OPS
-from superopt.te.dtype import DType
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import DType
+from superopt.te.expr.tensor import TensorType
 
 
 def example(text: str) -> tuple[tuple[TensorType, ...], dict[str, Attr]]:

@@ -19,9 +19,9 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import Model, import_model
-from superopt.onnx_io.schema import find_operator
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import Model, import_model
+from superopt.onnx_io.import_.schema import find_operator
+from superopt.onnx_io.read.source import read_model
 
 BFLOAT16_RTOL = 2**-6  # two steps, as in onnx.backend.test.runner
 LISTED = Path(__file__).with_name("backend_suite.txt")

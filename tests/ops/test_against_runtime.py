@@ -15,9 +15,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 
 ort = pytest.importorskip("onnxruntime")
 Rng = np.random.Generator

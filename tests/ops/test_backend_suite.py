@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.onnx_io.schema import find_operator
+from superopt.onnx_io.import_.schema import find_operator
 from tests.ops import suite
 
 

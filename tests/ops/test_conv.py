@@ -6,9 +6,9 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.ops.build import made, operands, value
 
 f32 = np.float32

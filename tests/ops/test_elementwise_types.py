@@ -15,9 +15,10 @@ from onnx.reference import ReferenceEvaluator
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import Op
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.ops import OPS, activation, compare, elementwise
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.ops import OPS
+from superopt.ops.pointwise import activation, arithmetic, comparison
 
 FLOATS = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1.0, -1.0, 0.1, 3.75, -7.0, np.nan, np.inf, -np.inf]
 TOLERANCE = {
@@ -48,7 +49,7 @@ ATTRIBUTES = {"BitShift": {"direction": "RIGHT"}, "Mod": {"fmod": 1}}
 NEWEST = onnx.defs.onnx_opset_version()
 NAMES = sorted(
     o.name
-    for module in (activation, compare, elementwise)
+    for module in (activation, comparison, arithmetic)
     for o in vars(module).values()
     if isinstance(o, Op) and onnx.defs.has(o.name)  # not in an older onnx
 )

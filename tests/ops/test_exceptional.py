@@ -12,15 +12,15 @@ import pytest
 import superopt
 from superopt import ort
 from superopt.ir import graph as ir_graph
+from superopt.ir.constant_folding import fold_constants
 from superopt.ir.evaluate import evaluate
-from superopt.ir.fold import fold_constants
 from superopt.ir.op import expression
 from superopt.ir.substitute import substitute_values
-from superopt.kernels.cpu import converts_float16, host
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.te.dtype import to_numpy
-from superopt.te.naive import Scalar, reference_elements
+from superopt.kernels.runtime.cpu import converts_float16, host
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.te.eval.reference import Scalar, reference_elements
+from superopt.te.expr.dtype import to_numpy
 from tests.ops.exceptional import (
     DYNAMIC,
     FLOATS,

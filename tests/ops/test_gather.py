@@ -6,8 +6,8 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.te.dtype import BF16, BOOL, F16, F32, F64, I32, I64
-from superopt.te.node import Size
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, I32, I64
+from superopt.te.expr.node import Size
 from tests.ops.build import made, value
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -6,9 +6,9 @@ import pytest
 from superopt.ir.graph import Node, node
 from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.ops.build import example, made, operands, value, values
 
 N, S = Size("n"), Size("s")

@@ -6,8 +6,8 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import expression
 from superopt.ops import OPS
-from superopt.te.node import Apply, Expr, Reduce
-from superopt.te.walk import computed_tensors, reductions
+from superopt.te.analysis.walk import computed_tensors, reductions
+from superopt.te.expr.node import Apply, Expr, Reduce
 from tests.ops.build import made
 
 STANDARD = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}

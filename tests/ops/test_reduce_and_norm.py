@@ -7,9 +7,9 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.te.dtype import F16, F32, I64
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.te.expr.dtype import F16, F32, I64
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.ops.build import made, operands, value, values
 
 f32, f16, i32 = np.float32, np.float16, np.int32

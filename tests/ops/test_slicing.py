@@ -6,10 +6,10 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import Attr, InferError
 from superopt.ops import OPS
-from superopt.ops.slicing import PAST_START, TO_END, onnx_bound
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Dim, Size
+from superopt.ops.movement.slicing import PAST_START, TO_END, onnx_bound
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Dim, Size
+from superopt.te.expr.tensor import TensorType
 from tests.ops.build import made, operands, value
 
 N, S = Size("n"), Size("s")

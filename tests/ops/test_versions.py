@@ -7,8 +7,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
 C = np.array([0.5, 2, 1], np.float32)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial.regions import find_regions
-from superopt.te.dtype import BOOL, I64
+from superopt.partial.regions.find import find_regions
+from superopt.te.expr.dtype import BOOL, I64
 from tests.partial.test_alike import LARGER, X, Y, Z, const, other
 from tests.partial.test_regions import apply, given_
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial.points import Points
-from superopt.partial.regions import find_regions
-from superopt.te.dtype import BOOL, I64, DType
-from superopt.te.expr import TensorType
+from superopt.partial.regions.find import find_regions
+from superopt.partial.regions.points import Points
+from superopt.te.expr.dtype import BOOL, I64, DType
+from superopt.te.expr.tensor import TensorType
 from tests.partial.test_regions import apply, given_
 
 

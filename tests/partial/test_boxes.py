@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.partial.boxes import Span, format_box, mask, merge_boxes, split_box, volume
+from superopt.partial.regions.boxes import Span, format_box, mask, merge_boxes, split_box, volume
 
 
 def test_spans() -> None:

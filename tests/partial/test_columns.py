@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from superopt.ir import graph
-from superopt.partial.boxes import format_box
-from superopt.partial.composed import Composer
-from superopt.partial.fewer import interchangeable_columns
-from superopt.partial.regions import find_regions
+from superopt.partial.regions.boxes import format_box
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.find import find_regions
+from superopt.partial.regions.shortened_sums import interchangeable_columns
 from tests.partial.test_regions import apply, exact, given_
 
 X = given_("x", 1, 6, 4, 5)

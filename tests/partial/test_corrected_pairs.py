@@ -7,17 +7,17 @@ import pytest
 
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
-from superopt.partial.boxes import Box, Span, slices
-from superopt.partial.generalise import generalize
-from superopt.partial.pairs import corrected_value, partial_rule
-from superopt.partial.regions import find_regions
-from superopt.partial.restrict import restrict, static_shape
-from superopt.partial.sizes import pair_at
-from superopt.partial.symbolic import NoFormula
+from superopt.partial.correct.generalize import generalize
+from superopt.partial.correct.partial_rules import corrected_value, partial_rule
+from superopt.partial.correct.restrict import restrict, static_shape
+from superopt.partial.correct.sized_pairs import pair_at
+from superopt.partial.correct.symbolic_boxes import NoFormula
+from superopt.partial.regions.boxes import Box, Span, slices
+from superopt.partial.regions.find import find_regions
 from superopt.pipeline.partial_page import page
-from superopt.rules.rule import parse_rules, show_side
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.rules.lang.rule import parse_rules, show_side
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 from tests.partial.test_regions import apply, given_, inputs_of
 
 X, K = given_("x", 1, 2, 9, 9), given_("k", 2, 2, 3, 3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial.points import MODULUS
-from superopt.partial.regions import find_regions
+from superopt.partial.regions.find import find_regions
+from superopt.partial.regions.points import MODULUS
 from tests.partial.test_regions import apply, given_
 
 X, Y = given_("x", 5, 2), given_("y", 5, 1)

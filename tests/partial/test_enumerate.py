@@ -13,16 +13,21 @@ from superopt.generate.journal import Journal
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.enumerate import Candidate, Hit, find_hits, instantiate
-from superopt.partial.operators import OPERATORS, is_activation_name
-from superopt.partial.program import Program, at_channel_choices, free_channels, small_program
+from superopt.partial.enumerate.enumeration import Candidate, Hit, find_hits, instantiate
+from superopt.partial.enumerate.operators import OPERATORS, is_activation_name
+from superopt.partial.enumerate.program import (
+    Program,
+    at_channel_choices,
+    free_channels,
+    small_program,
+)
 from superopt.pipeline.own_journal import readable
 from superopt.pipeline.own_mutants import _proved
 from superopt.pipeline.program_mutants import enumerated, is_term
-from superopt.rules.rule import parse_rules
-from superopt.rules.trial import try_rule
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.trial.try_rule import try_rule
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 from tests.partial.test_moves import given
 
 Shape = tuple[int, ...]

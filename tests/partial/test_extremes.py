@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial import alike, regions
-from superopt.partial.boxes import Span
-from superopt.partial.composed import Composer
-from superopt.partial.extremes import depends_on_terms_only, float_constants, sets_decide
-from superopt.partial.points import Points
-from superopt.te.inline import substitute_axes
-from superopt.te.node import Axis, Expr
+from superopt.partial.regions import equality, find
+from superopt.partial.regions.boxes import Span
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.points import Points
+from superopt.partial.regions.term_sets import depends_on_terms_only, float_constants, sets_decide
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.expr.node import Axis, Expr
 from tests.partial.test_regions import apply, by_floats, given_
 
 W, X, Y, Z = (given_(n, 1, 2, 6, 6) for n in "wxyz")
@@ -20,7 +20,7 @@ W, X, Y, Z = (given_(n, 1, 2, 6, 6) for n in "wxyz")
 
 def bodies(a: graph.Value, b: graph.Value) -> tuple[tuple[Axis, ...], list[Expr]]:
     both = Composer()
-    one, other = regions._as_computed(both.tensor(a)), regions._as_computed(both.tensor(b))
+    one, other = find._as_computed(both.tensor(a)), find._as_computed(both.tensor(b))
     assert one.body is not None
     assert other.body is not None
     return one.axes, [
@@ -35,7 +35,7 @@ def same_terms(a: graph.Value, b: graph.Value) -> np.ndarray:
     places = np.array(list(np.ndindex(*(int(str(d)) for d in a.type.shape or ()))))
     if not depends_on_terms_only(some):
         return np.zeros(len(places), bool)
-    return alike.equal_term_sets(axes, some, places, float_constants(some))
+    return equality.equal_term_sets(axes, some, places, float_constants(some))
 
 
 def pool(x: graph.Value, *kernel: int, pads: tuple[int, ...] = (0, 0, 0, 0)) -> graph.Value:
@@ -133,8 +133,8 @@ def test_what_terms_decide(a: graph.Value, b: graph.Value, so: bool) -> None:
 
 def test_what_numbers_tell_is_left_to_them() -> None:
     """Of max(x, min(x, y)) the second term is never the largest."""
-    assert regions.find_regions(most(X, least(X, Y)), X).equal_share == 1
-    assert regions.find_regions(add(most(X, Y), least(X, Y)), add(X, Y)).equal_share == 1
+    assert find.find_regions(most(X, least(X, Y)), X).equal_share == 1
+    assert find.find_regions(add(most(X, Y), least(X, Y)), add(X, Y)).equal_share == 1
 
 
 ZERO, SIX, TWO = (graph.constant(np.float32(n)) for n in (0, 6, 2))
@@ -156,7 +156,7 @@ def clip(x: graph.Value, low: graph.Value = ZERO, high: graph.Value = SIX) -> gr
     ],
 )  # fmt: skip
 def test_numbers_that_cap_terms(a: graph.Value, b: graph.Value) -> None:
-    assert regions.find_regions(a, b).equal_share == 1
+    assert find.find_regions(a, b).equal_share == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_numbers_that_cap_terms(a: graph.Value, b: graph.Value) -> None:
     ],
 )
 def test_other_caps(a: graph.Value, b: graph.Value) -> None:
-    found = regions.find_regions(a, b)
+    found = find.find_regions(a, b)
     assert found.equal_share == 0
     assert found.is_exact
 
@@ -185,7 +185,7 @@ def test_pools_of_what_is_capped(n: int) -> None:
         return pool(clip(v), n, n, pads=(n // 2,) * 4)
 
     a = apply("Concat", window(x), window(y), axis=3)
-    found = regions.find_regions(a, window(apply("Concat", x, y, axis=3)))
+    found = find.find_regions(a, window(apply("Concat", x, y, axis=3)))
     columns = Span(16 - n // 2, 16 + n // 2)
     assert found.different == ((Span(0, 1), Span(0, 4), Span(0, 16), columns),)
     assert found.is_exact
@@ -205,12 +205,12 @@ def test_a_term_that_is_a_number_where_zeros_are_read(before: str | None) -> Non
     if before:
         a, b = window(framed(x)), apply(before, framed(x))
         inner = ((Span(0, 1), Span(0, 1), Span(3, 9), Span(3, 9)),)
-        assert regions.find_regions(a, b).different == (
+        assert find.find_regions(a, b).different == (
             inner if before == "Tanh" else ()
         )  # none is below 0
         return
     a, b = window(framed(x)), apply("Pad", window(x), pads=(0, 0, 3, 3, 0, 0, 3, 3))
-    np.testing.assert_array_equal(regions.find_regions(a, b).mask(), by_floats(a, b, 100))
+    np.testing.assert_array_equal(find.find_regions(a, b).mask(), by_floats(a, b, 100))
 
 
 def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,11 +225,9 @@ def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.Monke
     monkeypatch.setattr(Points, "values", counted)
     x = given_("x", 1, 64, 112, 112)
     rows = pool(x, 1, 7, pads=(0, 3, 0, 3))
-    found = regions.find_regions(
-        pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0))
-    )
+    found = find.find_regions(pool(x, 7, 7, pads=(3, 3, 3, 3)), pool(rows, 7, 1, pads=(3, 0, 3, 0)))
     assert found.equal == ((Span(0, 1), Span(0, 64), Span(0, 112), Span(0, 112)),)
-    assert len(asked) <= 2 * alike.FIELD_INPUTS
+    assert len(asked) <= 2 * equality.FIELD_INPUTS
 
 
 CLIPPED = apply("Clip", X, ZERO, SIX)
@@ -249,5 +247,5 @@ def test_caps_of_one_thing_are_of_the_kind_that_the_others_are(
     a: graph.Value, b: graph.Value
 ) -> None:
     """They were of a maximum beside minima, and said to differ everywhere."""
-    found = regions.find_regions(a, b)
+    found = find.find_regions(a, b)
     assert (found.equal_share, found.is_exact) == (1, True)

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.ir import graph
-from superopt.partial.composed import Composer
-from superopt.partial.fewer import (
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.points import term_count
+from superopt.partial.regions.shortened_sums import (
     canonical_places,
     interchangeable_columns,
     shorten_sums,
     thin_windows,
 )
-from superopt.partial.points import term_count
-from superopt.te.inline import substitute_axes
-from superopt.te.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from tests.partial.test_regions import apply, given_
 
 

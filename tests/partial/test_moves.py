@@ -14,15 +14,15 @@ from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.partial.boxes import format_box
-from superopt.partial.correct import NoCorrection, recompute, widen
-from superopt.partial.generalise import graph_inputs
-from superopt.partial.moves import AxisMove, apply_move, window_mutants
-from superopt.partial.regions import find_regions
-from superopt.rules.rule import parse_rules
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64
-from superopt.te.expr import TensorType
+from superopt.partial.correct.corrections import NoCorrection, recompute, widen
+from superopt.partial.correct.generalize import graph_inputs
+from superopt.partial.enumerate.axis_moves import AxisMove, apply_move, window_mutants
+from superopt.partial.regions.boxes import format_box
+from superopt.partial.regions.find import find_regions
+from superopt.rules.lang.rule import parse_rules
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.tensor import TensorType
 from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights
 

@@ -19,9 +19,9 @@ from superopt.generate.enumerated import Enumerated, enumerated, read
 from superopt.generate.family import Family
 from superopt.generate.journal import Journal
 from superopt.generate.partial import Partial, instances
-from superopt.partial.pairs import PartialRule, partial_rule_at
-from superopt.partial.sizes import SizedPair
-from superopt.partial.symbolic import SymbolicRegions
+from superopt.partial.correct.partial_rules import PartialRule, partial_rule_at
+from superopt.partial.correct.sized_pairs import SizedPair
+from superopt.partial.correct.symbolic_boxes import SymbolicRegions
 from superopt.pipeline import mutants
 from superopt.pipeline.family_journal import readable
 from superopt.pipeline.generate import operators
@@ -41,8 +41,8 @@ from superopt.pipeline.mutant_candidates import (
 from superopt.report.codec import dumps
 from superopt.report.partial import text
 from superopt.report.rules_text import mutation
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.term import show
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.term import show
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 

@@ -23,8 +23,8 @@ from superopt.cost.signature import Signature
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.generate.journal import Journal
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import optimize as pipeline
 from superopt.pipeline import own_mutants, program_mutants
 from superopt.pipeline.admit import prove_now
@@ -36,8 +36,8 @@ from superopt.pipeline.windows import mutated, windows_of
 from superopt.report.mutation import MutantCount
 from superopt.report.text import explanation
 from superopt.rulebook import own_pairs, own_rules
-from superopt.rules.rule import parse_rules
-from superopt.rules.stated import tier
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.records import tier
 from tests.partial.test_moves import net
 from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights

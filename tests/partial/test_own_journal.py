@@ -12,8 +12,8 @@ import pytest
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.generate.journal import Journal
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import own_mutants
 from superopt.pipeline.own_journal import opened
 from superopt.pipeline.own_mutants import with_mutants

@@ -8,13 +8,17 @@ from random import Random
 import pytest
 
 from scripts.correct_pairs import price
-from superopt.partial import claims
-from superopt.partial.correct import NoCorrection
-from superopt.partial.pairs import CORRECTION_KINDS, corrected_value, load_pairs, partial_rule
-from superopt.partial.regions import find_regions
-from superopt.partial.sizes import pair_at, sample_sizes, size_names
-from superopt.partial.split import SPLIT, split_pairs
-from superopt.partial.symbolic import (
+from superopt.partial.correct import claims
+from superopt.partial.correct.corrections import NoCorrection
+from superopt.partial.correct.partial_rules import (
+    CORRECTION_KINDS,
+    corrected_value,
+    load_pairs,
+    partial_rule,
+)
+from superopt.partial.correct.sized_pairs import pair_at, sample_sizes, size_names
+from superopt.partial.correct.split import SPLIT, split_pairs
+from superopt.partial.correct.symbolic_boxes import (
     NoFormula,
     SymbolicBox,
     SymbolicRange,
@@ -23,10 +27,11 @@ from superopt.partial.symbolic import (
     format_symbolic_box,
     symbolic_regions,
 )
+from superopt.partial.regions.find import find_regions
 from superopt.pipeline.partial_page import in_parts, page
 from superopt.report.partial import text
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.partial.test_regions import truth

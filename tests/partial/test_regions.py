@@ -17,14 +17,14 @@ from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.partial.alike import Comparison
-from superopt.partial.boxes import format_box
-from superopt.partial.cells import TooManyCells
-from superopt.partial.regions import find_regions
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64
-from superopt.te.expr import TensorType
-from superopt.te.field import PrimeField
+from superopt.partial.regions.boxes import format_box
+from superopt.partial.regions.cells import TooManyCells
+from superopt.partial.regions.equality import Comparison
+from superopt.partial.regions.find import find_regions
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.tensor import TensorType
 
 
 def given_(name: str, *shape: int) -> graph.Input:
@@ -351,8 +351,8 @@ def test_of_sums_of_sums_few_elements_are_compared(monkeypatch: pytest.MonkeyPat
     pair = side_by_side(gated, 1, 2, 9, 40)
     every = find_regions(*pair)
     assert every.is_exact
-    monkeypatch.setattr("superopt.partial.regions.MAX_EXHAUSTIVE_TERMS", 1 << 10)
-    monkeypatch.setattr("superopt.partial.regions.MAX_LATER_TERMS", 1 << 10)
+    monkeypatch.setattr("superopt.partial.regions.find.MAX_EXHAUSTIVE_TERMS", 1 << 10)
+    monkeypatch.setattr("superopt.partial.regions.find.MAX_LATER_TERMS", 1 << 10)
     found = find_regions(*pair)
     assert not found.equal
     assert found.compared_elements < every.compared_elements

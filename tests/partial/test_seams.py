@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from superopt.ir import graph
-from superopt.partial.boxes import format_box
-from superopt.partial.composed import Composer
-from superopt.partial.regions import find_regions
-from superopt.partial.seams import find_seams
+from superopt.partial.regions.boxes import format_box
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.concat_seams import find_seams
+from superopt.partial.regions.find import find_regions
 from tests.partial.test_regions import apply, exact, given_
 
 X, Y = given_("x", 1, 6, 5, 7), given_("y", 1, 6, 5, 7)

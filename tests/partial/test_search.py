@@ -12,23 +12,23 @@ import pytest
 from scripts.fuzz_partial import subgraph, usable, wrong
 from superopt.api import optimize
 from superopt.ir.substitute import replace_all
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.partial.pairs import load_pairs
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.partial.correct.partial_rules import load_pairs
 from superopt.pipeline.applied import sizes_at
 from superopt.pipeline.partial_page import in_parts
 from superopt.report import partial as texts
 from superopt.report.codec import from_json, to_json
 from superopt.report.html import page
 from superopt.report.text import summary
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.match import matches
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import tier
-from superopt.search.book import rule_set
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import tier
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
 from superopt.search.move import Step
+from superopt.search.rule_set import rule_set
 from tests.plan.test_compile import F, model
 from tests.plan.test_forms import weights
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial.composed import Composer
-from superopt.partial.extremes import float_constants
-from superopt.partial.points import Points, term_count
-from superopt.partial.regions import find_regions
-from superopt.partial.shared import share_nested_sums
-from superopt.te.node import Load
-from superopt.te.walk import subexpressions
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.find import find_regions
+from superopt.partial.regions.nested_sums import share_nested_sums
+from superopt.partial.regions.points import Points, term_count
+from superopt.partial.regions.term_sets import float_constants
+from superopt.te.analysis.walk import subexpressions
+from superopt.te.expr.node import Load
 from tests.partial.test_regions import apply, given_
 
 X, K, Q = given_("x", 1, 3, 6, 7), given_("k", 3, 3, 3, 3), given_("q", 3, 3, 3, 3)

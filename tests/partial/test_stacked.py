@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial import bits, stacked
-from superopt.partial.alike import Comparison
-from superopt.partial.composed import Composer
-from superopt.partial.extremes import float_constants
-from superopt.partial.points import Points
-from superopt.partial.regions import find_regions
-from superopt.partial.shared import share_nested_sums
-from superopt.te.node import Load
-from superopt.te.walk import share_subexpressions, subexpressions
+from superopt.partial.regions import bit_sets, stacked_branches
+from superopt.partial.regions.composition import Composer
+from superopt.partial.regions.equality import Comparison
+from superopt.partial.regions.find import find_regions
+from superopt.partial.regions.nested_sums import share_nested_sums
+from superopt.partial.regions.points import Points
+from superopt.partial.regions.term_sets import float_constants
+from superopt.te.analysis.walk import share_subexpressions, subexpressions
+from superopt.te.expr.node import Load
 from tests.partial.test_extremes import bodies
 from tests.partial.test_regions import apply, by_floats, given_, truth
 from tests.partial.test_shared import pool
@@ -81,7 +81,7 @@ def test_the_same_regions(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_regions(a, b)
     right = truth(a, b) if found.chance is not None else by_floats(a, b, 300)
     np.testing.assert_array_equal(found.mask(), right)
-    monkeypatch.setattr(stacked, "MIN_BRANCHES", 1 << 20)
+    monkeypatch.setattr(stacked_branches, "MIN_BRANCHES", 1 << 20)
     assert find_regions(a, b).mask().tolist() == found.mask().tolist()
 
 
@@ -99,7 +99,7 @@ def test_random_joins(monkeypatch: pytest.MonkeyPatch) -> None:
         b = make(joined(*order, axis=axis))
         found = find_regions(a, b).mask()
         with monkeypatch.context() as m:
-            m.setattr(stacked, "MIN_BRANCHES", 1 << 20)
+            m.setattr(stacked_branches, "MIN_BRANCHES", 1 << 20)
             assert (find_regions(a, b).mask() == found).all()
 
 
@@ -124,7 +124,7 @@ def test_inputs_in_several_places_of_branches_are_several_stacks() -> None:
     _, some = bodies(a, a)
     stacks = {
         e.tensor
-        for b in stacked.stack_branches(some)
+        for b in stacked_branches.stack_branches(some)
         for e in subexpressions(b)
         if isinstance(e, Load)
     }
@@ -139,17 +139,17 @@ def test_sets_bit_by_bit_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         numbers = float_constants([t.body])
         places = np.array(list(np.ndindex(1, 2, side, side)))
         counts: list[int] = []
-        united = bits.BitSets.deduplicate
+        united = bit_sets.BitSets.deduplicate
 
-        def counted(self: bits.BitSets, x: np.ndarray) -> np.ndarray:
+        def counted(self: bit_sets.BitSets, x: np.ndarray) -> np.ndarray:
             counts.append(len(self.bit_of_term))  # noqa: B023
             return united(self, x)  # noqa: B023
 
         with monkeypatch.context() as m:
-            m.setattr(bits.BitSets, "deduplicate", counted)
+            m.setattr(bit_sets.BitSets, "deduplicate", counted)
             found = Points(3, numbers=numbers).values(own, t.axes, places)
             assert (max(counts, default=0) > 0) == (side == 9)
-            m.setattr("superopt.partial.points.is_pure_extremum", lambda _: False)
+            m.setattr("superopt.partial.regions.points.is_pure_extremum", lambda _: False)
             np.testing.assert_array_equal(
                 Points(3, numbers=numbers).values(own, t.axes, places), found
             )

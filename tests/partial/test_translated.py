@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from superopt.ir import graph
-from superopt.partial import regions
-from superopt.partial.cells import find_cells
-from superopt.partial.composed import Composer
-from superopt.te.inline import substitute_axes
+from superopt.partial.regions import find
+from superopt.partial.regions.cells import find_cells
+from superopt.partial.regions.composition import Composer
+from superopt.te.analysis.inline import substitute_axes
 from tests.partial.test_regions import apply, exact, given_
 
 X, Y, K = given_("x", 1, 2, 9, 9), given_("y", 1, 2, 9, 9), given_("k", 2, 2, 3, 3)
@@ -30,11 +30,11 @@ def turned(x: graph.Value) -> graph.Value:
 
 def told(a: graph.Value, b: graph.Value) -> np.ndarray:
     both = Composer()
-    one, other = regions._as_computed(both.tensor(a)), regions._as_computed(both.tensor(b))
+    one, other = find._as_computed(both.tensor(a)), find._as_computed(both.tensor(b))
     assert one.body is not None
     assert other.body is not None
     some = [one.body, substitute_axes(other.body, dict(zip(other.axes, one.axes, strict=True)))]
-    return regions._translated_axes(one.axes, some, find_cells(one.axes, some))
+    return find._translated_axes(one.axes, some, find_cells(one.axes, some))
 
 
 def joined(*some: graph.Value, axis: int = 3) -> graph.Value:
@@ -74,7 +74,7 @@ def test_pools_of_large_images_are_compared_at_few_elements() -> None:
     x, y = given_("x", 1, 64, 512, 512), given_("y", 1, 64, 512, 512)
     a, b = (apply("MaxPool", v, kernel_shape=(7, 7), pads=(3, 3, 3, 3)) for v in (x, y))
     whole = apply("MaxPool", joined(x, y), kernel_shape=(7, 7), pads=(3, 3, 3, 3))
-    found = regions.find_regions(joined(a, b), whole)
+    found = find.find_regions(joined(a, b), whole)
     assert found.is_exact
     assert found.compared_elements <= 2 * 128
     assert [str(s) for s in found.different[0]] == ["0", "0:64", "0:512", "509:515"]
@@ -89,7 +89,7 @@ def test_parts_of_one_image(op: str) -> None:
         return apply(op, v, kernel_shape=(5, 5), pads=(2, 2, 2, 2))
 
     halves = (apply("Slice", x, starts=(a,), ends=(a + 32,), axes=(3,)) for a in (0, 32))
-    found = regions.find_regions(window(x), joined(*map(window, halves)))
+    found = find.find_regions(window(x), joined(*map(window, halves)))
     assert found.is_exact
     assert [str(s) for s in found.different[0]] == ["0", "0:16", "0:64", "30:34"]
 
@@ -102,7 +102,7 @@ def test_every_element_by_a_few_of_each_cell() -> None:
         (conv(X), apply("Conv", rows, K, pads=(0, 1, 0, 1))),
         (conv(X), turned(conv(turned(X)))),
     ):
-        few, every = regions.find_regions(a, b, max_exhaustive=0), regions.find_regions(a, b)
+        few, every = find.find_regions(a, b, max_exhaustive=0), find.find_regions(a, b)
         np.testing.assert_array_equal(few.mask(), every.mask())
 
 
@@ -114,7 +114,7 @@ def test_what_is_put_between_elements_is_cut_where_it_is() -> None:
         return apply("ConvTranspose", v, k, strides=(2, 2), pads=PADS)
 
     x, y = given_("x", 1, 2, 28, 28), given_("y", 1, 2, 28, 28)
-    found = regions.find_regions(joined(spread(x), spread(y)), spread(joined(x, y)))
+    found = find.find_regions(joined(spread(x), spread(y)), spread(joined(x, y)))
     assert found.is_exact
     assert found.compared_elements < 1000
     assert [str(s) for s in found.different[0]] == ["0", "0:3", "0:56", "55:57"]
@@ -124,7 +124,7 @@ def test_along_one_axis_and_not_along_another() -> None:
     """Channels of depth to space are others, places the same: 80 elements tell of 50176."""
     x = given_("x", 1, 64, 28, 28)
     a, b = (apply("DepthToSpace", x, blocksize=4, mode=m) for m in ("DCR", "CRD"))
-    found = regions.find_regions(a, b)
+    found = find.find_regions(a, b)
     assert found.is_exact
     assert found.compared_elements < 200
     small = given_("x", 1, 64, 2, 3)

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import optimize
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
 from superopt.pipeline.reporting import report_of
 from superopt.pipeline.request import Request
 from superopt.report.data import Report
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
 
 RULES = """
 relu-relu(x: f): Relu(Relu(x)) => Relu(x) ; float=E0

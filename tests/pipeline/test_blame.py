@@ -15,8 +15,8 @@ from superopt.pipeline import blame, checking
 from superopt.pipeline.blame import culprit
 from superopt.pipeline.optimize import Done
 from superopt.search.move import Step
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.pipeline import models, running
 from tests.pipeline.models import data
 from tests.pipeline.running import rules
@@ -194,7 +194,7 @@ def test_a_runtime_that_computes_otherwise_is_not_blamed_on_a_rule_in_float64(
 
 
 def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    from superopt.ir import fold as folding
+    from superopt.ir import constant_folding as folding
     from superopt.pipeline import candidate
 
     real = folding.fold_constants

@@ -9,9 +9,9 @@ import pytest
 
 import superopt
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.branches import first_dynamic_if, split_at_if
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
 from superopt.pipeline import branching, compilation
 from superopt.pipeline.executable import Executable
 from superopt.pipeline.steps import Branch

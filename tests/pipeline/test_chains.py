@@ -8,9 +8,9 @@ import superopt
 from superopt.pipeline import chains
 from superopt.pipeline.chains import proved_rules
 from superopt.report.data import Verdict
-from superopt.rules.divisors import new_divisors
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import tier
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import tier
+from superopt.rules.trial.new_divisors import new_divisors
 
 
 def model(body: str, outputs: str = "float[4, 6] y") -> onnx.ModelProto:

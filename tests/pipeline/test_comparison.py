@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import superopt
 from superopt.check.numeric import Reference
 from superopt.check.regions import opaque_nodes
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.comparison import output_reference
 from superopt.pipeline.load import load_model
 from superopt.pipeline.opaque_nodes import OpaqueNodes, UnknownResults

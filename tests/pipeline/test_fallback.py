@@ -16,14 +16,14 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt.cost.disk_cache import cache_files
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.told import decompose_contrib_ops, replaced_result
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops, replaced_result
 from superopt.pipeline import compilation, foreign, kept_fallback
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.foreign import units
 from superopt.pipeline.steps import Fallback, Foreign
-from superopt.plan.segments import partition_by_cost
+from superopt.plan.graph.partition import partition_by_cost
 from tests.plan.test_ready import at_rest, counting, written
 
 ort = pytest.importorskip("onnxruntime")

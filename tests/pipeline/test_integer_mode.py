@@ -10,7 +10,7 @@ from onnx import TensorProto as T
 from onnx import helper
 
 import superopt
-from superopt.onnx_io.saturation import Remedy, SaturatingNode
+from superopt.onnx_io.check.int8_saturation import Remedy, SaturatingNode
 from superopt.pipeline import foreign
 from superopt.pipeline.integer_mode import DEFAULT, integer_mode, sums_in_16_bits
 from tests.plan.test_compile import model

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from superopt.onnx_io.weightless import demo_models
+from superopt.onnx_io.read.weightless import demo_models
 from tests.commands import superopt_process
 
 LIMIT = 120.0  # seconds; a command that hangs is killed

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 from superopt import ort
 from superopt.onnx_io import external_weights
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import constant_files, mapped_weights
 from superopt.pipeline.mapped_weights import mapped_model
 

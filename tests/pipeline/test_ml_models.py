@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 from scripts.tree_models import forest
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.exporter import export_model
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.onnx_io.stowed import to_model_proto
+from superopt.onnx_io.export.exporter import export_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.packed_parts import to_model_proto
+from superopt.onnx_io.read.source import read_model
 
 ort = pytest.importorskip("onnxruntime")
 

@@ -11,13 +11,13 @@ import pytest
 
 import superopt
 from superopt.errors import ExitCode, ModelError, UsageError
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import optimize, rule_library
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import Done
 from superopt.report.data import Event
-from superopt.rules.rule import Rule
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_library
 from tests.pipeline import models
 from tests.pipeline.models import data, model
 from tests.pipeline.running import report, request, rules, run, same, saved

@@ -11,8 +11,8 @@ from superopt.cost import disk_cache
 from superopt.errors import OutOfTime
 from superopt.guard import limited
 from superopt.pipeline import rule_library
-from superopt.rules import shipped
-from superopt.rules.stated import rules_digest
+from superopt.rules.library import load
+from superopt.rules.library.records import rules_digest
 
 KEPT = "*.rules"
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def reload(monkeypatch: pytest.MonkeyPatch) -> int:
     """Load as another process does; how many times the text was parsed."""
     count = 0
-    parse = shipped.load_library
+    parse = load.load_library
 
     def counted() -> object:
         nonlocal count
@@ -38,7 +38,7 @@ def reload(monkeypatch: pytest.MonkeyPatch) -> int:
 
     rule_library.load_library.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(shipped, "load_library", counted)
+        patch.setattr(load, "load_library", counted)
         assert rules_digest(rule_library.load_library()) == rules_digest(parse())
     return count
 
@@ -47,7 +47,7 @@ def test_it_is_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [reload(monkeypatch) for _ in range(3)] == [1, 0, 0]
     (file,) = folder.glob(KEPT)
     assert [f.path for f in disk_cache.cache_files() if f.kind == "rules"] == [file]
-    assert rule_library.load_library() == shipped.load_library()
+    assert rule_library.load_library() == load.load_library()
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
@@ -69,8 +69,8 @@ def test_a_damaged_file_is_made_again(
 
 def test_another_text_is_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reload(monkeypatch) == 1
-    names = shipped.library_files()
-    monkeypatch.setattr(shipped, "library_files", lambda: names[:-1])
+    names = load.library_files()
+    monkeypatch.setattr(load, "library_files", lambda: names[:-1])
     assert reload(monkeypatch) == 1
     assert len([*folder.glob(KEPT)]) == 2
 
@@ -84,7 +84,7 @@ def test_a_cache_that_others_may_write_to_is_not_read(
 
 
 def test_parsing_ends_at_the_end(folder: Path) -> None:
-    shipped.load_library.cache_clear()
+    load.load_library.cache_clear()
     with limited(60) as limits:
         limits.end_within(-1)
         with pytest.raises(OutOfTime, match="parsing the rule library"):

@@ -10,8 +10,8 @@ from onnx import parser
 import superopt
 from superopt.api import METHODS
 from superopt.check.special import special_feeds
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 
 pytest.importorskip("onnxruntime")
 

@@ -1,4 +1,4 @@
-"""CUDA's driver as far as it is used (kernels/gpu_driver.py), on the processor: memory is the
+"""CUDA's driver as far as it is used (kernels/cuda/driver.py), on the processor: memory is the
 process' own, and kernels run in Triton's interpreter, whose text stands for machine code."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from superopt.kernels.gpu_driver import Driver
-from superopt.kernels.gpu_image import Image
-from superopt.kernels.gpu_module import define_functions
+from superopt.kernels.cuda.driver import Driver
+from superopt.kernels.cuda.image import Image
+from superopt.kernels.triton.module import define_functions
 
 NAME, CAPABILITY, MEMORY = b"a GPU", (9, 0), 80 << 30
 ATTRIBUTES = {75: CAPABILITY[0], 76: CAPABILITY[1], 97: 232448}

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.accuracy import accuracy
 from superopt.pipeline.executable import Executable
 from tests.plan.test_compile import F, model, net

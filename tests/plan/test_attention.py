@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-import superopt.plan.attention
+import superopt.plan.rewrites.matmul.attention
 from superopt import ort
 from superopt.pipeline.steps import Native
 
@@ -106,7 +106,7 @@ def test_one_kernel_computes_it(
     name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(superopt.plan.attention, "MIN_SCORE_BYTES", 0)
+    monkeypatch.setattr(superopt.plan.rewrites.matmul.attention, "MIN_SCORE_BYTES", 0)
     made = CASES[name]
     exe = superopt.compile(made, threads=threads)
     onnx.save(made, tmp_path / "m.onnx")
@@ -127,7 +127,7 @@ def test_one_kernel_computes_it(
 
 
 def test_what_is_read_elsewhere_is_computed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superopt.plan.attention, "MIN_SCORE_BYTES", 0)
+    monkeypatch.setattr(superopt.plan.rewrites.matmul.attention, "MIN_SCORE_BYTES", 0)
     made = attention(1, 2, 32, 48, 16)
     made.graph.output.append(helper.make_tensor_value_info("p", F, [1, 2, 32, 48]))
     exe = superopt.compile(onnx.shape_inference.infer_shapes(made))

@@ -7,11 +7,11 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.layout import parse_layout
-from superopt.kernels.transform import reduction
-from superopt.plan.by_channel import split_channel_reductions
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor, TensorType, compute, placeholder, reduce_sum
+from superopt.kernels.loops.layout import parse_layout
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.plan.rewrites.reductions.channel_reduction import split_channel_reductions
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, TensorType, compute, placeholder, reduce_sum
 from tests.plan.test_compile import F, model, near, reference
 
 pytest.importorskip("onnxruntime")

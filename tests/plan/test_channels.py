@@ -9,11 +9,11 @@ import pytest
 
 import superopt
 from superopt.ir.op import expression
-from superopt.kernels.few import match_small_n_gemm
-from superopt.kernels.layout import Layout
-from superopt.plan.phases import split_phases
-from superopt.te.affine import affine
-from superopt.te.walk import loads, reductions
+from superopt.kernels.algorithms.small_n_gemm import match_small_n_gemm
+from superopt.kernels.loops.layout import Layout
+from superopt.plan.lowering.polyphase import split_phases
+from superopt.te.analysis.affine import affine
+from superopt.te.analysis.walk import loads, reductions
 from tests.kernels.build import planned
 from tests.ops.build import made
 from tests.plan.test_compile import near, reference

@@ -19,9 +19,9 @@ import superopt
 from superopt import ort
 from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.weightless import draw_weights
+from superopt.onnx_io.read.weightless import draw_weights
 from superopt.pipeline.steps import Native
-from superopt.plan.image import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
+from superopt.plan.program.image import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
 
 Model = onnx.ModelProto
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -153,8 +153,8 @@ def test_borders_are_zeros_in_memory_that_was_another_s(
 ) -> None:
     kinds: list[int] = []
     for least in (1 << 60, 0):
-        monkeypatch.setattr("superopt.plan.memory.MIN_CLEARED_BYTES", least)
-        monkeypatch.setattr("superopt.plan.memory.MIN_CLEAR_SAVING", 0)
+        monkeypatch.setattr("superopt.plan.program.buffer_assignment.MIN_CLEARED_BYTES", least)
+        monkeypatch.setattr("superopt.plan.program.buffer_assignment.MIN_CLEAR_SAVING", 0)
         exe = superopt.compile(net(19), threads=threads)
         wanted = reference(net(19), {"x": picture(1, 19)})
         near(exe(x=picture(1, 19)), wanted)

@@ -12,12 +12,13 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Choice
-from superopt.plan.constants import CONSTANT_POOL, PackedConstants, derived
-from superopt.plan.transformed import TransformedConstants
-from superopt.te.dtype import F32
-from superopt.te.expr import Tensor
+from superopt.kernels.algorithms.problem import Choice
+from superopt.kernels.loops.option import Option
+from superopt.plan.lowering.derived_constants import derive_constant
+from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
+from superopt.plan.program.transformed_constants import TransformedConstants
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor
 from tests.plan.test_compile import F, model, near
 
 SIZE = 256
@@ -172,9 +173,9 @@ def test_derived_constants_are_shared_while_they_are_held() -> None:
     def load() -> np.ndarray:
         return np.arange(6).reshape(2, 3)
 
-    held = derived(load, "turned", np.transpose)
-    assert derived(load, "turned", np.transpose) is held
-    assert derived(load, "negative", np.negative) is not held
+    held = derive_constant(load, "turned", np.transpose)
+    assert derive_constant(load, "turned", np.transpose) is held
+    assert derive_constant(load, "negative", np.negative) is not held
     np.testing.assert_array_equal(held(), [[0, 3], [1, 4], [2, 5]])
     gone = weakref.ref(held)
     del held

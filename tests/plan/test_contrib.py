@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.onnx_io.contrib import CONTRIB_BEFORE_OPSET, DECOMPOSITIONS
+from superopt.onnx_io.transform.contrib_ops import CONTRIB_BEFORE_OPSET, DECOMPOSITIONS
 
 ort = pytest.importorskip("onnxruntime")
 Drawn = Callable[..., np.ndarray]

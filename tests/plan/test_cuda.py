@@ -14,10 +14,11 @@ from onnx import TensorProto
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels import gpu_program, gpu_space
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime import gpu_program
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, gpu_running
 from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import choose

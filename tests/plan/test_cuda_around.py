@@ -17,9 +17,9 @@ from onnx import TensorProto
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels import gpu_text
-from superopt.kernels.gpu_clock import measure_ms
-from superopt.kernels.gpu_device import copy_to_device
+from superopt.kernels.runtime.gpu_device import copy_to_device
+from superopt.kernels.runtime.gpu_timer import measure_ms
+from superopt.kernels.triton import codegen
 from superopt.pipeline import forks, gpu_parts, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import I64, node
@@ -129,7 +129,7 @@ def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.Mon
     nodes = [node("Relu", "x", "a"), node("ReduceMax", "a", "b", axes=[1]), node("Exp", "b", "y")]
     m = model(nodes, {"x": (F, [4, 24])}, ["y"])
     m.opset_import[0].version = 13
-    monkeypatch.setattr(gpu_text, "MAX_BUFFER_ELEMENTS", 90)
+    monkeypatch.setattr(codegen, "MAX_BUFFER_ELEMENTS", 90)
     exe = superopt.compile(m, target="cuda")
     x = np.random.default_rng(0).standard_normal((4, 24)).astype(np.float32)
     near(exe.run({"x": x}), reference(m, {"x": x}), "fp32")

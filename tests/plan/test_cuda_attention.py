@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.kernels import gpu_space
-from superopt.kernels.causal import VisibleKeys, visible_keys
-from superopt.kernels.online import match_online_attention
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.kernels.tile import For, Stmt
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.gpu.causal_mask import VisibleKeys, visible_keys
+from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.tile import For, Stmt
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.masks import replace_causal_masks
-from superopt.te import index
-from superopt.te.dtype import BF16, BOOL, F16, F32
-from superopt.te.expr import Tensor, compare, compute, const, select
-from superopt.te.node import Axis, Expr, Load
+from superopt.plan.rewrites.matmul.causal_masks import replace_causal_masks
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32
+from superopt.te.expr.node import Axis, Expr, Load
+from superopt.te.expr.tensor import Tensor, compare, compute, const, select
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, heads, node
 from tests.plan.test_compile import reference

@@ -9,13 +9,13 @@ from math import prod
 import onnx
 import pytest
 
-from superopt.kernels import gpu_products, gpu_space
-from superopt.kernels.gpu_products import match_matrix_product
-from superopt.kernels.gpu_ranking import rank_options
-from superopt.kernels.gpu_text import triton_text
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gemm, gpu_space
+from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
@@ -156,8 +156,8 @@ def test_blocks_of_some_rows_go_before_the_next_columns(
 ) -> None:
     """Of matrices that the second cache does not hold: of 6, 7 and 4 blocks of rows as many as
     divide them, near to a square of what runs at once."""
-    monkeypatch.setattr(gpu_products, "L2_BYTES", 0)
-    monkeypatch.setattr(gpu_products, "MULTIPROCESSORS", 12)
+    monkeypatch.setattr(gemm, "L2_BYTES", 0)
+    monkeypatch.setattr(gemm, "MULTIPROCESSORS", 12)
     turns = f" programs={programs}" if programs else ""
     by(monkeypatch, Option.parse(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
     m = product(rows, 112, 64)

@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels import gpu_space
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.loops.option import Option
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.build import Program
-from superopt.plan.cells import MAX_GEMV_ROWS, MAX_SUM_TERMS
-from superopt.te.node import Apply
-from superopt.te.walk import computed_tensors, reductions
+from superopt.plan.program.build import Program
+from superopt.plan.rewrites.matmul.cell_fusion import MAX_GEMV_ROWS, MAX_SUM_TERMS
+from superopt.te.analysis.walk import computed_tensors, reductions
+from superopt.te.expr.node import Apply
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near

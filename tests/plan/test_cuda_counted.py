@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.te.dtype import BF16, F16
+from superopt.te.expr.dtype import BF16, F16
 from tests.plan.gpu_models import I64, drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near  # noqa: F401

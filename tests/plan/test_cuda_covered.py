@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan import few_rows
+from superopt.plan.rewrites.reductions import row_occupancy
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import conv, feeds, interpreted, near
@@ -97,7 +97,7 @@ ALONE = {
 def test_a_large_row_is_of_many_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = ALONE[name](LARGE)
     assert len(cuda.compile(read_model(m)).variant({}).program.kernels) == 1
-    monkeypatch.setattr(few_rows, "MAX_ROWS_MIN_ELEMENTS", ((1, LARGE),))
+    monkeypatch.setattr(row_occupancy, "MAX_ROWS_MIN_ELEMENTS", ((1, LARGE),))
     exe = cuda.compile(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     made = exe.variant({}).running

@@ -16,8 +16,8 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels import gpu_cublas
-from superopt.kernels.gpu_resident import DeviceProgram
+from superopt.kernels.runtime.loaded_image import DeviceProgram
+from superopt.kernels.vendor import cublas
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -77,7 +77,7 @@ def standing(monkeypatch: pytest.MonkeyPatch, there: Any) -> None:
     import torch
 
     now = SimpleNamespace(cuda_stream=STREAM)
-    monkeypatch.setattr(gpu_cublas, "_library", lambda: there)
+    monkeypatch.setattr(cublas, "_library", lambda: there)
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda s: nullcontext())
@@ -95,7 +95,7 @@ def test_as_blas_says(kind: str, tf32: bool, way: int, monkeypatch: pytest.Monke
     standing(monkeypatch, there)
     a, b = (torch.randn(s).to(getattr(torch, kind)) for s in ((3, 5), (5, 4)))
     out, held = torch.zeros(3, 4, dtype=a.dtype), torch.empty(64, dtype=torch.uint8)
-    gpu_cublas.multiply(a, b, out, tf32, held)
+    cublas.multiply(a, b, out, tf32, held)
     torch.testing.assert_close(out, a @ b)
     # In this order: with another stream it has its own memory again.
     assert there.asked == [(HANDLE, STREAM), (HANDLE, held.data_ptr(), 64), (HANDLE, way)]
@@ -111,10 +111,10 @@ def test_what_it_refuses(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -
     some = [torch.zeros(2, 2) for _ in range(3)]
     held = torch.empty(8, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match=f"cublasGemmEx: {why}"):
-        gpu_cublas.multiply(*some, False, held)
+        cublas.multiply(*some, False, held)
     long = torch.zeros(1).expand(2**31, 1)
     with pytest.raises(RuntimeError, match="2147483648 x 1 x 2: cuBLAS takes dimensions up"):
-        gpu_cublas.multiply(long, torch.zeros(1, 2), long, False, held)
+        cublas.multiply(long, torch.zeros(1, 2), long, False, held)
 
 
 def tall() -> onnx.ModelProto:

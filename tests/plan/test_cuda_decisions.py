@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.test_cuda import interpreted
 from tests.plan.test_decisions import CASES, check, drawn, model

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node

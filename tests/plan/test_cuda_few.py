@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels import gpu_space
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Choice, Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.loops.option import Option
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference

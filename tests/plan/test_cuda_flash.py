@@ -13,9 +13,9 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels.gpu_module import vendor_name
-from superopt.kernels.gpu_sdpa import fused_backends, parse_sdpa
-from superopt.onnx_io.source import read_model
+from superopt.kernels.triton.module import vendor_name
+from superopt.kernels.vendor.sdpa import fused_backends, parse_sdpa
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import ATTENTION, heads, node
 from tests.plan.test_compile import F, model, reference

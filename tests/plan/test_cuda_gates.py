@@ -17,15 +17,16 @@ import superopt
 from superopt.cost import tuned
 from superopt.cost.gpu_features import numbers
 from superopt.cost.store import Store
-from superopt.kernels import gpu_device, gpu_space
-from superopt.kernels.gpu_gates import fused_product_count, match_gated
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.gpu.gated_gemm import fused_product_count, match_gated
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime import gpu_device
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.te.dtype import F16, F32
-from superopt.te.expr import Tensor, cast, compute, reduce_sum
-from superopt.te.node import Expr
+from superopt.te.expr.dtype import F16, F32
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import Tensor, cast, compute, reduce_sum
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near

@@ -8,7 +8,7 @@ import pytest
 
 import superopt
 from superopt.errors import ModelError
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.plan.gpu_models import I64, drawn, node
 from tests.plan.test_compile import F, model, reference

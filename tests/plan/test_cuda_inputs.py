@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels.gpu_device import KERNEL_DTYPES, from_dlpack, to_array, to_device
-from superopt.kernels.gpu_functions import TRITON_TYPES
-from superopt.onnx_io.source import read_model
+from superopt.kernels.runtime.gpu_device import KERNEL_DTYPES, from_dlpack, to_array, to_device
+from superopt.kernels.triton.functions import TRITON_TYPES
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node

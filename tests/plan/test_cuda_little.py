@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
 from tests.gpu import choose

@@ -13,9 +13,9 @@ import pytest
 
 import superopt
 from superopt.errors import OutOfMemory, UsageError
-from superopt.kernels.gpu_compiled import TritonCompileError
-from superopt.kernels.gpu_program import GpuProgram, build_program
-from superopt.kernels.option import Option
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.gpu_program import GpuProgram, build_program
+from superopt.kernels.triton.compiler import TritonCompileError
 from superopt.pipeline import gpu_running, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node

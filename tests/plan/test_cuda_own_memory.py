@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels import gpu_compiled, gpu_driver
-from superopt.kernels.gpu_device import to_array
-from superopt.kernels.gpu_inputs import WrittenRanges
+from superopt.kernels.cuda import driver
+from superopt.kernels.cuda.input_aliasing import WrittenRanges
+from superopt.kernels.runtime.gpu_device import to_array
+from superopt.kernels.triton import compiler
 from superopt.pipeline import on_gpu
 from tests.gpu import REAL
 from tests.plan import fake_cuda
@@ -124,14 +125,14 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     parts = exe.variant({}).parts
     assert len(parts) == 2
     d = fake_cuda.driver(device := Standing())
-    gpu, events = gpu_compiled.TorchStreamCuda(d, gpu_driver.Gpu("a GPU", (9, 0), 0)), []
+    gpu, events = compiler.TorchStreamCuda(d, driver.Gpu("a GPU", (9, 0), 0)), []
     for p in parts:
         with gpu.activate():
             p.running.end_event, p.running.last_stream = gpu.Event(), 1
         events.append(p.running.end_event.handle)
     for stream, waits in ((1, []), (2, events), (2, []), (1, events)):
         device.ends.clear()
-        monkeypatch.setattr(gpu_compiled, "torch_stream", lambda number, stream=stream: stream)
+        monkeypatch.setattr(compiler, "torch_stream", lambda number, stream=stream: stream)
         with gpu.activate():  # as by torch's launch of a graph
             exe.run({"a": drawn(64, 64)})
         first = device.ends.index(("ends", events[0], stream))

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels import gpu_rows, gpu_windows
-from superopt.kernels.gpu_text import triton_text
+from superopt.kernels.algorithms.gpu import row_programs, window_tiles
+from superopt.kernels.triton.codegen import triton_text
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -150,8 +150,8 @@ def test_windows_one_above_the_other(
 ) -> None:
     """What several windows read is read once; the last ones are computed twice where rows are no
     multiple."""
-    monkeypatch.setattr(gpu_windows, "STACKED_TILES", ((128, 16, deep, 1),))
-    monkeypatch.setattr(gpu_windows, "MAX_ROW_RATIO", 9)
+    monkeypatch.setattr(window_tiles, "STACKED_TILES", ((128, 16, deep, 1),))
+    monkeypatch.setattr(window_tiles, "MAX_ROW_RATIO", 9)
     m = windows(side, **how)
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
@@ -169,7 +169,7 @@ def test_short_rows_together(
     shape: tuple[int, ...], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A norm and a softmax of each row, of several rows at a time."""
-    monkeypatch.setattr(gpu_rows, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(row_programs, "MULTIPROCESSORS", 2)
     n = shape[-1]
     nodes = [node("LayerNormalization", "x", "s", "b", "a"), node("Softmax", "a", "y")]
     m = model(nodes, {"x": (F, [*shape])}, ["y"], {"s": drawn(n), "b": drawn(n)})

@@ -20,15 +20,16 @@ from superopt import torch as peer
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.kernels import gpu_clock, gpu_space
-from superopt.kernels.gpu_device import GpuPeak
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime import gpu_timer
+from superopt.kernels.runtime.gpu_device import GpuPeak
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, gpu_tune, on_gpu
 from superopt.pipeline.cuda import PRECISIONS
 from superopt.pipeline.on_gpu import OnGpu
-from superopt.plan import gpu_measure
+from superopt.plan.timing import gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -296,12 +297,12 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
     made = cuda.compile(read_model(MODELS["of a long sum"]()), "fp16").variant({}).program
     ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
     p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
-    r, fixed = gpu_measure.build_running(p, option, "ieee", "cuda" if REAL else "cpu")
+    r, fixed = gpu.build_running(p, option, "ieee", "cuda" if REAL else "cpu")
     assert fixed
-    assert gpu_measure.rotated_copies(r, fixed) == []
-    monkeypatch.setattr(gpu_measure, "MIN_ROTATED_BYTES", 1)
-    monkeypatch.setattr(gpu_measure, "MAX_COPIES", 3)
-    some = gpu_measure.rotated_copies(r, fixed)
+    assert gpu.rotated_copies(r, fixed) == []
+    monkeypatch.setattr(gpu, "MIN_ROTATED_BYTES", 1)
+    monkeypatch.setattr(gpu, "MAX_COPIES", 3)
+    some = gpu.rotated_copies(r, fixed)
     assert len(some) == 3
     r.launch()
     wanted = [x.clone() for x in r.inputs]
@@ -312,7 +313,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert read_ & {id(x) for x in r.inputs}
         other.launch()
         assert all(bool((a == b).all()) for a, b in zip(r.inputs, wanted, strict=True))
-    tick = gpu_clock.graph_timer(r, 4, some)
+    tick = gpu_timer.graph_timer(r, 4, some)
     del some, other
     if REAL:
         pytest.importorskip("torch").cuda.empty_cache()
@@ -337,22 +338,22 @@ def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
             runs.append(self.o)
             return self.times.pop(0) if len(self.times) > 1 else self.times[0]
 
-    monkeypatch.setattr(gpu_measure, "build_running", lambda p, o, dots: (Made(o), []))
-    monkeypatch.setattr(gpu_measure, "rotated_copies", lambda r, fixed: [])
-    monkeypatch.setattr(gpu_measure, "graph_timer", lambda r, times, others: r)
-    held: dict[Option, gpu_measure.TimedOption] = {}
+    monkeypatch.setattr(gpu, "build_running", lambda p, o, dots: (Made(o), []))
+    monkeypatch.setattr(gpu, "rotated_copies", lambda r, fixed: [])
+    monkeypatch.setattr(gpu, "graph_timer", lambda r, times, others: r)
+    held: dict[Option, gpu.TimedOption] = {}
     p: Any = None
     failed: list[str] = []
-    found = gpu_measure.measure_options(p, [a, b, c, e], "ieee", held, failed)  # e: none that runs
+    found = gpu.measure_options(p, [a, b, c, e], "ieee", held, failed)  # e: none that runs
     assert failed == [f"{e}: KeyError: {e!r}"]
     assert found == {a: 1e-3, b: 0.8e-3, c: 1.5e-3}
     assert runs[-4:] == [a, b, a, b]
     assert {o: time for o, (time, _) in held.items()} == {a: 1e-3, b: 0.8e-3}
-    found = gpu_measure.measure_options(p, [d], "ieee", held, failed)
+    found = gpu.measure_options(p, [d], "ieee", held, failed)
     assert len(failed) == 1
     assert found == pytest.approx({b: 0.8e-3, d: 0.81e-3})
     assert runs[-2:] == [b, d]
-    assert gpu_measure.measure_interleaved({a: Made(a)}) == {}
+    assert gpu.measure_interleaved({a: Made(a)}) == {}
 
 
 def test_features_of_every_option() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, heads, node

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import superopt
-from superopt.kernels.gpu_text import triton_text
+from superopt.kernels.triton.codegen import triton_text
 from tests.plan.gpu_models import node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near

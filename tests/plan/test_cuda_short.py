@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node

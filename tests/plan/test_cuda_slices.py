@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.te.walk import loads, reductions
+from superopt.te.analysis.walk import loads, reductions
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.kernels.gpu_device import to_array
-from superopt.kernels.gpu_launch import launch_on_streams
-from superopt.onnx_io.source import read_model
+from superopt.kernels.cuda.launch import launch_on_streams
+from superopt.kernels.runtime.gpu_device import to_array
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan import streams
+from superopt.plan.program import streams
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.segments import MAX_TOPK_EXTENT
+from superopt.plan.graph.partition import MAX_TOPK_EXTENT
 from tests.plan.gpu_models import drawn
 from tests.plan.test_compile import model, reference
 from tests.plan.test_cuda import interpreted

@@ -20,14 +20,15 @@ import superopt
 from superopt.cost import tuned
 from superopt.cost.gpu_features import numbers
 from superopt.cost.store import Store
-from superopt.kernels import gpu_resident, gpu_space
-from superopt.kernels.gpu_convolution import parse_convolution
-from superopt.kernels.gpu_cudnn import match_convolution
-from superopt.kernels.gpu_device import device_name
-from superopt.kernels.gpu_module import VendorFunction, vendor_name
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.gpu.vendor_convolution import match_convolution
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime import loaded_image
+from superopt.kernels.runtime.gpu_device import device_name
+from superopt.kernels.triton.module import VendorFunction, vendor_name
+from superopt.kernels.vendor.cudnn import parse_convolution
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, gpu_tune
 from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import REAL
@@ -342,7 +343,7 @@ def test_by_the_driver(
         some.pop()
 
     monkeypatch.setattr(VendorFunction, "run", asked)
-    monkeypatch.setattr(gpu_resident, "_tensor", tensor)
+    monkeypatch.setattr(loaded_image, "_tensor", tensor)
     monkeypatch.setattr(torch.cuda, "MemPool", lambda: pools[0])
     monkeypatch.setattr(torch.cuda, "use_mem_pool", partial(among, pools))
     monkeypatch.setattr(torch.cuda, "ExternalStream", int)

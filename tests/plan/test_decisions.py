@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import superopt
-from superopt.ir.decisions import rounding_sensitive_values
 from superopt.ir.graph import Node
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.plan.segments import partition
+from superopt.ir.rounding_sensitive import rounding_sensitive_values
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.plan.graph.partition import partition
 
 Array = np.ndarray
 KINDS = {

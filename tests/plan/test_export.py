@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import superopt
 from superopt import compiled_files
 from superopt.errors import UsageError
-from superopt.kernels.cpu import (
+from superopt.kernels.runtime.cpu import (
     BASELINE_FEATURES,
     CHECKABLE_FEATURES,
     IMPLIED_FEATURES,

@@ -9,8 +9,8 @@ import pytest
 
 import superopt
 from superopt.errors import UsageError
-from superopt.kernels.tile import Pack
-from superopt.plan import pack_constants
+from superopt.kernels.loops.tile import Pack
+from superopt.plan.program import pack_constants
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 

@@ -15,7 +15,7 @@ import superopt
 from superopt.errors import ModelError, UsageError
 from superopt.ort import runtime
 from superopt.pipeline.steps import Fallback, Foreign, Native
-from superopt.plan.segments import TOO_SMALL_REASON
+from superopt.plan.graph.partition import TOO_SMALL_REASON
 from tests.plan.test_compile import F, in_parts, model, near, reference
 
 

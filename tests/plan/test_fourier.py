@@ -11,9 +11,9 @@ import superopt
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.plan.fourier import lower_dft_to_matmul
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.ops.build import value
 from tests.plan.test_compile import F, model, near
 

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superopt.kernels import gpu_compiled, gpu_driver, gpu_resident
-from superopt.kernels.gpu_imaged import export_image
-from superopt.onnx_io.source import read_model
+from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.runtime import loaded_image
+from superopt.kernels.runtime.module_image import export_image
+from superopt.kernels.triton import compiler
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, entries, gpu_ready
-from superopt.plan.streams import dependencies, minimal_waits
+from superopt.plan.program.streams import dependencies, minimal_waits
 from tests.gpu import REAL
 from tests.plan import fake_cuda
 from tests.plan.test_cuda import feeds
@@ -44,9 +46,9 @@ def by_driver(
     given = {"float_class": "E2", "vendor": True, "streams": 4, "store": None, **how}
     options = gpu_ready.Options("fp16", **given)
     driver = fake_cuda.driver(device)
-    for module in (gpu_driver, gpu_resident):
+    for module in (cuda_driver, loaded_image):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    found = gpu_driver.find_gpu()
+    found = cuda_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
     where = gpu_ready.Place("cuda", found.name, found.capability)
     key = options.key(digest, where)
@@ -97,7 +99,7 @@ def test_a_call_on_another_stream_waits(tmp_path: Path, monkeypatch: pytest.Monk
     device = fake_cuda.Device()
     exe = by_driver(path, monkeypatch, device)
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2)):
-        monkeypatch.setattr(gpu_resident, "torch_stream", lambda number, stream=stream: stream)
+        monkeypatch.setattr(loaded_image, "torch_stream", lambda number, stream=stream: stream)
         np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
         assert device.calls.get("cuStreamWaitEvent", 0) == waits
 
@@ -111,11 +113,11 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     exe = cuda.compile(read_model(scaled(3)), "fp16")
     (part,) = exe.variant({}).parts
     running = part.running
-    gpu = gpu_compiled.TorchStreamCuda(d, gpu_driver.Gpu("a GPU", (9, 0), 0))
+    gpu = compiler.TorchStreamCuda(d, cuda_driver.Gpu("a GPU", (9, 0), 0))
     with gpu.activate():
         running.end_event = gpu.Event()
     for stream, waits in ((0, 0), (0, 0), (5, 1), (5, 1), (0, 2), (last, 2 + bool(last))):
-        monkeypatch.setattr(gpu_compiled, "torch_stream", lambda number, stream=stream: stream)
+        monkeypatch.setattr(compiler, "torch_stream", lambda number, stream=stream: stream)
         with gpu.activate():  # as by torch's launch of a graph
             np.testing.assert_array_equal(exe.run({"x": ONES})["y"], np.full((2, 4), 12))
         assert device.calls.get("cuStreamWaitEvent", 0) == waits
@@ -174,8 +176,8 @@ def test_nothing_is_collected_while_it_is_recorded(
 ) -> None:
     """What gives back a driver's memory ends a recording of the same thread."""
     d = fake_cuda.driver(device := fake_cuda.Device(fails))
-    monkeypatch.setattr(gpu_driver, "load_driver", lambda: d)
-    cuda = gpu_driver.Cuda(d, gpu_driver.find_gpu())
+    monkeypatch.setattr(cuda_driver, "load_driver", lambda: d)
+    cuda = cuda_driver.Cuda(d, cuda_driver.find_gpu())
     held: list[Any] = [cuda.allocate(8)]
     held.append(held)
 
@@ -199,12 +201,12 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
     import torch
 
     d = fake_cuda.driver(fake_cuda.Device())
-    monkeypatch.setattr(gpu_driver, "load_driver", lambda: d)
-    assert gpu_driver.find_gpu().number == 0
+    monkeypatch.setattr(cuda_driver, "load_driver", lambda: d)
+    assert cuda_driver.find_gpu().number == 0
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert gpu_driver.find_gpu().number == 1
-    assert gpu_driver.find_gpu(0).number == 0
+    assert cuda_driver.find_gpu().number == 1
+    assert cuda_driver.find_gpu(0).number == 0
 
 
 LIGHT = """
@@ -324,13 +326,13 @@ def test_the_drivers_structures(tmp_path: Path) -> None:
     given = ["cc", str(tmp_path / "a.c"), f"-I{include}", "-o", str(tmp_path / "a")]
     subprocess.run(given, check=True)
     out = subprocess.run([str(tmp_path / "a")], capture_output=True, text=True, check=True).stdout
-    c, a = gpu_driver._Config, gpu_driver._Attribute
+    c, a = cuda_driver._Config, cuda_driver._Attribute
     fields = (c.grid, c.block, c.shared, c.stream, c.attributes, c.count)
     wanted = [*(f.offset for f in fields), ctypes.sizeof(c), a.value.offset, ctypes.sizeof(a)]
     told = (
-        gpu_driver._PROGRAMMATIC_SERIALIZATION,
-        gpu_driver._STATIC,
-        gpu_driver._DYNAMIC,
-        gpu_driver._SHARED_CARVEOUT,
+        cuda_driver._PROGRAMMATIC_SERIALIZATION,
+        cuda_driver._STATIC,
+        cuda_driver._DYNAMIC,
+        cuda_driver._SHARED_CARVEOUT,
     )
     assert [*map(int, out.split())] == [*wanted, *told]

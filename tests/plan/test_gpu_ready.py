@@ -18,15 +18,15 @@ import superopt
 from superopt.cost import tuned
 from superopt.cost.store import Store
 from superopt.errors import ModelError
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_device import device_name
-from superopt.kernels.gpu_image import image_from_dict, image_to_dict
-from superopt.kernels.gpu_imaged import export_image
-from superopt.kernels.option import Option
-from superopt.kernels.problem import Problem
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.cuda.image import image_from_dict, image_to_dict
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.gpu_device import device_name
+from superopt.kernels.runtime.module_image import export_image
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, entries, gpu_keep, gpu_ready
-from superopt.plan.streams import dependencies, minimal_waits
+from superopt.plan.program.streams import dependencies, minimal_waits
 from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model

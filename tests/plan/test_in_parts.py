@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels.transform import reduction
-from superopt.plan.in_parts import split_reductions
-from superopt.te.dtype import F32
-from superopt.te.expr import (
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.plan.rewrites.reductions.split_reduction import split_reductions
+from superopt.te.analysis.walk import loads
+from superopt.te.eval.interpret import evaluate
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Expr, Load
+from superopt.te.expr.tensor import (
     Tensor,
     TensorType,
     apply,
@@ -23,9 +26,6 @@ from superopt.te.expr import (
     reduce_min,
     reduce_sum,
 )
-from superopt.te.interpret import evaluate
-from superopt.te.node import Expr, Load
-from superopt.te.walk import loads
 
 Fold = Callable[..., Expr]
 X = placeholder("x", TensorType(F32, (3, 64, 40)))

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt.ir.evaluate import evaluate
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import compile as compiling
 
 Array = np.ndarray

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.plan.memory import (
+from superopt.plan.program.buffer_assignment import (
     ALIGNMENT_BYTES,
     MIN_CLEAR_SAVING,
     MIN_CLEARED_BYTES,

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.plan.segments import INTEGER_PRODUCT_REASON
-from superopt.te.dtype import F16, F32
-from superopt.te.walk import reductions
+from superopt.plan.graph.partition import INTEGER_PRODUCT_REASON
+from superopt.te.analysis.walk import reductions
+from superopt.te.expr.dtype import F16, F32
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import node, program_of
 

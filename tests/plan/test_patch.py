@@ -9,17 +9,17 @@ from onnx import helper
 
 import superopt
 from superopt.ir import graph as ir_graph
-from superopt.kernels.cpu import host
+from superopt.kernels.runtime.cpu import host
 from superopt.ops import OPS
-from superopt.partial.correct import recompute
-from superopt.partial.pairs import load_pairs
-from superopt.partial.regions import find_regions
-from superopt.partial.sizes import pair_at, size_names
-from superopt.plan.build import plan_program
-from superopt.plan.execute import load_program
-from superopt.plan.patch import find_scatter_into
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.partial.correct.corrections import recompute
+from superopt.partial.correct.partial_rules import load_pairs
+from superopt.partial.correct.sized_pairs import pair_at, size_names
+from superopt.partial.regions.find import find_regions
+from superopt.plan.lowering.scatter_into import find_scatter_into
+from superopt.plan.program.build import plan_program
+from superopt.plan.program.execute import load_program
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.plan.test_compile import F, I, model, near, reference
 from tests.plan.test_forms import weights
 

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
-from superopt.kernels.work import count_bytes, count_operations
-from superopt.te.dtype import F32, I64
-from superopt.te.expr import Tensor, apply, compute, gather, reduce_sum
+from superopt.kernels.llvm.operation_count import count_bytes, count_operations
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.tensor import Tensor, apply, compute, gather, reduce_sum
 from tests.plan.test_compile import F, model, net
 
 A, B, C = Tensor("a", F32, (6, 5)), Tensor("b", F32, (5, 7)), Tensor("c", F32, (7,))

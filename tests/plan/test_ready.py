@@ -19,7 +19,7 @@ from superopt.errors import ModelError
 from superopt.pipeline import entries
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.steps import Native
-from superopt.plan.constants import CONSTANT_POOL
+from superopt.plan.program.constant_pool import CONSTANT_POOL
 from tests.plan.test_compile import F, model, net, picture
 
 

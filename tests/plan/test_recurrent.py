@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import ModelError
-from superopt.plan.recurrent import GATES
+from superopt.plan.graph.recurrent_layer import GATES
 from tests.plan.test_compile import near, reference
 
 CASES: dict[str, dict[str, Any]] = {

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper
 import superopt
 from superopt import ort
 from superopt.ir import graph as ir_graph
-from superopt.kernels.calls import Loop
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.kernels.llvm.calls import Loop
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.compile import Compiler
 from superopt.pipeline.native import Native
-from superopt.plan.recurrent import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
-from superopt.plan.segments import unsupported_reason
+from superopt.plan.graph.partition import unsupported_reason
+from superopt.plan.graph.recurrent_layer import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
 from tests.plan.exporting import OK, InC
 from tests.plan.recurrent_reference import FUNCTIONS, expected
 from tests.plan.test_export import CC, HERE

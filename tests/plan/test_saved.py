@@ -16,7 +16,7 @@ from onnx import helper
 import superopt
 from superopt.cost.learned import ALGORITHMS
 from superopt.errors import ModelError, SuperoptError, UsageError
-from superopt.kernels.cpu import Machine, host
+from superopt.kernels.runtime.cpu import Machine, host
 from superopt.pipeline import compile as compile_
 from superopt.pipeline import saved
 from superopt.pipeline.steps import Foreign, Native
@@ -54,7 +54,7 @@ def test_constants_are_not_packed_again(tmp_path: Path, monkeypatch: pytest.Monk
     exe = superopt.compile(net())
     exe.run({"x": picture(1, 9)})
     exe.save(tmp_path / "m.superopt")
-    monkeypatch.setattr("superopt.plan.pack_constants.ConstantSlot.write", None)
+    monkeypatch.setattr("superopt.plan.program.pack_constants.ConstantSlot.write", None)
     again = superopt.load(tmp_path / "m.superopt")
     x = picture(1, 9)
     np.testing.assert_array_equal(again(x=x)["y"], exe(x=x)["y"])

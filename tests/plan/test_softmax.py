@@ -7,8 +7,8 @@ import pytest
 
 import superopt
 from superopt.pipeline.steps import Native
-from superopt.te.node import Apply
-from superopt.te.walk import subexpressions
+from superopt.te.analysis.walk import subexpressions
+from superopt.te.expr.node import Apply
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 

@@ -9,9 +9,9 @@ from onnx import helper
 
 import superopt
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
-from superopt.plan.simplify import simplify_graph
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.plan.graph.simplify import simplify_graph
 from tests.plan.test_compile import F, model, near, reference
 
 pytest.importorskip("onnxruntime")

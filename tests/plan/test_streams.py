@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.kernels.gpu_launch import launch_on_streams, must_wait
-from superopt.kernels.gpu_program import GpuProgram, KernelCall
-from superopt.plan.memory import BufferLife, assign_offsets
-from superopt.plan.streams import (
+from superopt.kernels.cuda.launch import launch_on_streams, must_wait
+from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall
+from superopt.plan.program.buffer_assignment import BufferLife, assign_offsets
+from superopt.plan.program.streams import (
     CROSS_STREAM_NS,
     MAX_TIME_RATIO,
     SAME_STREAM_OVERLAP_NS,

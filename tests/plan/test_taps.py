@@ -13,9 +13,9 @@ import superopt
 from superopt import ort
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.plan.taps import split_windows
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.plan.lowering.dilated_conv_split import split_windows
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.plan.test_compile import F, model, near, reference
 
 # picture, kernel, pads, dilations, strides, groups; how many parts there are

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.kernels.cpu import Machine, _optimized_module, host
-from superopt.kernels.cpu_text import kernel_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.runtime.cpu import Machine, _optimized_module, host
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.compile import compile as compiled
 from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near, net, picture, reference

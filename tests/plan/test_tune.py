@@ -16,19 +16,19 @@ from superopt.cost.learned import ALGORITHMS, LEAST, Ranking, features
 from superopt.cost.store import Key, Measured, Store
 from superopt.cost.tuned import Timed
 from superopt.ir import graph as ir_graph
-from superopt.kernels.cpu import host
-from superopt.kernels.option import Option
-from superopt.kernels.space import best_option, options
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.space import best_option, options
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.cpu import host
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.load import load_model
 from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.request import Request
 from superopt.pipeline.steps import Native
-from superopt.plan.build import Program, plan_program
-from superopt.plan.execute import load_program
-from superopt.plan.simplify import simplify_graph
-from superopt.rules.shipped import load_library
+from superopt.plan.graph.simplify import simplify_graph
+from superopt.plan.program.build import Program, plan_program
+from superopt.plan.program.execute import load_program
+from superopt.rules.library.load import load_library
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
 

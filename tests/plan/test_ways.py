@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.tile import For, Store
+from superopt.kernels.loops.tile import For, Store
 from tests.plan.test_compile import F, model, near, reference
 from tests.plan.test_inline import drawn
 

@@ -13,10 +13,10 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 import superopt
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.steps import Native
-from superopt.plan.build import plan_program
+from superopt.plan.program.build import plan_program
 
 # What comes after the product `t`, whose rows of zeros give zeros.
 AFTER: dict[str, Sequence[onnx.NodeProto]] = {

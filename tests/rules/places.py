@@ -5,10 +5,10 @@ from __future__ import annotations
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, show_graph
 from superopt.ops import OPS
-from superopt.rules.build import Applied, Refusal, apply, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.match import Match, matches
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import Match, matches
+from superopt.rules.match.rewrite import Applied, Refusal, apply, rewrite
 
 
 def rule(text: str) -> Rule:

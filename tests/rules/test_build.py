@@ -19,12 +19,12 @@ from superopt.ir.graph import (
     result,
 )
 from superopt.ops import OPS
-from superopt.rules.build import Applied, Refusal, apply, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.match import matches
-from superopt.rules.rule import parse_rules
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Applied, Refusal, apply, rewrite
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 from tests.rules.places import found, graph, lines, named, refusals, results_of, rule
 
 X = "x: f32[2, 3, 4]"

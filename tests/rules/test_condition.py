@@ -10,12 +10,12 @@ import pytest
 
 from superopt.ir.graph import Input, constant
 from superopt.ops import OPS
-from superopt.rules.condition import Scope, compile_formula, reject_users
-from superopt.rules.functions import FUNCTIONS, NotKnown, Result
-from superopt.rules.syntax import parse_formula
-from superopt.te.dtype import F32, I64
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.rules.lang.functions import FUNCTIONS, NotKnown, Result
+from superopt.rules.lang.interpreter import Scope, compile_formula, reject_users
+from superopt.rules.lang.syntax import parse_formula
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 
 N, M = Size("n"), Size("m")
 NAMES: dict[str, Result] = {

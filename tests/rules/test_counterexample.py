@@ -13,11 +13,11 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
 from superopt.pipeline.judge import counterexample
 from superopt.report import rules_text
-from superopt.rules.counterexample import Counterexample
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Refuted, try_rule
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.trial.counterexample import Counterexample
+from superopt.rules.trial.try_rule import Refuted, try_rule
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 from tests.rules.test_unsound import WRONG
 
 SOME = WRONG[::9]

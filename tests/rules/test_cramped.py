@@ -2,9 +2,9 @@
 
 import pytest
 
-from superopt.rules.instances import cramped_instances
-from superopt.rules.rule import parse_rules
-from superopt.rules.trial import Refuted, try_rule
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.trial.instances import cramped_instances
+from superopt.rules.trial.try_rule import Refuted, try_rule
 
 WRONG = {
     # y is a scale of channels in both, or of columns: of the kernel's, and of the image's

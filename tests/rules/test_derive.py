@@ -5,12 +5,12 @@ import pytest
 
 from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
-from superopt.rules.derive import Derived, DeriveLimits, Link, Underived, derive, shorten
-from superopt.rules.index import RuleIndex
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.match.derive import Derived, DeriveLimits, Link, Underived, derive, shorten
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 X, Y, Z, W = (ir_graph.Input(n, TensorType(F32, (4, 4))) for n in "xyzw")
 

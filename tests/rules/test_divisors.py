@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from superopt.rules.divisors import new_divisors
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.trial.new_divisors import new_divisors
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 import pytest
 
-from superopt.rules.exactness import (
+from superopt.rules.lang.rule import FLOAT_CLASSES, parse_rules
+from superopt.rules.library.load import library_files, load_library, parse_file
+from superopt.rules.library.records import library_float_classes, proof_key
+from superopt.rules.trial.float_class import (
     class_on_instances,
     error_growth,
     float_class,
     with_computed_class,
 )
-from superopt.rules.instances import instances
-from superopt.rules.rule import FLOAT_CLASSES, parse_rules
-from superopt.rules.shipped import library_files, load_library, parse_file
-from superopt.rules.stated import library_float_classes, proof_key
+from superopt.rules.trial.instances import instances
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the
 # definition in exactness.py, whatever a runtime makes of it.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from superopt.ir.graph import Constant, constant, producer
-from superopt.rules.context import graph_context
-from superopt.rules.explain import explain, show_attempts
-from superopt.rules.match import matches
-from superopt.rules.shipped import load_library
+from superopt.rules.library.load import load_library
+from superopt.rules.match.explain import explain, show_attempts
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
 from tests.ir.random_graphs import dense
 from tests.rules.places import graph, rule
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from superopt.ir.graph import Graph
-from superopt.rules.build import Refusal, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.instances import instances
-from superopt.rules.match import matches
-from superopt.rules.rule import FLOAT_CLASSES, Rule, has_one_shape
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import tier
-from superopt.rules.trial import Passed, try_rule
+from superopt.rules.lang.rule import FLOAT_CLASSES, Rule, has_one_shape
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import tier
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.rules.trial.instances import instances
+from superopt.rules.trial.try_rule import Passed, try_rule
 
 LIBRARY = load_library()
 HAND = [r for r in LIBRARY if r.origin == "hand"]

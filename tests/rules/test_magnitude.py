@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from superopt.ir.graph import constant
-from superopt.rules.magnitude import magnitude
+from superopt.rules.match.magnitude import magnitude
 from tests.rules.places import graph, refusals, results_of
 
 

@@ -10,12 +10,12 @@ import pytest
 from superopt.ir.graph import Graph, Input, Value, constant, node, opaque_node
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.rules.context import graph_context
-from superopt.rules.facts import is_const
-from superopt.rules.match import matches
-from superopt.rules.shipped import load_library
-from superopt.te.dtype import F32, I64
-from superopt.te.expr import TensorType
+from superopt.rules.lang.value_facts import is_const
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.tensor import TensorType
 from tests.rules.places import found, graph, named, results_of, rule
 
 X = "x: f32[2, 3, 4]"

@@ -2,10 +2,15 @@
 
 import pytest
 
-from superopt.rules.cases import Cases
-from superopt.rules.instances import Instance, instances, neighbor_instances, resized_instances
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.trial import Refuted, try_on_instances
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.instances import (
+    Instance,
+    instances,
+    neighbor_instances,
+    resized_instances,
+)
+from superopt.rules.trial.try_rule import Refuted, try_on_instances
 
 PRODUCT = "a(x: f[n, k], y: f[k, m]): Transpose(MatMul(x, y), perm=(1, 0)) => {}"
 RIGHT = PRODUCT.format("MatMul(Transpose(y, perm=(1, 0)), Transpose(x, perm=(1, 0)))")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from superopt.rules import packed, shipped
-from superopt.rules.rule import parse_rules
-from superopt.rules.stated import proof_key, rules_digest
-from superopt.rules.term import Lit, walk
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.lang.term import Lit, walk
+from superopt.rules.library import load, packed
+from superopt.rules.library.records import proof_key, rules_digest
 
 CHEAPER = 5.0  # times, at least; measured 30
 
@@ -27,7 +27,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def test_the_library_is_the_same() -> None:
-    rules = shipped.load_library()
+    rules = load.load_library()
     data = packed.pack(rules)
     found, keys = packed.unpack(data)
     assert found == rules
@@ -45,10 +45,8 @@ def test_equal_numbers_of_other_types_stay_apart() -> None:
 
 
 def test_reading_is_many_times_cheaper_than_parsing() -> None:
-    texts = [
-        (shipped.LIBRARY / name).read_text(encoding="utf-8") for name in shipped.library_files()
-    ]
-    data = packed.pack(shipped.load_library())
+    texts = [(load.LIBRARY / name).read_text(encoding="utf-8") for name in load.library_files()]
+    data = packed.pack(load.load_library())
     parsing = cpu_seconds(lambda: [parse_rules(text) for text in texts])
     assert cpu_seconds(lambda: packed.unpack(data)) * CHEAPER < parsing
 

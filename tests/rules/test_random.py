@@ -13,16 +13,16 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph, Input, Node, Value, constant, constants, nodes, users
 from superopt.ir.text import constant_label, parse_graph, show_graph
 from superopt.ops import OPS
-from superopt.rules.build import Refusal, apply, rewrite
-from superopt.rules.context import graph_context
-from superopt.rules.index import RuleIndex
-from superopt.rules.match import Match, matches
-from superopt.rules.plan import compile_pattern
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.term import App, Name, Var
-from superopt.te.dtype import F64
-from superopt.te.expr import TensorType
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.term import App, Name, Var
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import Match, matches
+from superopt.rules.match.pattern import compile_pattern
+from superopt.rules.match.rewrite import Refusal, apply, rewrite
+from superopt.rules.match.rule_index import RuleIndex
+from superopt.te.expr.dtype import F64
+from superopt.te.expr.tensor import TensorType
 from tests.ir.random_graphs import dense, graphs
 
 SOME = parse_rules(

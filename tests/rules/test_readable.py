@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from superopt.rules.readable import merge_conditions, readable_condition
-from superopt.rules.stated import Proof, library_proofs
+from superopt.rules.lang.readable import merge_conditions, readable_condition
+from superopt.rules.library.records import Proof, library_proofs
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from superopt.errors import ExitCode, UsageError
 from superopt.ops import OPS
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.syntax import AttrParam, Param, parse_formula
-from superopt.rules.term import (
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.syntax import AttrParam, Param, parse_formula
+from superopt.rules.lang.term import (
     App,
     Binary,
     Call,
@@ -35,7 +34,8 @@ from superopt.rules.term import (
     rename,
     show,
 )
-from superopt.te.dtype import F32
+from superopt.rules.library.load import load_library
+from superopt.te.expr.dtype import F32
 
 
 def one(text: str) -> Rule:

@@ -7,18 +7,18 @@ import pytest
 from superopt.errors import UsageError
 from superopt.pipeline.admit import admitted
 from superopt.pipeline.request import Request
-from superopt.plan.simplify import ALWAYS_APPLIED_RULES
+from superopt.plan.graph.simplify import ALWAYS_APPLIED_RULES
 from superopt.report.data import LeftOut
-from superopt.rules import rule as rule_module
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import (
+from superopt.rules.lang import rule as rule_module
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import (
     load_file,
     load_library,
     load_rules,
     parse_file,
     with_recorded_class,
 )
-from superopt.rules.stated import tier
+from superopt.rules.library.records import tier
 
 FILE = "partial/corrected.rules"
 
@@ -80,7 +80,7 @@ def test_a_higher_class_is_its_authors() -> None:
 
 def test_the_librarys_files_are_loaded_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = edited("side-by-side-recomputed", "E0")
-    monkeypatch.setattr("superopt.rules.shipped.parse_file", lambda name: (rule,))
+    monkeypatch.setattr("superopt.rules.library.load.parse_file", lambda name: (rule,))
     load_file.cache_clear()
     try:
         assert [r.float_class for r in load_file(FILE)] == ["E1"]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from scripts.verify_rules import stored
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import (
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import (
     Proof,
     library_proofs,
     proof_key,

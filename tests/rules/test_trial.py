@@ -7,11 +7,11 @@ import pytest
 
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Constant, Graph, Input, Node, nodes
-from superopt.rules.draws import DRAWS, EXCEPTIONAL_DRAWS, mix_in_rule_numbers, real_feeds
-from superopt.rules.instances import Instance, instances
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.trial import (
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.trial.draws import DRAWS, EXCEPTIONAL_DRAWS, mix_in_rule_numbers, real_feeds
+from superopt.rules.trial.instances import Instance, instances
+from superopt.rules.trial.try_rule import (
     Passed,
     Refuted,
     Untestable,
@@ -20,8 +20,8 @@ from superopt.rules.trial import (
     try_rule,
     wrong_elements,
 )
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F64
 
 BY_NAME = {r.name: r for r in load_library()}
 OF_FLOATS = [r for r in load_library() if all(getattr(p, "kind", "f") == "f" for p in r.params)]

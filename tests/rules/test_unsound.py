@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.trial import Refuted, try_rule
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.trial.try_rule import Refuted, try_rule
 
 CORPUS = Path(__file__).resolve().parent.parent / "unsound.rules"
 WRONG = parse_rules(CORPUS.read_text(encoding="utf-8"), CORPUS.name)

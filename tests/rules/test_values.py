@@ -7,10 +7,10 @@ import numpy as np
 from superopt.ir.graph import Graph, Input, constant, node, opaque_node, result
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.rules.facts import is_const, uniform_value
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
-from superopt.te.node import Size
+from superopt.rules.lang.value_facts import is_const, uniform_value
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 from tests.rules.places import found, graph, named
 
 X = "x: f32[2, 3, 4]"

@@ -6,8 +6,8 @@ import numpy as np
 
 from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.te.dtype import F32
-from superopt.te.expr import TensorType
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
 
 
 def value(name: str, *shape: int) -> graph.Input:

@@ -14,19 +14,19 @@ from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import ReplacementCycle, replace_all
-from superopt.rules.context import graph_context
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
 from superopt.search.backtrack import MAX_EXTRA_AXES, Limits, StopReason, search
-from superopt.search.book import rule_set
-from superopt.search.climb import hill_climb
-from superopt.search.decisions import decisions_json, replay
+from superopt.search.cost_delta import apply_together, cost_delta
+from superopt.search.decision_log import decisions_json, replay
+from superopt.search.hill_climb import hill_climb
+from superopt.search.improve import improve
 from superopt.search.move import Refusals, find_moves
 from superopt.search.novelty import node_views, novelty
 from superopt.search.partition import assemble, split_into_pieces
-from superopt.search.run import improve
+from superopt.search.rule_set import rule_set
 from superopt.search.tactic import TACTICS, play_tactic
-from superopt.search.view import apply_together, cost_delta
 from tests.search.graphs import (
     attention,
     layers,

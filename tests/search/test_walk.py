@@ -6,11 +6,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.walk_rules import usable, walk
-from superopt.onnx_io.importer import import_model
-from superopt.onnx_io.model import Model
-from superopt.onnx_io.source import read_model
-from superopt.rules.rule import parse_rules
-from superopt.search.book import rule_set
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
+from superopt.rules.lang.rule import parse_rules
+from superopt.search.rule_set import rule_set
 
 
 def attention() -> Model:

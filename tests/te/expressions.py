@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.te import index as te_index
-from superopt.te.dtype import F64, I8, I64, INDEX, DType
-from superopt.te.expr import (
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import F64, I8, I64, INDEX, DType
+from superopt.te.expr.node import Axis, Dim, Expr
+from superopt.te.expr.tensor import (
     Tensor,
     TensorType,
     apply,
@@ -24,7 +25,6 @@ from superopt.te.expr import (
     reduction,
     select,
 )
-from superopt.te.node import Axis, Dim, Expr
 
 INDICES = 5  # elements of the integer input `at`, which other loads go by
 AT = placeholder("at", TensorType(I64, (INDICES,)))

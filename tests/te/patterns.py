@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from superopt.te import index
-from superopt.te.dtype import F64, INDEX
-from superopt.te.expr import (
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F64, INDEX
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import (
     Tensor,
     TensorType,
     compare,
@@ -25,7 +26,6 @@ from superopt.te.expr import (
     select,
     unravel,
 )
-from superopt.te.node import Expr
 from tests.te.expressions import Drawn
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.te.domain import Domain
-from superopt.te.dtype import BOOL, DType
-from superopt.te.expr import Tensor
-from superopt.te.naive import Scalar, reference_elements
-from superopt.te.node import Apply, Expr, Index, Load, Number, Reduce
+from superopt.te.eval.domain import Domain
+from superopt.te.eval.reference import Scalar, reference_elements
+from superopt.te.expr.dtype import BOOL, DType
+from superopt.te.expr.node import Apply, Expr, Index, Load, Number, Reduce
+from superopt.te.expr.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.te import index
-from superopt.te.address import DirectAccess, direct_access, padded_access
-from superopt.te.affine import Affine, affine, divmod_normal_form, expand_mod, interval, substitute
-from superopt.te.dtype import F64, INDEX
-from superopt.te.expr import (
+from superopt.te.analysis.affine import (
+    Affine,
+    affine,
+    divmod_normal_form,
+    expand_mod,
+    interval,
+    substitute,
+)
+from superopt.te.eval.load_access import DirectAccess, direct_access, padded_access
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F64, INDEX
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
+from superopt.te.expr.tensor import (
     TensorType,
     compare,
     conjunction,
@@ -22,7 +30,6 @@ from superopt.te.expr import (
     ravel,
     unravel,
 )
-from superopt.te.node import Apply, Axis, Const, Expr, Load
 
 AXES = (Axis("a", 6), Axis("b", 4), Axis("c", 3))
 

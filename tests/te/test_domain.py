@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.te.domain import Reals
-from superopt.te.dtype import (
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import evaluate
+from superopt.te.expr.dtype import (
     BF16,
     BOOL,
     F8E4M3FN,
@@ -25,10 +26,9 @@ from superopt.te.dtype import (
     DType,
     to_numpy,
 )
-from superopt.te.expr import TensorType, compute, placeholder, reduce_sum
-from superopt.te.fn import FUNCTIONS, identity_element, scalar_function
-from superopt.te.interpret import evaluate
-from superopt.te.special import erf
+from superopt.te.expr.erf import erf
+from superopt.te.expr.functions import FUNCTIONS, identity_element, scalar_function
+from superopt.te.expr.tensor import TensorType, compute, placeholder, reduce_sum
 
 REALS = Reals()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.te import index
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64, I64
-from superopt.te.expr import (
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import bind, evaluate
+from superopt.te.expr import index
+from superopt.te.expr.dtype import F32, F64, I64
+from superopt.te.expr.node import Expr, Size
+from superopt.te.expr.tensor import (
     Tensor,
     TensorType,
     compare,
@@ -19,8 +21,6 @@ from superopt.te.expr import (
     reduce_sum,
     select,
 )
-from superopt.te.interpret import bind, evaluate
-from superopt.te.node import Expr, Size
 from tests.te.readings import one_by_one
 
 X = placeholder("x", TensorType(F64, (4, 5)))

@@ -7,11 +7,11 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.te.domain import Domain, Reals
-from superopt.te.dtype import F64
-from superopt.te.expr import Tensor
-from superopt.te.field import PrimeField
-from superopt.te.interpret import evaluate
+from superopt.te.eval.domain import Domain, Reals
+from superopt.te.eval.interpret import evaluate
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F64
+from superopt.te.expr.tensor import Tensor
 from tests.ops.build import example
 from tests.te.readings import leaves, one_by_one
 

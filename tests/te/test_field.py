@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from superopt.ir.evaluate import evaluate as evaluate_graph
 from superopt.ir.graph import Graph
-from superopt.te import residues
-from superopt.te.domain import Reals
-from superopt.te.dtype import BOOL, F16, F32, F64, I32, I64, DType
-from superopt.te.expr import Tensor, TensorType, apply, cast, compute, placeholder, reduce_sum
-from superopt.te.field import PrimeField, record_zero_divisions
-from superopt.te.interpret import evaluate
-from superopt.te.node import Expr
+from superopt.te.eval import residues
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import evaluate
+from superopt.te.eval.prime_field import PrimeField, record_zero_divisions
+from superopt.te.expr.dtype import BOOL, F16, F32, F64, I32, I64, DType
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import (
+    Tensor,
+    TensorType,
+    apply,
+    cast,
+    compute,
+    placeholder,
+    reduce_sum,
+)
 from tests.ops.build import made
 
 FIELD = PrimeField(42)

@@ -16,12 +16,12 @@ from superopt.ir.evaluate import evaluate, evaluate_node, node_results
 from superopt.ir.graph import Graph, Input, Node, Value, constant, node, opaque_node
 from superopt.ir.op import InferError, Op, Payload
 from superopt.ops import OPS
-from superopt.te import index
-from superopt.te.domain import Reals
-from superopt.te.dtype import BF16, F32, F64
-from superopt.te.expr import TensorType
-from superopt.te.field import PrimeField
-from superopt.te.node import Size
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BF16, F32, F64
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
 
 N = Size("n")
 A = Input("a", TensorType(F32, (N, 3)))
@@ -167,7 +167,7 @@ def test_an_expression_that_was_sent_elsewhere_is_equal() -> None:
     assert sent == made
     env = {**os.environ, "PYTHONHASHSEED": "1"}
     script = (
-        "import pickle, superopt.te.expr; from superopt.te.node import Size;"
+        "import pickle, superopt.te.expr.tensor; from superopt.te.expr.node import Size;"
         f" print(hash(pickle.loads({pickle.dumps(made)!r})), hash(Size('n') // 2 + 3))"
     )
     done = subprocess.run(

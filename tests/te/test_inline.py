@@ -1,9 +1,9 @@
 """Other indices for an expression's axes."""
 
-from superopt.te.dtype import I32
-from superopt.te.expr import Tensor, compute, reduce_sum
-from superopt.te.inline import substitute_axes
-from superopt.te.node import Axis
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.expr.dtype import I32
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 A = Tensor("a", I32, (4, 4))
 ROW, J, K = Axis("i0", 4), Axis("j", 4), Axis("k0", 4)

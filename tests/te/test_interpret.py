@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.te.domain import Reals
-from superopt.te.dtype import F64, I8
-from superopt.te.field import PrimeField
-from superopt.te.interpret import evaluate
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import evaluate
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F64, I8
 from tests.te.expressions import Drawn, drawn
 from tests.te.patterns import contractions, convolutions, reshapes, transposed_convolutions
 from tests.te.readings import one_by_one

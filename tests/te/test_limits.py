@@ -11,12 +11,12 @@ import pytest
 
 from superopt.ir.evaluate import evaluate_node
 from superopt.ops import OPS
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64
-from superopt.te.expr import TensorType, compute, placeholder, ravel, unravel
-from superopt.te.field import PrimeField
-from superopt.te.interpret import evaluate
-from superopt.te.plan import array_program
+from superopt.te.eval.array_plan import array_program
+from superopt.te.eval.domain import Reals
+from superopt.te.eval.interpret import evaluate
+from superopt.te.eval.prime_field import PrimeField
+from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.tensor import TensorType, compute, placeholder, ravel, unravel
 
 MIB = 1 << 20
 

@@ -9,9 +9,11 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.te import index
-from superopt.te.dtype import BOOL, F32, I64, INDEX
-from superopt.te.expr import (
+from superopt.te.eval.reference import Scalar, Undecided, reference_elements
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BOOL, F32, I64, INDEX
+from superopt.te.expr.node import Expr, Size
+from superopt.te.expr.tensor import (
     Tensor,
     TensorType,
     apply,
@@ -24,8 +26,6 @@ from superopt.te.expr import (
     reduction,
     select,
 )
-from superopt.te.naive import Scalar, Undecided, reference_elements
-from superopt.te.node import Expr, Size
 
 N, M = Size("n"), Size("m")
 X = placeholder("x", TensorType(I64, (3,)))

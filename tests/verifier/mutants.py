@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from superopt.ops import OPS
-from superopt.rules.rule import Rule
-from superopt.rules.syntax import Param
-from superopt.rules.term import (
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import (
     App,
     Binary,
     Call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.rules.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 

@@ -8,12 +8,12 @@ import pytest
 
 from superopt.ir.evaluate import evaluate_node
 from superopt.ops import OPS
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.te.dtype import BOOL, to_numpy
-from superopt.te.expr import TensorType
-from superopt.verifier.axes import AXIS_ATTRIBUTES, with_named_axes_only
-from superopt.verifier.instance import Ranks
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.te.expr.dtype import BOOL, to_numpy
+from superopt.te.expr.tensor import TensorType
+from superopt.verifier.instances.axes import AXIS_ATTRIBUTES, with_named_axes_only
+from superopt.verifier.instances.instance import Ranks
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
 from tests.ops.build import example

@@ -11,18 +11,18 @@ import pytest
 from superopt.ir.graph import node
 from superopt.ir.op import InferError
 from superopt.ops import OPS
-from superopt.rules.axiom import load_axioms, parse_axioms
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import find_proof
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_rule
+from superopt.rules.axioms.load import load_axioms, parse_axioms
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import find_proof
+from superopt.rules.trial.try_rule import Refuted as Differs
+from superopt.rules.trial.try_rule import try_rule
+from superopt.verifier.axiom.balance import imbalance_reason
 from superopt.verifier.axiom.encode import encode_rule
 from superopt.verifier.axiom.formulas import NotExpressible
 from superopt.verifier.axiom.operators import BROADCASTS, KEEPS_RANK, KEEPS_SHAPE
 from superopt.verifier.axiom.prove import Axioms, as_axiom
 from superopt.verifier.axiom.theory import Theory
-from superopt.verifier.balance import imbalance_reason
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 from tests.ops.build import example, made, operands

@@ -5,18 +5,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import is_proved_for_one_shape, tier
-from superopt.te.dtype import BOOL, F32
-from superopt.te.polynomial import (
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import is_proved_for_one_shape, tier
+from superopt.te.eval.polynomial import (
     MAX_MONOMIALS,
     NotPolynomial,
     PolynomialDomain,
     constant_polynomial,
 )
-from superopt.verifier.bounded import best_proof, prove_bounded
+from superopt.te.expr.dtype import BOOL, F32
 from superopt.verifier.prove import Limits
+from superopt.verifier.prove_bounded import best_proof, prove_bounded
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 
 RULES = {r.name: r for r in load_library()}

@@ -8,8 +8,8 @@ import pytest
 
 from scripts import mutation
 from scripts.mutation import mixed, put, table
-from superopt.rules.rule import parse_rules
-from superopt.rules.shipped import load_library
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
 from superopt.verifier.verdict import Proved, Scope
 from tests.verifier.mutants import KINDS, by_kind
 

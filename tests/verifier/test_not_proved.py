@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from superopt.pipeline.judge import judged
-from superopt.rules.rule import parse_rules
+from superopt.rules.lang.rule import parse_rules
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from superopt.rules.cases import Cases
-from superopt.rules.instances import instance_of_names
-from superopt.rules.rule import Rule, parse_rules
-from superopt.rules.shipped import load_library
-from superopt.rules.stated import library_proofs
-from superopt.rules.trial import Refuted as Differs
-from superopt.rules.trial import try_on_instances, try_rule
+from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.library.records import library_proofs
+from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.instances import instance_of_names
+from superopt.rules.trial.try_rule import Refuted as Differs
+from superopt.rules.trial.try_rule import try_on_instances, try_rule
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Unknown
 from tests.verifier.mutants import mutants

@@ -7,8 +7,8 @@ from superopt.ir.graph import Graph
 from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
+from superopt.verifier.compare.regions import GraphComparison, compare_graphs
 from superopt.verifier.prove import Limits
-from superopt.verifier.regions import GraphComparison, compare_graphs
 from superopt.verifier.verdict import Proved, Unknown
 
 

@@ -9,12 +9,12 @@ import pytest
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
-from superopt.rules.facts import is_const
-from superopt.te.domain import Reals
-from superopt.te.dtype import F32, F64
-from superopt.te.expr import TensorType
-from superopt.verifier.folds import foldable_constants
-from superopt.verifier.related import MAX_ULPS, Relation, relate_constants
+from superopt.rules.lang.value_facts import is_const
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.tensor import TensorType
+from superopt.verifier.compare.constant_folds import foldable_constants
+from superopt.verifier.compare.related_constants import MAX_ULPS, Relation, relate_constants
 
 RNG = np.random.default_rng(5)
 W, V = (RNG.standard_normal((6, 8)).astype(np.float32) for _ in range(2))

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from dataclasses import fields
 
-from superopt.partial.pairs import load_pairs, partial_rule
-from superopt.rules.shipped import load_library
-from superopt.verifier import guard, simplify
-from superopt.verifier.facts import Facts
+from superopt.partial.correct.partial_rules import load_pairs, partial_rule
+from superopt.rules.library.load import load_library
+from superopt.verifier.elements import simplify
+from superopt.verifier.poly import guards
+from superopt.verifier.poly.facts import Facts
 from superopt.verifier.prove import Limits, prove
 
 SOME = 12  # rules of the library, from its first to its last
@@ -26,7 +27,7 @@ def steps() -> list[tuple[str, int, int]]:
     out = []
     for rule in some:
         prove(rule, Limits(seconds=60, work=2_000, work_beyond=500))
-        out.append((rule.name, guard.BUDGET.work_done(), guard.BUDGET.queries))
+        out.append((rule.name, guards.BUDGET.work_done(), guards.BUDGET.queries))
     return out
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superopt.ir.op import REQUIRED, Op
-from superopt.rules.rule import Rule
-from superopt.rules.syntax import Param
-from superopt.rules.term import (
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import (
     Absent,
     App,
     Fill,

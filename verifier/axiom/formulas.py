@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from superopt.rules.rule import Rule
-from superopt.rules.term import (
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.term import (
     App,
     Binary,
     Call,

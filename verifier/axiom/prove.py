@@ -1,8 +1,8 @@
 """Proofs of rules from axioms: a second, readable proof, independent of the first.
 
-The axioms (superopt.rules.axiom) are proved at the level of indices, and balanced. Library rules
-that do not follow from other rules are axioms, too. A proof is an `unsat` of Z3 with a minimal
-core, and a chain of rewrites by the axioms of the core, if one is found.
+The axioms (superopt.rules.axioms.load) are proved at the level of indices, and balanced. Library
+rules that do not follow from other rules are axioms, too. A proof is an `unsat` of Z3 with a
+minimal core, and a chain of rewrites by the axioms of the core, if one is found.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from superopt.rules.rule import Rule
-from superopt.rules.syntax import Param
-from superopt.rules.term import App, walk
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.syntax import Param
+from superopt.rules.lang.term import App, walk
 from superopt.verifier.axiom.chain import Step, find_chain
 from superopt.verifier.axiom.encode import encode_rule
 from superopt.verifier.axiom.formulas import NotExpressible
 from superopt.verifier.axiom.logic import Clause
-from superopt.verifier.axiom.text import show
+from superopt.verifier.axiom.printer import show
 from superopt.verifier.axiom.theory import Theory
 
 RLIMITS = (60_000, 250_000)  # rlimit of Z3: with the rule's own operators, with related ones

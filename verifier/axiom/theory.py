@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from superopt.verifier.axiom import types
+from superopt.verifier.axiom import type_laws
 from superopt.verifier.axiom.logic import (
     TRUTH_SORT,
     VALUE_SORT,
@@ -29,7 +29,7 @@ from superopt.verifier.axiom.logic import (
 if TYPE_CHECKING:
     import z3
 else:
-    from superopt.verifier.lazy import z3
+    from superopt.verifier.poly.lazy_z3 import z3
 
 TIMEOUT_MS = 2_000  # if the resource limit fails
 CONDITION_RLIMIT = 20_000  # for a condition of a step
@@ -128,7 +128,7 @@ class Theory:
         self.solver = s
         self.z3_terms = Z3Terms()
         self.typed_operators: set[tuple[object, ...]] = set()
-        for conditions, what, where in types.broadcast_laws():
+        for conditions, what, where in type_laws.broadcast_laws():
             self.add_law("", conditions, what, where)
 
     def assume(self, c: Clause, guarded: bool = False) -> None:
@@ -136,9 +136,9 @@ class Theory:
         for i, (a, b) in enumerate(c.sides):
             conditions = list(c.conditions)
             pattern = flatten_pattern(a, conditions, [0])
-            conditions.append(types.is_typed(pattern))
+            conditions.append(type_laws.is_typed(pattern))
             if guarded:
-                conditions += [types.is_typed(b), types.equality(shape(a), shape(b))]
+                conditions += [type_laws.is_typed(b), type_laws.equality(shape(a), shape(b))]
             clause = Clause("", tuple(conditions), ((pattern, b),))
             if not pattern.args or not set(clause.variables) <= set(subterms(pattern)):
                 continue
@@ -146,7 +146,7 @@ class Theory:
             self.add_law(
                 name,
                 tuple(conditions),
-                fo("and", (fo("==", (pattern, b), TRUTH_SORT), types.is_typed(b)), TRUTH_SORT),
+                fo("and", (fo("==", (pattern, b), TRUTH_SORT), type_laws.is_typed(b)), TRUTH_SORT),
                 pattern,
             )
         self.add_type_laws()
@@ -172,7 +172,7 @@ class Theory:
         done = self.typed_operators
         while w.new_functions or w.new_operators:
             if w.new_functions:
-                some = types.function_laws(w.new_functions.pop())
+                some = type_laws.function_laws(w.new_functions.pop())
             else:
                 t = w.new_operators.pop()
                 if (t.fn, *t.args[1:]) in done or any(
@@ -180,7 +180,7 @@ class Theory:
                 ):
                     continue
                 done.add((t.fn, *t.args[1:]))
-                some = types.attribute_laws(t)
+                some = type_laws.attribute_laws(t)
             for conditions, what, where in some:
                 self.add_law("", conditions, what, where)
 
@@ -254,5 +254,5 @@ def premises(c: Clause) -> list[FoTerm]:
                 VALUE_SORT,
                 TRUTH_SORT,
             ):  # `own` makes Z3 see its shape and apply laws to it
-                out += [types.is_typed(t), types.equality(shape(t), fo("own", (shape(t),)))]
+                out += [type_laws.is_typed(t), type_laws.equality(shape(t), fo("own", (shape(t),)))]
     return out

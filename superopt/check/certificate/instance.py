@@ -15,15 +15,21 @@ from types import MappingProxyType
 from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
 from superopt.ir.syntax import show_attr
-from superopt.rules import term
-from superopt.rules.condition import evaluate_formula
-from superopt.rules.facts import as_stored, uniform_value
-from superopt.rules.fills import is_fill, is_number_constant
-from superopt.rules.functions import NotKnown, Result, are_equal, as_number, as_tuple
-from superopt.rules.make import NARY_OPS, as_attribute, fill_constant, make_node, scalar_constant
-from superopt.rules.rule import Rule
-from superopt.rules.syntax import LETTERS, Param, element_types
-from superopt.te.dtype import BOOL, I64, DType
+from superopt.rules.lang import term
+from superopt.rules.lang.fills import is_fill, is_number_constant
+from superopt.rules.lang.functions import NotKnown, Result, are_equal, as_number, as_tuple
+from superopt.rules.lang.interpreter import evaluate_formula
+from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.syntax import LETTERS, Param, element_types
+from superopt.rules.lang.value_facts import as_stored, uniform_value
+from superopt.rules.match.node_builder import (
+    NARY_OPS,
+    as_attribute,
+    fill_constant,
+    make_node,
+    scalar_constant,
+)
+from superopt.te.expr.dtype import BOOL, I64, DType
 
 Literal = term.Number | term.Scalar | term.Fill
 Local = Mapping[str, Result]  # the variables of comprehensions

@@ -15,18 +15,18 @@ from fractions import Fraction
 from superopt.check.certificate.instance import Instance
 from superopt.check.identical import Refused, check_all_folded, compare
 from superopt.ir import graph
-from superopt.ir.numbered import ValueNumbering, number_values
 from superopt.ir.substitute import ReplacementCycle
 from superopt.ir.syntax import MalformedText, expression, parse_attr, show_attr, show_type
-from superopt.onnx_io.alike import interface_difference
-from superopt.onnx_io.model import Model
+from superopt.ir.value_numbers import ValueNumbering, number_values
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.import_.model_difference import interface_difference
 from superopt.report.certificate import Application, Certificate
-from superopt.rules.condition import as_bool
-from superopt.rules.functions import NotKnown, Result
-from superopt.rules.make import NARY_OPS, Unsafe, make_node
-from superopt.rules.rule import Rule, bound_names
-from superopt.rules.stated import statement, tier
-from superopt.rules.syntax import Param
+from superopt.rules.lang.functions import NotKnown, Result
+from superopt.rules.lang.interpreter import as_bool
+from superopt.rules.lang.rule import Rule, bound_names
+from superopt.rules.lang.syntax import Param
+from superopt.rules.library.records import statement, tier
+from superopt.rules.match.node_builder import NARY_OPS, Unsafe, make_node
 
 _REFUSALS = (Refused, NotKnown, Unsafe, MalformedText, ValueError, TypeError, LookupError,
              ArithmeticError, AssertionError, AttributeError, RecursionError)  # fmt: skip

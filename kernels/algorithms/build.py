@@ -1,0 +1,101 @@
+"""Build the kernels of a Choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from superopt.kernels.algorithms.digests import kernel_digest
+from superopt.kernels.algorithms.in_place_stages import compute_in_place
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.loops.layout import Layout, ScatteredLayout
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.triton.narrow_stores import narrow_stores
+from superopt.te.analysis.walk import computed_tensors, loads
+from superopt.te.expr.dtype import BOOL, U8
+from superopt.te.expr.node import Load
+from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel, named after its digest, and the tensors that its parameters stand for."""
+
+    kernel: Kernel
+    reads: tuple[Tensor, ...]
+    writes: Tensor
+
+
+def build_kernels(p: Problem, choice: Choice) -> list[BuiltKernel]:
+    """Return the kernels in execution order; the last one writes the problem's tensor."""
+    layout = dict(p.layouts)
+    if choice.layout is not None:
+        layout[choice.root] = choice.layout
+    out = [
+        _build_kernel(before, choice, layout, buffer, p.stores_half)
+        for before, buffer in choice.producers
+    ]
+    return [*out, _build_kernel(choice.root, choice, layout, p.tensor, p.stores_half)]
+
+
+def _build_kernel(
+    root: Tensor,
+    choice: Choice,
+    layout: dict[Tensor, Layout | ScatteredLayout],
+    target: Tensor,
+    stores_half: bool,
+) -> BuiltKernel:
+    read = input_buffers(root)
+    if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
+        return _bool_copy_kernel(root, root.body, choice, layout, target)
+    given = [x for x in read if x not in choice.tables]
+    if root in choice.direct:
+        kernel = choice.direct[root](given, layout)
+    else:
+        packs = [x for x in choice.packed if x in given]
+        tables = {x: table for x, table in choice.tables.items() if x in read}
+        kernel = lower_kernel("kernel", given, [root], choice.schedules, layout, tables, packs)
+        if choice.in_place:
+            kernel = compute_in_place(kernel)
+        if root is choice.root and choice.programs:
+            kernel = replace(kernel, programs=choice.programs)
+    if stores_half:
+        kernel = replace(kernel, body=narrow_stores(kernel.body))
+    return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), tuple(given), target)
+
+
+def _bool_copy_kernel(
+    root: Tensor,
+    load: Load,
+    choice: Choice,
+    layout: dict[Tensor, Layout | ScatteredLayout],
+    target: Tensor,
+) -> BuiltKernel:
+    """Return a copy kernel of booleans as bytes, so that no lane is compared with 0."""
+    given = Tensor(load.tensor.name, U8, load.tensor.shape)
+    made = Tensor(root.name, U8, root.shape, root.axes, Load(given, load.index, U8))
+    same = {load.tensor: given, root: made}
+    kernel = lower_kernel(
+        "kernel", [given], [made],
+        {same.get(t, t): x for t, x in choice.schedules.items()},
+        {same.get(t, t): x for t, x in layout.items()},
+    )  # fmt: skip
+    return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), (load.tensor,), target)
+
+
+def kernel_buffers(kernels: Sequence[BuiltKernel]) -> dict[Tensor, Tensor]:
+    """Return the buffer of each tensor of the kernels; packed constants have buffers of their
+    own."""
+    out: dict[Tensor, Tensor] = {}
+    for x in kernels:
+        for buffer, t in zip(x.kernel.params, (*x.reads, x.writes), strict=True):
+            out.setdefault(t, buffer)
+    return out
+
+
+def input_buffers(t: Tensor) -> list[Tensor]:
+    """Return the tensors in memory that `t` and its stages read."""
+    bodies = [x.body for x in computed_tensors([t]) if x.body is not None]
+    read = dict.fromkeys(x.tensor for b in bodies for x in loads(b))
+    return [x for x in read if x.body is None]

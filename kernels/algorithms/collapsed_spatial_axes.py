@@ -1,0 +1,186 @@
+"""Collapse the two spatial axes of a convolution into one, if the image width is no multiple of a
+register tile's height.
+
+    y[h, w, n] = sum(x[h * s + i, w * s + j, k] * b[i, j, k, n] for i, j, k)
+
+is, with r = h * W + w, a product whose rows are all pixels of the image. 7 x 7 pixels in tiles of 4
+take 13 tiles instead of two per image row. If windows are adjacent, the elements of a at a tile's
+rows are contiguous; otherwise each row has its own address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from superopt.kernels.algorithms import contraction as kernels_contraction
+from superopt.kernels.loops.element import is_range_guard
+from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout, effective_layout
+from superopt.kernels.loops.schedule import Schedule
+from superopt.kernels.loops.substitution import scatter_layout
+from superopt.te.analysis.affine import interval
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import index_axes
+from superopt.te.expr import index
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor
+
+MAX_ADDRESSED_ROWS = 6  # rows of a tile with an address each: registers for addresses are few
+# Relative to the time row by row, below which collapsing pays, by registers: for contiguous rows,
+# and for rows with an address each; measured on four models.
+MAX_TIME_RATIO = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
+MAX_SHORT_BLOCK_TIME_RATIO = {
+    True: 1.03,
+    False: 1.02,
+}  # if the sum is in short blocks (contraction.L1_PANEL_TERMS)
+L2_FACTOR_BYTES = {32: 600_000, 16: 250_000}  # of a's rows that stay in L2, by registers
+
+
+@dataclass(frozen=True, slots=True)
+class CollapsedProduct:
+    """root: the result, with one axis for two, stored as `layout`. is_contiguous: a's elements at
+    neighbouring rows follow each other in memory."""
+
+    root: Tensor
+    layout: ScatteredLayout
+    contraction: kernels_contraction.Contraction
+    tiling: kernels_contraction.RegisterTiling
+    is_contiguous: bool
+
+
+def collapse_spatial_axes(
+    t: Tensor,
+    c: kernels_contraction.Contraction,
+    tiling: kernels_contraction.RegisterTiling,
+    constants: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+) -> CollapsedProduct | None:
+    """Return the product with two adjacent axes of `t` collapsed into rows; None if there are
+    none."""
+    parts, w = effective_layout(layouts.get(t), t.rank).parts, tiling.m
+    order = [t.axes[p.axis] for p in parts]
+    if w is None or w not in order[1:] or t.body is None:
+        return None
+    h = order[order.index(w) - 1]
+    if order.count(h) + order.count(w) > 2 or h not in c.a_axes or min(h.size, w.size) < 2:
+        return None
+    if any(index_axes(e) & {h, w} for e in _guards(t.body, layouts)):
+        return None
+    name = next(x for x in (f"r{n}" for n in count()) if x not in {a.name for a in t.axes})
+    r, wide = Axis(name, h.size * w.size), w.size
+    env: dict[Axis, Expr] = {h: index.as_index(r // wide), w: index.as_index(r % wide)}
+    axes = tuple(r if a == h else a for a in t.axes if a != w)
+    root = Tensor("y", t.dtype, tuple(a.extent for a in axes), axes, substitute_axes(t.body, env))
+    new = kernels_contraction.match_contraction(root, constants)
+    if new is None or new.b_axes != c.b_axes or r not in new.a_axes:
+        return None
+    along = Layout(tuple(_collapsed_part(p, t, axes, r) for p in parts if t.axes[p.axis] != w))
+    within = {**layouts, root: along}
+    of = kernels_contraction.register_tiling(
+        root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors
+    )
+    if of is None or of.m != r:
+        return None
+    touch = _is_contiguous(c, h, w, layouts)
+    most = tiling.max_rows if touch else min(tiling.max_rows, MAX_ADDRESSED_ROWS)
+    lies = scatter_layout(t, layouts.get(t), axes, tuple(env.get(a, a) for a in t.axes))
+    return CollapsedProduct(
+        root,
+        lies,
+        new,
+        replace(
+            of,
+            max_rows=most,
+            registers_per_vector=tiling.registers_per_vector,
+            separate_addresses=not touch,
+        ),
+        touch,
+    )
+
+
+def _collapsed_part(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part:
+    """Return the layout part over the new axes: r, which has no border, replaces h."""
+    own = t.axes[p.axis]
+    return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
+
+
+def is_profitable(
+    f: CollapsedProduct, by_rows: kernels_contraction.RegisterTiling, short_blocks: bool = False
+) -> bool:
+    """True if this is estimated to be faster than row by row. short_blocks: see
+    contraction.register_tiles."""
+    assert f.tiling.m is not None
+    assert by_rows.m is not None
+    times = f.tiling.m.size // by_rows.m.size
+    part = (MAX_SHORT_BLOCK_TIME_RATIO if short_blocks else MAX_TIME_RATIO[f.tiling.registers])[
+        f.is_contiguous
+    ]
+    one, other = (min(x.register_tiles(short_blocks))[0] for x in (f.tiling, by_rows))
+    return one < part * times * other
+
+
+def schedule_collapsed(
+    f: CollapsedProduct,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    rows: int,
+    vectors: int,
+    block_terms: int,
+) -> Schedule:
+    """Return the schedule with tiles of `rows` times `vectors`; see
+    contraction.schedule_contraction. Row blocks are as large as a's rows stay in L2; among those,
+    the last block overlaps the fewest tiles."""
+    assert f.tiling.m is not None
+    high = f.tiling.m.size
+    tiles, every = -(-high // rows), max(math.prod(a.size for a in f.contraction.a_axes), 1)
+    each = 4 * kernels_contraction.element_count(f.contraction.a.tensor) * rows // every
+    least = min(-(-tiles * each // L2_FACTOR_BYTES[f.tiling.registers]), tiles)
+    if least < 2:
+        return kernels_contraction.schedule_contraction(
+            f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms
+        )
+    parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
+    block = -(-tiles // parts)
+    return kernels_contraction.schedule_contraction(
+        f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms, block
+    )
+
+
+def _is_contiguous(
+    c: kernels_contraction.Contraction,
+    h: Axis,
+    w: Axis,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+) -> bool:
+    """True if a's elements at neighbouring rows follow each other in memory."""
+    if isinstance(layouts.get(c.a.tensor), ScatteredLayout):
+        return False
+    read = kernels_contraction.buffer_load(c.a, layouts)
+    steps = []
+    for own in (h, w):
+        others: dict[Expr, Expr] = {
+            a: index.as_index(0) for i in read.index for a in index_axes(i) if a != own
+        }
+        place = tuple(index.substitute(i, others) for i in read.index)
+        steps.append(kernels_contraction.axis_stride(Load(read.tensor, place, read.dtype), own))
+    return steps[1] is not None and steps[0] == w.size * steps[1]
+
+
+def _guards(e: Expr, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> Iterator[Expr]:
+    """Yield guards, except those of reads past an edge that a zero border covers."""
+    match e:
+        case Apply("select", (guard, Load() as load, zero)) if is_range_guard(guard, load, zero):
+            lies = layouts.get(load.tensor)
+            for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
+                border = lies.border(d) if isinstance(lies, Layout) else 0
+                where = interval(i)
+                assert isinstance(n, int)
+                if where is None or where[0] < -border or where[1] >= n + border:
+                    yield guard
+        case Apply(fn, args):
+            yield from args[:1] if fn == "select" else ()
+            for a in args:
+                yield from _guards(a, layouts)
+        case Reduce(_, _, body):
+            yield from _guards(body, layouts)

@@ -1,0 +1,1 @@
+"""Algorithms, schedules and cost models for GPUs."""

@@ -1,0 +1,416 @@
+"""Gated products (plan/gated.py) on a GPU: several products of one operand, combined into one
+result, in one kernel with an accumulator block for each, or one after the other.
+
+    gated  one kernel: the shared operand is read once, and gates are never in memory
+    apart  gates are kernels of their own, or cuBLAS's; the last product reads them
+
+All kernels of `apart` have the same loops, and `gated` merges them: the statements of the gates
+precede those of the last product, and their results stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, prod
+
+from superopt.kernels.algorithms import contraction
+from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
+from superopt.kernels.algorithms.gpu.blocks import MEMORY_BYTES_PER_NS, PIPELINE_STAGES
+from superopt.kernels.algorithms.gpu.gemm import MatrixProduct, match_matrix_product, product_choice
+from superopt.kernels.algorithms.gpu.gemm_cost_model import block_times, vary_option
+from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM, vendor_choice, vendor_option
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.llvm.address import flat_index, merge_div_mod
+from superopt.kernels.loops.layout import Layout, ScatteredLayout
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import loads, reductions
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor, cast
+
+OPTIONS_PER_KIND = 3  # of each kind, before the others
+MAX_PRODUCTS = 8  # of one kernel
+MULTI_GATE_COST_FACTOR = (
+    1.1  # required gain for more than two products, for which the cost model was not measured
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate as a problem of its own, and the buffer of its result if that is in memory."""
+
+    problem: Problem
+    buffer: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatedProduct:
+    """The gates, and the problem that reads them, a product of the same sizes."""
+
+    gates: tuple[Gate, ...]
+    final: Problem
+    matrix: MatrixProduct
+
+    @property
+    def product_count(self) -> int:
+        """The number of products."""
+        return len(self.gates) + 1
+
+
+def is_gated_product(result: Tensor, g: Tensor) -> bool:
+    """True if `result` is a reduction and reads `g` elementwise outside of it."""
+    return reduction(result) is not None and reads_elementwise(result, g)
+
+
+def reads_elementwise(result: Tensor, g: Tensor) -> bool:
+    """True if each element of `g` is read for the same element of the result, and in no
+    reduction."""
+    if result.body is None or any(x.tensor is g for r in reductions(result.body) for x in loads(r)):
+        return False
+    some = [x for x in loads(result.body) if x.tensor is g]
+    return result.shape == g.shape and all(_is_own_element(x, result) for x in some)
+
+
+def _is_own_element(x: Load, result: Tensor) -> bool:
+    places = zip(x.index, result.axes, result.shape, strict=True)
+    return all(i == a or n == 1 for i, a, n in places)
+
+
+def have_same_operand(result: Tensor, gate: Tensor, constants: Collection[Tensor]) -> bool:
+    """True if both are products of the same operand with constant matrices of one dtype, over axes
+    of equal sizes."""
+    a, b = (
+        contraction.match_contraction(t, constants, 1)
+        for t in (result, _with_axes_of(gate, result))
+    )
+    if a is None or b is None or a.a != b.a or not a.a_axes or not a.b_axes:
+        return False
+    known = a.b.tensor in constants and b.b.tensor in constants
+    return known and a.b.index == b.b.index and a.b.dtype == b.b.dtype
+
+
+def _with_axes_of(gate: Tensor, result: Tensor) -> Tensor:
+    """Return the gate over the axes of the other product."""
+    own, other = reduction(result), reduction(gate)
+    assert gate.body is not None
+    if own is None or other is None or [a.size for a in own.axes] != [a.size for a in other.axes]:
+        return gate
+    over = dict(zip(other.axes, own.axes, strict=True))
+    env: dict[Axis, Expr] = dict(zip(gate.axes, result.axes, strict=True))
+
+    def go(e: Expr) -> Expr:
+        match e:
+            case Reduce(fn, _, body, dtype) if e == other:
+                return Reduce(fn, own.axes, substitute_axes(body, {**env, **over}), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(go, args)), dtype)
+        return substitute_axes(e, env)
+
+    return Tensor(gate.name, gate.dtype, result.shape, result.axes, go(gate.body))
+
+
+def match_gated(p: Problem) -> GatedProduct | None:
+    """Match the gates of a problem; None if it has none."""
+    t = p.tensor
+    if p.row_axes or t.body is None or t in p.layouts:
+        return None
+    some = dict.fromkeys(x.tensor for x in loads(t.body) if x.tensor.body is not None)
+    if not some or not all(
+        is_gated_product(t, g) and have_same_operand(t, g, p.constants) for g in some
+    ):
+        return None
+    gates = {g: _gate_problem(p, g) for g in some}
+    last = replace(p, tensor=_read_gates_from(t, {g: gate.buffer for g, gate in gates.items()}))
+    m = match_matrix_product(last)
+    if m is None or any(match_matrix_product(gate.problem) is None for gate in gates.values()):
+        return None
+    return GatedProduct(tuple(gates.values()), last, m)
+
+
+def _gate_problem(p: Problem, g: Tensor) -> Gate:
+    """Return the gate over the result's axes, in 16 bits if its operands have 16."""
+    t, gate = p.tensor, _with_axes_of(g, p.tensor)
+    c = contraction.match_contraction(gate, p.constants, 1)
+    assert c is not None
+    assert gate.body is not None
+    kind = c.b.dtype if c.b.dtype.bits == 16 else gate.dtype
+    short = Tensor("gate", kind, t.shape, t.axes, cast(gate.body, kind))
+    return Gate(replace(p, tensor=short), Tensor("held", kind, t.shape))
+
+
+def _read_gates_from(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
+    """Return the result reading gates from their buffers."""
+
+    def read(e: Expr) -> Expr:
+        match e:
+            case Load(x, _, dtype) if x in buffers:
+                return cast(Load(buffers[x], t.axes, buffers[x].dtype), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(read, args)), dtype)
+        return e
+
+    assert t.body is not None
+    return Tensor(t.name, t.dtype, t.shape, t.axes, read(t.body))
+
+
+def fused_product_count(g: GatedProduct, is_16_bit: bool) -> int:
+    """Return how many products to fuse into one kernel; the others are one kernel before it, as
+    horizontally fused columns (plan/joint.py), with split-K if that is faster. is_16_bit: of the
+    operands."""
+    m = replace(g.matrix, is_16_bit=is_16_bit)
+
+    def taken(n: int) -> float:
+        rest = g.product_count - n
+        before = (
+            _best_ns(_side_by_side_product(m, rest)) + rest * _gate_traffic_ns(m) if rest else 0.0
+        )
+        return (before + _best_ns(m, n)) * (MULTI_GATE_COST_FACTOR if n > 2 else 1.0)
+
+    n = min(range(g.product_count, 0, -1), key=taken)
+    return n if n == 1 or can_fuse_kernels(g) else 1
+
+
+def should_fuse(g: GatedProduct, is_16_bit: bool, axis: Axis) -> bool:
+    """True if one kernel for all products, of both halves along `axis`, is estimated to be faster
+    than one for all but the last product and another for that."""
+    m = replace(g.matrix, is_16_bit=is_16_bit)
+    one = replace(m, batch=tuple(a for a in m.batch if a != axis))
+    after = (
+        _best_ns(one, g.product_count - 1) * MULTI_GATE_COST_FACTOR
+        + _best_ns(one)
+        + _gate_traffic_ns(one)
+    )
+    return (
+        fused_product_count(g, is_16_bit) == g.product_count
+        and _best_ns(m, g.product_count) * MULTI_GATE_COST_FACTOR < after
+    )
+
+
+def _best_ns(m: MatrixProduct, gates: int = 1) -> float:
+    """Return the best estimated time, ns."""
+    return min((time for time, _ in block_times(m, gates)), default=inf)
+
+
+def _side_by_side_product(m: MatrixProduct, n: int) -> MatrixProduct:
+    """Return n horizontally fused products."""
+    return replace(m, columns=(Axis("gate", n), *m.columns))
+
+
+def _gate_traffic_ns(m: MatrixProduct) -> float:
+    """Return the time to read a gate, ns."""
+    size = prod(m.sizes[:2]) * prod(a.size for a in m.batch)
+    return size * (2 if m.is_16_bit else 4) / MEMORY_BYTES_PER_NS
+
+
+def gated_options(g: GatedProduct, vendor: bool) -> Iterator[Option]:
+    """Yield options, by estimated time."""
+    m, n = g.matrix, g.product_count
+    one = sorted(block_times(m, n), key=lambda x: x[0]) if can_fuse_kernels(g) else []
+    each = sorted((x for x in block_times(m) if x[1].algorithm == "dot"), key=lambda x: x[0])
+    some = [(time, o, "gated") for time, o in one] + [
+        (n * time + (n - 1) * _gate_traffic_ns(m), o, "apart") for time, o in each
+    ]
+    first = [x for kind in (one, each) for _, x in kind[:OPTIONS_PER_KIND]]
+    ranked = sorted(some, key=lambda x: (x[1] not in first, x[0]))
+    theirs = Option("apart", (*each[0][1].knobs, ("gates", n), (ALGORITHM, 1)))
+    offers = vendor and all(_vendor_gate(gate, theirs) is not None for gate in g.gates)
+    for waiting, more_warps in ((PIPELINE_STAGES, 0), (PIPELINE_STAGES - 1, 1)):
+        for k, (_, o, name) in enumerate(ranked):
+            knobs = {**dict(vary_option(o, waiting, more_warps).knobs), "gates": n}
+            yield Option(name, tuple(knobs.items()))
+            if k == 0 and waiting == PIPELINE_STAGES and offers:
+                yield theirs
+
+
+def _vendor_gate(gate: Gate, o: Option) -> Choice | None:
+    """Return a gate by cuBLAS, if it has no epilogue; else None."""
+    m = match_matrix_product(gate.problem)
+    made = (
+        None
+        if m is None or vendor_option(gate.problem, m) is None
+        else vendor_choice(gate.problem, m, o)
+    )
+    return None if made is None or made.producers else made
+
+
+def can_fuse_kernels(g: GatedProduct) -> bool:
+    """True if the kernels can be merged loop by loop."""
+    one = next((o for _, o in block_times(g.matrix, g.product_count)), None)
+    made = None if one is None else gated_choice(g, Option("gated", one.knobs))
+    if made is None:
+        return False
+    try:
+        made.direct[made.root](input_buffers(made.root), g.final.layouts)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def gated_choice(g: GatedProduct, o: Option) -> Choice | None:
+    """Return the choice of an option; None if cuBLAS does not have the product."""
+    last = product_choice(g.final, g.matrix, o)
+    if o.algorithm == "gated":
+        return _fused_choice(g, last, o)
+    firsts = []
+    for gate in g.gates:
+        m = match_matrix_product(gate.problem)
+        assert m is not None
+        own = (
+            _vendor_gate(gate, o)
+            if ALGORITHM in dict(o.knobs)
+            else product_choice(gate.problem, m, o)
+        )
+        if own is None:
+            return None
+        firsts.append(own)
+    every = (*firsts, last)
+    return replace(
+        last, option=o,
+        schedules={t: s for x in every for t, s in x.schedules.items()},
+        packed=tuple(t for x in every for t in x.packed),
+        derived_constants={t: s for x in every for t, s in x.derived_constants.items()},
+        direct={t: s for x in every for t, s in x.direct.items()},
+        producers=tuple((x.root, gate.buffer) for x, gate in zip(firsts, g.gates, strict=True)),
+    )  # fmt: skip
+
+
+def _without_narrowing(t: Tensor) -> Tensor:
+    """Return the tensor without the final cast to a narrower dtype."""
+    match t.body:
+        case Apply("cast", (x,), dtype) if dtype == t.dtype and x.dtype == F32:
+            return Tensor(t.name, F32, t.shape, t.axes, x)
+    return t
+
+
+def _fused_choice(g: GatedProduct, last: Choice, o: Option) -> Choice:
+    """Return the choice of one merged kernel; see _fused_kernel. Its root records what it reads and
+    computes."""
+    after, made = last.root, dict(last.derived_constants)
+    gates: list[BuiltKernel] = []
+    inner: dict[Tensor, Expr] = {}
+    for gate in g.gates:
+        wide = replace(gate.problem, tensor=_without_narrowing(gate.problem.tensor))
+        m = match_matrix_product(wide)
+        assert m is not None
+        own = product_choice(wide, m, o)
+        made |= own.derived_constants
+        assert own.root.body is not None
+        inner[gate.buffer] = own.root.body
+        gates.append(build_kernels(wide, own)[0])
+
+    def put(e: Expr) -> Expr:
+        match e:
+            case Load(x) if x in inner:
+                return cast(inner[x], x.dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(put, args)), dtype)
+        return e
+
+    assert after.body is not None
+    root = Tensor(after.name, after.dtype, after.shape, after.axes, put(after.body))
+    held = tuple(gate.buffer for gate in g.gates)
+    return Choice(
+        o, root, derived_constants=made,
+        direct={root: partial(_fused_kernel, gates, build_kernels(g.final, last)[0], held)},
+    )  # fmt: skip
+
+
+def _fused_kernel(
+    gates: Sequence[BuiltKernel],
+    last: BuiltKernel,
+    gate_buffers: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+) -> Kernel:
+    """Merge kernels into one of `inputs`. gate_buffers: the tensors through which the last one
+    reads the gates."""
+    every = (*gates, last)
+    buffers = dict(zip(last.reads, last.kernel.params, strict=False))
+    outs = {g.kernel.params[-1]: buffers.pop(x) for g, x in zip(gates, gate_buffers, strict=True)}
+    body, registers = _merge_bodies([x.kernel.body for x in every], outs)
+    same: dict[Tensor, Tensor] = {}
+    for g in gates:
+        for x, buffer in zip(g.reads, g.kernel.params, strict=False):
+            same[buffer] = buffers.setdefault(x, buffer)
+            if same[buffer].shape != buffer.shape:
+                raise NotImplementedError(f"{x.name} is read in two layouts")
+    params = (*(buffers[x] for x in inputs), last.kernel.params[-1])
+    scratch = (*(x for k in every for x in k.kernel.scratch), *((r, "register") for r in registers))
+    packs = {p.buffer: p for k in every for p in k.kernel.packs if p.buffer in params}
+    body = tuple(_with_shared_buffers(s, same) for s in body)
+    return Kernel("kernel", params, body, scratch, packs=tuple(packs.values()))
+
+
+def _merge_bodies(
+    bodies: Sequence[Sequence[Stmt]], outs: Mapping[Tensor, Tensor]
+) -> tuple[tuple[Stmt, ...], list[Tensor]]:
+    """Merge statements loop by loop. Gates' stores to `outs` become registers, which are returned
+    too, and the last product reads these."""
+    kept: dict[Tensor, tuple[tuple[Expr, ...], Load]] = {}
+
+    def go(some: Sequence[Sequence[Stmt]]) -> Iterator[Stmt]:
+        if len({len(x) for x in some}) > 1:
+            raise NotImplementedError("the products have different statements")
+        for level in zip(*some, strict=True):
+            loops = [s for s in level if isinstance(s, For)]
+            if len({(s.axis, s.kind) for s in loops}) > 1:
+                names = " and ".join(dict.fromkeys(s.axis.name for s in loops))
+                raise NotImplementedError(f"the loops {names} differ")
+            if len(loops) == len(level) and loops[0].kind != "unroll":
+                yield replace(loops[0], body=tuple(go([s.body for s in loops])))
+            else:
+                yield from map(one, level)
+
+    def one(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and s.buffer in outs:
+            gate = Tensor("gate", s.buffer.dtype, tuple(a.extent for a in s.axes))
+            kept[outs[s.buffer]] = s.index, Load(gate, s.axes, gate.dtype)
+            return Store(gate, s.axes, s.value, s.axes)
+        return replace(s, value=_read_gate_registers(s.value, kept)) if isinstance(s, Store) else s
+
+    body = tuple(go(bodies))
+    return body, [x.tensor for _, x in kept.values()]
+
+
+def _read_gate_registers(e: Expr, kept: Mapping[Tensor, tuple[tuple[Expr, ...], Load]]) -> Expr:
+    """Return `e` reading gates from registers. kept: each gate's store index, and the register
+    load."""
+    match e:
+        case Load(x, at) if x in kept:
+            place, read = kept[x]
+            if _canonical_index(x, at) != _canonical_index(x, place):
+                raise NotImplementedError("the products are stored in different orders")
+            return read
+        case Apply("cast", (Load(x) as load,), dtype) if x in kept:
+            return cast(_read_gate_registers(load, kept), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_read_gate_registers(a, kept) for a in args), dtype)
+    return e
+
+
+def _canonical_index(t: Tensor, index: Sequence[Expr]) -> Expr:
+    """Return the offset in canonical form, however rows are made of axes."""
+    flat = flat_index(t, index)
+    return merge_div_mod(flat) or flat
+
+
+def _with_shared_buffers(s: Stmt, same: Mapping[Tensor, Tensor]) -> Stmt:
+    """Return the statement with buffers that both kernels read unified."""
+
+    def go(e: Expr) -> Expr:
+        match e:
+            case Load(x, index, dtype):
+                return Load(same.get(x, x), tuple(map(go, index)), dtype)
+            case Apply(fn, args, dtype):
+                return Apply(fn, tuple(map(go, args)), dtype)
+        return e
+
+    match s:
+        case For():
+            return replace(s, body=tuple(_with_shared_buffers(x, same) for x in s.body))
+    return replace(s, value=go(s.value), index=tuple(map(go, s.index)))

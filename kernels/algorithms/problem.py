@@ -1,0 +1,102 @@
+"""The problem that a kernel solves, and the choice of how it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from superopt.kernels.algorithms import contraction, strassen
+from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.schedule import Schedule
+from superopt.kernels.loops.tile import Kernel
+from superopt.te.analysis.walk import loads, reductions
+from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A tensor to compute from others in memory, their layouts, and which are constant. width:
+    bytes of a vector. row_axes: for row kernels with stages, the number of axes that select a row;
+    else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
+    also enlarges constants. multiply_bytes: bytes of a vector multiplied at a time, if the
+    processor splits vectors; 0: all. allow_dilated_winograd: likewise. registers: of vectors.
+    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py)."""
+
+    tensor: Tensor
+    layouts: Mapping[Tensor, Layout | ScatteredLayout]
+    constants: Collection[Tensor]
+    width: int
+    row_axes: int = 0
+    allow_winograd: bool = True
+    strassen_levels: int = max(strassen.LEVELS)
+    multiply_bytes: int = 0
+    allow_dilated_winograd: bool = True
+    registers: int = contraction.VECTOR_REGISTERS
+    stores_half: bool = False
+
+    @property
+    def lanes(self) -> int:
+        return max(self.width * 8 // self.tensor.dtype.bits, 1)
+
+    @property
+    def multiply_lanes(self) -> int:
+        """The lanes of a vector that are multiplied at a time."""
+        return max(
+            min(self.multiply_bytes or self.width, self.width) * 8 // self.tensor.dtype.bits, 1
+        )
+
+    @property
+    def splits_vectors(self) -> bool:
+        """True if the processor splits vector multiplications."""
+        return self.multiply_lanes < self.lanes
+
+    def features(self) -> tuple[int, ...]:
+        """Return the features a problem's time mostly depends on: elements of the result, terms of
+        each sum, bytes of constants and of other operands, extents of the result's last two axes in
+        memory order, and the bytes of a vector."""
+        t = self.tensor
+        sums = reductions(t.body)
+        terms = prod(a.size for a in sums[0].axes) if sums else 1
+        read = dict.fromkeys(x.tensor for x in loads(t.body)) if t.body is not None else {}
+        fixed = sum(_buffer_bytes(x) for x in read if x in self.constants)
+        other = sum(_buffer_bytes(x) for x in read if x not in self.constants)
+        order = [t.axes[p.axis].size for p in effective_layout(self.layouts.get(t), t.rank).parts]
+        last = [1, 1, *order][-2:]
+        return (prod(a.size for a in t.axes), terms, fixed, other, *last, self.width)
+
+
+KernelFunction = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | ScatteredLayout]], Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a kernel computes a tensor.
+
+    root: the tensor that is computed instead, with `layout` if it differs. packed: constants in
+    reading order. derived_constants: constants computed from others. producers: tensors computed by
+    kernels before, with the buffers they are read from. direct: functions that build kernels
+    without a schedule, from inputs and layouts. in_place: row stages may be stored in the result
+    (in_place_stages.py). programs: see Kernel.
+    """
+
+    option: Option
+    root: Tensor
+    schedules: Mapping[Tensor, Schedule] = field(default_factory=dict)
+    packed: tuple[Tensor, ...] = ()
+    layout: ScatteredLayout | None = None
+    tables: Mapping[Tensor, np.ndarray] = field(default_factory=dict)
+    producers: tuple[tuple[Tensor, Tensor], ...] = ()
+    derived_constants: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
+        default_factory=dict
+    )
+    direct: Mapping[Tensor, KernelFunction] = field(default_factory=dict)
+    in_place: bool = False
+    programs: int = 0
+
+
+def _buffer_bytes(t: Tensor) -> int:
+    return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)

@@ -1,0 +1,160 @@
+"""Small-N GEMM and convolutions with few output channels: vectors run along the reduction.
+
+    y[k, h] = sum(x[c, h + r] * b[k, c, r] for c, r)
+
+With, say, three channels k, vectors of channels would leave most lanes empty. If the reduced
+elements are contiguous, each lane sums a part, and the lanes are added at the end:
+
+    p[h, k, l] = sum(x[c * lanes + l, h + r] * b[k, c * lanes + l, r] for c, r)
+    y[k, h] = sum(p[h, k, l] for l)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from superopt.kernels.algorithms import contraction
+from superopt.kernels.algorithms.row_kernels import parallel_loops
+from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
+from superopt.kernels.loops.loop_nest import replace_reduction
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.schedule import (
+    ComputeAt,
+    Parallel,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.loops.substitution import replace_loads, scatter_layout
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.expr import index as te_index
+from superopt.te.expr.node import Axis, Expr
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
+
+OPERAND_REGISTERS = 4  # vector registers that hold no accumulators
+LANE_SUM_COST = 10.0  # cost of adding the lanes of a vector, in vector FMAs
+MAX_OUTPUTS = (
+    10  # outputs of a position: with more, each FMA waits for its own part of the constant
+)
+MAX_TIME_RATIO = 0.75  # relative to vectors along the outputs
+
+
+@dataclass(frozen=True, slots=True)
+class SmallNGemm:
+    """root: the result, a sum over lanes, stored as `layout`; partial_sums: the sums in lanes; k:
+    the axis of outputs; m: the axis along which several positions are computed at a time; b: the
+    constant."""
+
+    root: Tensor
+    layout: ScatteredLayout
+    partial_sums: Tensor
+    k: Axis
+    m: Axis
+    b: Tensor
+    registers: int
+
+    @property
+    def row_options(self) -> tuple[int, ...]:
+        """Positions at a time, best first. Accumulators and one operand of each output are in
+        registers; the last block overlaps the one before."""
+        k, places = self.k.size, self.m.size
+        held = min((self.registers - OPERAND_REGISTERS) // k, (self.registers - 1) // k - 1)
+        most = max(1, min(held, places))
+        least = max(1, most // 2)
+        best = min(range(least, most + 1), key=lambda r: -(-places // r) * (r + 1))
+        return tuple(dict.fromkeys((best, most, least)))
+
+
+def match_small_n_gemm(
+    t: Tensor,
+    constants: Collection[Tensor],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    lanes: int,
+    registers: int = contraction.VECTOR_REGISTERS,
+) -> SmallNGemm | None:
+    """Match a contraction with few outputs; None if this does not pay."""
+    c, found = contraction.match_contraction(t, constants), reduction(t)
+    if c is None or found is None or len(c.b_axes) != 1 or not c.a_axes or c.batch_axes:
+        return None
+    (k,) = c.b_axes
+    beside = _contiguous_axis(c, layouts)
+    if c.b.tensor not in constants or beside is None or beside[0] not in found.axes:
+        return None
+    along, block = beside
+    vectors = max(block // lanes, 1)  # of a block, each at an index that is known to be within it
+    if along.size % (lanes * vectors):
+        return None
+    count, terms = k.size, prod(a.size for a in found.axes)
+    if count > MAX_OUTPUTS or count * (terms / lanes + LANE_SUM_COST) > MAX_TIME_RATIO * terms:
+        return None
+    others = [a for a in t.axes if a != k]
+    over = [a for a in found.axes if a != along]
+    m = max(reversed(others), key=lambda a: a.size)
+    blocks = along.size // (lanes * vectors)
+    body, each = found.body, (*(a.size for a in over), blocks, vectors)
+
+    def part(*index: Expr) -> Expr:
+        *at, lane = index
+        own: dict[Axis, Expr] = dict(zip((*others, k), at, strict=True))
+
+        def term(*sums: Expr) -> Expr:
+            *rest, part, vector = sums
+            own.update(zip(over, rest, strict=True))
+            place = (part * vectors + vector) * lanes + lane
+            return substitute_axes(body, own | {along: te_index.as_index(place)})
+
+        return reduce_sum(each, term)
+
+    parts = compute((*(a.size for a in others), count, lanes), part, name="p")
+    held = Tensor("sum", found.dtype, ())
+    total = reduce_sum(lanes, lambda lane: parts[(*others, k, lane)])
+    assert t.body is not None
+    whole = replace_loads(replace_reduction(t.body, found, held, ()), held, total)
+    root = Tensor("y", t.dtype, t.shape, t.axes, whole)
+    lies = scatter_layout(t, layouts.get(t), t.axes, t.axes)
+    return SmallNGemm(root, lies, parts, k, m, c.b.tensor, registers)
+
+
+def _contiguous_axis(
+    c: contraction.Contraction, layouts: Mapping[Tensor, Layout | ScatteredLayout]
+) -> tuple[Axis, int] | None:
+    """Return the axis along which the other operand is contiguous, and the length of contiguous
+    runs (1: all)."""
+    layout = layouts.get(c.a.tensor)
+    if isinstance(layout, ScatteredLayout) or not c.a.index:
+        return None
+    part = effective_layout(layout, c.a.tensor.rank).parts[-1]
+    at = c.a.index[part.axis]
+    return (at, part.block) if isinstance(at, Axis) else None
+
+
+def schedule_small_n_gemm(f: SmallNGemm, rows: int) -> dict[Tensor, Schedule]:
+    """Return the schedules. rows: positions at a time."""
+    t, (found, sums) = f.root, (reduction(f.root), reduction(f.partial_sums))
+    assert found is not None
+    assert sums is not None
+    others = [a for a in t.axes if a != f.k]
+    outer = [a.name for a in others if a != f.m]
+    (lane,) = found.axes
+    at = others.index(f.m)
+    *places, k, within = f.partial_sums.axes
+    each = places[at].name
+    first = [a.name for a in places if a.name != each]
+    chunks = parallel_loops([a for a in t.axes if a.name in outer])
+    return {
+        t: (
+            Split(f.m.name, rows),
+            Reorder((*outer, f"{f.m.name}.o", f"{f.m.name}.i", f.k.name, lane.name)),
+            Unroll(f"{f.m.name}.i"), Unroll(f.k.name), Vectorize(lane.name),
+            *map(Parallel, chunks),
+        ),
+        f.partial_sums: (
+            ComputeAt(t.name, f"{f.m.name}.o"),
+            Reorder((*first, *(a.name for a in sums.axes), each, k.name, within.name)),
+            Unroll(each), Unroll(k.name), Vectorize(within.name),
+        ),
+    }  # fmt: skip

@@ -1,0 +1,355 @@
+"""Winograd convolution: Winograd, Arithmetic complexity of computations, 1980; Lavin and Gray,
+arXiv:1509.09308, section 4.
+
+For m outputs of r taps, a = m + r - 1 products instead of m r; in two dimensions the product of
+both. Tiles of the image are transformed (v), multiplied with the transformed filter and summed over
+channels (s), and the sums are transformed back (y), by matrices A and B for rows, D and E for
+columns:
+
+    d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i)
+    v[x, z, ..]  = sum(E[z, j] * d[.., x, j] for j)
+    s[x, z, .., k] = sum(v[x, z, .., c] * u[x, z, k, c] for c)
+    o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x)
+    y[.., i, j]  = sum(D[j, z] * o[.., i, z] for z)
+
+At stride s, a = s m + r - s products: each phase of the input is a convolution of its own
+(`cook_toom.transform_matrices`), and equal matrices u[x, z] are stored once.
+
+Along a side with one tap nothing is transformed: the tile is 1 there, too.
+
+If m does not divide a side, the last tile overlaps and recomputes some outputs. A dilated
+convolution has tiles of every d-th output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from superopt.kernels.algorithms.contraction import VECTOR_REGISTERS, Contraction, register_tiles
+from superopt.kernels.algorithms.cook_toom import (
+    distinct_rows,
+    to_array,
+    transform_matrices,
+    transform_operations,
+)
+from superopt.kernels.algorithms.tiled_convolution import (
+    TiledConvolution,
+    ceil_div,
+    tile_begin,
+    tile_counts,
+    tile_store_index,
+)
+from superopt.kernels.loops.layout import Layout, ScatteredLayout
+from superopt.kernels.loops.loop_nest import replace_reduction
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.schedule import Schedule, parse_schedule
+from superopt.kernels.loops.substitution import (
+    AlgorithmForm,
+    replace_loads,
+    scatter_layout,
+    substitute_and_fold,
+)
+from superopt.te.expr import index
+from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How tiles of m x m are computed. apart: the whole image is transformed by a kernel before;
+    else `block` rows of tiles at a time. Register tiles of the sums are `rows` times `columns`
+    tiles, and some vectors of channels."""
+
+    m: int
+    apart: bool
+    block: int
+    rows: int
+    columns: int
+    vectors: int
+
+
+def winograd_form(
+    t: Tensor,
+    c: Contraction,
+    p: TiledConvolution,
+    plan: Plan,
+    layout: Layout | ScatteredLayout,
+    lanes: int,
+) -> AlgorithmForm:
+    """Return the tensor by F(m x m, r x s), for a window of r x s."""
+    found = reduction(t)
+    assert found is not None
+    kind = found.dtype
+    (given, n), k, (h, w) = p.image_counts, p.k.size, p.output_sides
+    (down, right), (high, wide) = p.dilations, tile_counts(p, plan.m)
+    (a, b), (mh, mw) = p.input_tile_sides(plan.m), p.tile_sides(plan.m)
+    table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
+    table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
+    high_u, wide_u = (distinct_rows(*form) for form in p.forms(plan.m))
+    u = Tensor("u", kind, (high_u, wide_u, k, *p.reduction_sizes))
+    factor = _input_factor(found, c)
+
+    def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
+        env: dict[Expr, Expr] = dict(zip(factor.axes, p.input_index(q, ch, i, j), strict=True))
+        return substitute_and_fold(factor.body, env)
+
+    def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
+        top = tile_begin(y, h, mh, down) * p.strides[0] + p.begin[0]
+        left = tile_begin(x, w, mw, right) * p.strides[1] + p.begin[1]
+        column = left + j * right
+        return reduce_sum(a, lambda i: table_b[xi, i] * at(q, ch, top + i * down, column))
+
+    d = compute((given, high, wide, a, b, p.channels), columns, name="d")
+    v = compute(
+        (a, b, given, high, wide, p.channels),
+        lambda xi, nu, q, y, x, ch: reduce_sum(b, lambda j: table_e[nu, j] * d[q, y, x, xi, j, ch]),
+        name="v",
+    )
+    read = Tensor("v", kind, v.shape) if plan.apart else v
+
+    def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
+        i, j = (
+            index.apply("min", (index.as_index(x), index.as_index(n - 1)), INDEX)
+            for x, n in ((xi, high_u), (nu, wide_u))
+        )
+        if p.depth is None:
+            return reduce_sum(
+                p.reduction_sizes, lambda ch: read[xi, nu, q, y, x, ch] * u[i, j, o, ch]
+            )
+        return reduce_sum(
+            p.reduction_sizes,
+            lambda z, ch: read[xi, nu, p.summed_image(q, z), y, x, ch] * u[i, j, o, z, ch],
+        )
+
+    s = compute((a, b, n, high, wide, k), sums, name="s")
+    rows = compute(
+        (n, high, wide, mh, b, k),
+        lambda q, y, x, i, nu, o: reduce_sum(a, lambda xi: table_a[i, xi] * s[xi, nu, q, y, x, o]),
+        name="o",
+    )
+
+    def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
+        total = reduce_sum(b, lambda nu: table_d[j, nu] * rows[q, y, x, i, nu, o])
+        row, column = tile_begin(y, h, mh, down) + i * down, tile_begin(x, w, mw, right) + j * right
+        env = p.output_axes(q, o, index.as_index(row), index.as_index(column))
+        held = Tensor("sum", kind, ())
+        assert t.body is not None
+        after = substitute_and_fold(replace_reduction(t.body, found, held, ()), env)
+        return replace_loads(after, held, total)
+
+    y = compute((n, high, wide, mh, mw, k), back, name="y")
+    q, ty, tx, i, j, o = y.axes
+    # a row of tiles is a chunk, in which columns are stored in order
+    row = tile_store_index(ty, i, h, mh, down)
+    place = tuple(
+        p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values()
+    )
+    lies = scatter_layout(t, layout, y.axes, place)
+    how = (_channel_schedules if plan.apart else _row_schedules)((d, v, s, rows, y), plan, lanes)
+    by_rows, by_columns = (transform_matrices(*form) for form in p.forms(plan.m))
+    tables = {
+        table_b: to_array(by_rows[2]), table_a: to_array(by_rows[0]),
+        table_e: to_array(by_columns[2]), table_d: to_array(by_columns[0]),
+    }  # fmt: skip
+    return AlgorithmForm(y, ((v, read),) if plan.apart else (), lies, how, tables, u)
+
+
+@dataclass(frozen=True, slots=True)
+class _InputFactor:
+    """The image factor of the product, over (n, channel, row, column)."""
+
+    axes: tuple[Axis, ...]
+    body: Expr
+
+
+def _input_factor(reduction_expr: Reduce, c: Contraction) -> _InputFactor:
+    """Return the image factor with a's index as free axes, so that it can be read anywhere."""
+    axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(c.a.tensor.shape))
+    assert isinstance(reduction_expr.body, Apply)
+    x = next(e for e in reduction_expr.body.args if c.a in _loads(e))
+    env = {i: x for i, x in zip(c.a.index, axes, strict=True) if not isinstance(i, Const)}
+    return _InputFactor(axes, _replace_indices(x, env))
+
+
+def _loads(e: Expr) -> list[Load]:
+    match e:
+        case Load():
+            return [e]
+        case Apply(_, args):
+            return [x for a in args for x in _loads(a)]
+    return []
+
+
+def _replace_indices(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+    """Return `e` with whole index expressions replaced."""
+    if e in env:
+        return env[e]
+    match e:
+        case Load(t, index, dtype):
+            return Load(t, tuple(_replace_indices(i, env) for i in index), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_replace_indices(a, env) for a in args), dtype)
+    return e
+
+
+# Measured slowdown of wide register tiles, which need more of the filter at a time; of more
+# vectors, 1.2.
+WIDE_TILE_COST_FACTOR = {32: {4: 1.05}, 16: {4: 1.1}}
+MAX_TILES_TRIED = 8  # to try
+MAX_BLOCK_HEIGHTS = 4  # to try
+MIN_COLUMN_PARTS = 8  # of a one-column image
+L2_BYTES = {32: 800_000, 16: 400_000}  # of tiles, by registers
+MAX_CACHED_KERNEL_BYTES = 16 << 20  # larger filters come from memory each time
+# Bytes per vector FMA, by registers: of a filter from memory, and from the last-level cache; and of
+# tiles that do not stay in L2, and are written and read there.
+MEMORY_BYTES_PER_FMA, L3_BYTES_PER_FMA, L2_MISS_BYTES_PER_FMA = (
+    {32: 6, 16: 3},
+    {32: 12, 16: 6},
+    {32: 6, 16: 3},
+)
+MIN_L3_TILE_BYTES = (
+    4 << 20
+)  # tiles that come from the last-level cache for each part of the channels
+TRANSFORM_FMA_COST = {32: 1.4, 16: 2.4}  # of a transform's FMA, by registers
+SHARED_WORK_COST_FACTOR = 1.05  # cost of sharing work among threads
+NON_BOTTLENECK_SHARE = 0.3  # share of the time of what is not the bottleneck that is not hidden
+WinogradStages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
+_BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
+
+
+def candidate_plans(
+    p: TiledConvolution, m: int, lanes: int, registers: int = VECTOR_REGISTERS
+) -> list[tuple[float, Plan]]:
+    """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first."""
+    (high, wide), (a, b), k = tile_counts(p, m), p.input_tile_sides(m), p.k.size
+    given, made = p.image_counts
+    terms, kernel = p.channels * p.taps, prod(distinct_rows(*f) for f in p.forms(m)) * k * 4
+    size, (to, fro) = kernel * terms, _transform_operations(p, m)
+    most = ceil_div(high, MIN_COLUMN_PARTS) if p.w is None else high  # else threads share no column
+    out = []
+    for block in sorted({ceil_div(high, n) for n in range(1, high + 1)}):
+        if block > most:
+            continue
+        count = ceil_div(high, block)
+        tiles_ = a * b * block * wide * p.channels * 4
+        moved = (
+            0
+            if tiles_ <= L2_BYTES[registers]
+            else tiles_ * count * given / L2_MISS_BYTES_PER_FMA[registers]
+        )
+        far = (
+            tiles_ * count * made / L3_BYTES_PER_FMA[registers] if tiles_ > MIN_L3_TILE_BYTES else 0
+        )
+        again = L3_BYTES_PER_FMA if size <= MAX_CACHED_KERNEL_BYTES else MEMORY_BYTES_PER_FMA
+        for time, *tile in sorted(_sum_tiles(block, wide, k, lanes, registers))[:MAX_TILES_TRIED]:
+            busy = time * a * b * terms
+            total = max(moved, far * ceil_div(k, tile[2] * lanes))
+            # with small caches, loads for one or two register tiles do not overlap with others
+            # (measured)
+            few = registers < VECTOR_REGISTERS and 2 * tile[0] * tile[1] >= block * wide
+            beside = 1.0 if few else NON_BOTTLENECK_SHARE
+            total += _overlapped_time(busy, size / MEMORY_BYTES_PER_FMA[registers], beside)
+            total += (count * made - 1) * _overlapped_time(busy, size / again[registers], beside)
+            for apart in (False, True) if count == 1 else (False,):
+                # With one block, threads share what follows the transform; an image that is a term
+                # of several sums is transformed for each, unless that is done before.
+                slow = 1.0 if apart or count * made > 1 else SHARED_WORK_COST_FACTOR
+                turned = (
+                    TRANSFORM_FMA_COST[registers] * (to * (1 if apart else p.taps) + fro) / lanes
+                )
+                out.append((total * slow + turned, Plan(m, apart, block, *tile)))
+    some: dict[int, int] = {}
+    for _, plan in sorted(out, key=lambda x: x[0]):
+        some.setdefault(plan.block, len(some))
+    return sorted((x for x in out if some[x[1].block] < MAX_BLOCK_HEIGHTS), key=lambda x: x[0])
+
+
+def _overlapped_time(a: float, b: float, share: float) -> float:
+    return max(a, b) + share * min(a, b)
+
+
+def _reduction_loops(sums: Tensor) -> str:
+    found = reduction(sums)
+    assert found is not None
+    return ", ".join(a.name for a in found.axes)
+
+
+def _row_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
+    """Return schedules with rows of tiles at a time, and of these some output channels at a
+    time."""
+    d, v, s, rows, y = stages
+    tile = f"split(i5, {lanes}); "
+    how = {
+        y: f"split(i1, {plan.block}); {tile}split(i5.o, {plan.vectors}); "
+        f"reorder(i0, i1.o, i5.o.o, i1.i, i2, i5.o.i, i3, k0, i4, i5.i); "
+        "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
+        rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
+        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
+        f"reorder(i0, i1, i2, i3.o, i4.o, {_reduction_loops(s)}, i3.i, i4.i, i5.o, i5.i); "
+        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
+        v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
+        "unroll(k0); unroll(i1); vectorize(i5.i)",
+        d: f"compute_at(v, i5.o); {_TRANSFORM}",
+    }
+    return {t: parse_schedule(text) for t, text in how.items()}
+
+
+def _channel_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
+    """Return schedules with all tiles at a time, for the output channels of a register tile."""
+    d, v, s, rows, y = stages
+    tile = f"split(i5, {lanes}); "
+    how = {
+        y: f"{tile}split(i5.o, {plan.vectors}); reorder(i0, i5.o.o, {_BACK}; "
+        "parallel(i0); parallel(i5.o.o)",
+        rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
+        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
+        f"reorder(i0, i1, i2, i3.o, i4.o, {_reduction_loops(s)}, i3.i, i4.i, i5.o, i5.i); "
+        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
+        v: f"{tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
+        "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i3); parallel(i4)",
+        d: f"compute_at(v, i5.o); {_TRANSFORM}",
+    }
+    return {t: parse_schedule(text) for t, text in how.items()}
+
+
+@lru_cache
+def _sum_tiles(
+    block: int, wide: int, k: int, lanes: int, registers: int
+) -> list[tuple[float, int, int, int]]:
+    """Return register tiles of the sums: estimated time, rows and columns of tiles, vectors."""
+    out = []
+    for time, n, vectors in register_tiles(block * wide, k, lanes, registers=registers):
+        each = time / (ceil_div(block * wide, n) * ceil_div(k, vectors * lanes) * n * vectors)
+        for by_row in range(1, min(block, n) + 1):
+            if n % by_row == 0 and n // by_row <= wide:
+                by_column = n // by_row
+                count = (
+                    ceil_div(block, by_row)
+                    * ceil_div(wide, by_column)
+                    * ceil_div(k, vectors * lanes)
+                )
+                wider = WIDE_TILE_COST_FACTOR[registers].get(vectors, 1.0 if vectors < 4 else 1.2)
+                slow = wider * (each if registers < VECTOR_REGISTERS else _tile_cost_factor(n))
+                slow *= 1.02 if by_row == 1 and registers == VECTOR_REGISTERS else 1
+                out.append((count * n * vectors * slow, by_row, by_column, vectors))
+    return out
+
+
+def _tile_cost_factor(n: int) -> float:
+    """Return the measured slowdown of register tiles of n tiles: with few, the filter is read more
+    often; with many, no registers are left to load ahead."""
+    return 1.1 if n <= 3 else 1.02 if n <= 4 else 1.0 if n <= 8 else 1.05
+
+
+def _transform_operations(p: TiledConvolution, m: int) -> tuple[float, float]:
+    """Return the FMAs of the input and output transforms."""
+    (a, b), (mh, _), (high, wide) = p.input_tile_sides(m), p.tile_sides(m), tile_counts(p, m)
+    given, made = (n * high * wide for n in p.image_counts)
+    (down, up), (right, left) = (transform_operations(*f) for f in p.forms(m))
+    there, back = b * down + a * right, b * up + mh * left
+    return given * there * p.channels, made * back * p.k.size

@@ -1,0 +1,1 @@
+"""LLVM IR of kernels for CPUs."""

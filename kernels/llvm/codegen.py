@@ -1,0 +1,186 @@
+"""Translate the tile-level form to LLVM text. A tile is vectors along its last axis, unrolled over
+the others; tiles in scope "register" are allocas, which LLVM promotes to registers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import product
+from math import prod
+
+from superopt.kernels.llvm.address import TilePosition
+from superopt.kernels.llvm.builder import TextBuilder, Value, number
+from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_fold, emit_function
+from superopt.kernels.llvm.prefetch import plan_prefetches
+from superopt.kernels.llvm.reductions import emit_reduction, vector_positions
+from superopt.kernels.llvm.stores import emit_store
+from superopt.kernels.llvm.values import emit_load, emit_value
+from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
+from superopt.kernels.llvm.writer import Writer, table_value
+from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update
+from superopt.te.analysis.walk import loads
+from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.functions import REDUCTION_COMBINERS
+from superopt.te.expr.node import Apply, Axis
+from superopt.te.expr.tensor import Tensor
+
+
+def kernel_text(kernel: Kernel, width: int) -> str:
+    """Return a function `void NAME(ptr, ..., ptr workspace, i64 chunk)`: a pointer for each
+    parameter, and one to `workspace_bytes(kernel)` bytes, aligned to 64. A kernel within parallel
+    loops is called once for each iteration (`chunk_count(kernel)`). width: bytes of a vector."""
+    w = Writer(TextBuilder(has_scalef=width == AVX512_BYTES), width, tables=dict(kernel.tables))
+    for n, p in enumerate(kernel.params):
+        w.pointers[p] = f"%p{n}"
+    for n, (t, begin) in enumerate(_workspace_layout(kernel)[0]):
+        w.pointers[t] = f"%local{n}"
+        w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
+    w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
+    w.widest_bits = _widest_element_bits(kernel, w.registers)
+    w.prefetches = plan_prefetches(kernel, width)
+    loops, body = _parallel_prefix(kernel)
+    rest = Value("%chunk", INDEX)
+    for x in reversed(loops[1:]):
+        size = number(x.size, INDEX)
+        w.loops[x] = w.t.make(f"urem {rest}, {size.text}", INDEX, 0)
+        rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
+    if loops:
+        w.loops[loops[0]] = rest
+    _emit_body(w, body)
+    args = ", ".join(f"ptr noalias %p{n}" for n in range(len(kernel.params)))
+    head = f"define void @{kernel.name}({args}, ptr noalias %workspace, i64 %chunk) {{\nentry:"
+    return "\n".join([*sorted(w.t.declared), head, *w.t.entry, *w.t.lines, "  ret void", "}", ""])
+
+
+def chunk_count(kernel: Kernel) -> int:
+    """Return the number of calls that make up the kernel; they may run concurrently, in any
+    order."""
+    return prod(x.size for x in _parallel_prefix(kernel)[0])
+
+
+# How loops run on a CPU: those around the whole kernel are calls, `unroll` loops are unrolled, all
+# others run serially, GPU kinds included.
+CHUNK_LOOP_KINDS = ("parallel", "block")
+SERIAL_LOOP_KINDS = ("serial", "thread", *CHUNK_LOOP_KINDS)
+
+
+def _parallel_prefix(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
+    """Return the axes of the parallel loops around the whole kernel, and their body."""
+    axes, body = [], kernel.body
+    while True:
+        match body:
+            case (For(axis, inner, kind),) if kind in CHUNK_LOOP_KINDS:
+                axes.append(axis)
+                body = inner
+            case _:
+                return axes, body
+
+
+def workspace_bytes(kernel: Kernel) -> int:
+    """Return the bytes of local scratch buffers."""
+    return _workspace_layout(kernel)[1]
+
+
+def _widest_element_bits(kernel: Kernel, registers: Collection[Tensor]) -> int:
+    """Return the bits of the largest element that shares a tile with a register buffer. It fixes
+    the number of lanes of all of these, so that a register is one vector wherever it is used."""
+    found = [t.dtype.bits for t in registers]
+    stack = list(kernel.body)
+    while stack:
+        match stack.pop():
+            case For(_, body):
+                stack += body
+            case Store(buffer, _, value_) | Update(buffer, _, _, value_):
+                if any(x.tensor in registers for x in loads(value_)):
+                    found.append(buffer.dtype.bits)
+    return max(found, default=8)
+
+
+AVX512_BYTES = 64  # bytes of a vector
+
+
+def _buffer_bytes(t: Tensor) -> int:
+    return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
+
+
+def _workspace_layout(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
+    """Return the offset of each local buffer, and their total size."""
+    out: list[tuple[Tensor, int]] = []
+    end = 0
+    for t, scope in kernel.scratch:
+        if scope == "local":
+            out.append((t, end))
+            end += -(-_buffer_bytes(t) // 64) * 64
+    return out, end
+
+
+def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
+    for s in body:
+        match s:
+            case For():
+                _emit_loop(w, s)
+            case Store():
+                _emit_tile_store(w, s)
+            case Update():
+                _emit_update(w, s)
+
+
+def _emit_loop(w: Writer, s: For) -> None:
+    if s.until is not None:
+        raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
+    t, extent = w.t, s.axis.size
+    if (found := match_window(s)) is not None and emit_window_extrema(w, found):
+        return
+    if s.kind == "unroll":
+        for k in range(extent):
+            w.loops[s.axis] = number(k, INDEX)
+            w.unrolled_values[s.axis] = k
+            w.known_values.clear()
+            _emit_body(w, s.body)
+        w.known_values.clear()
+        return
+    if s.kind not in SERIAL_LOOP_KINDS:
+        raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
+    if not extent:
+        return
+    with t.loop(extent) as w.loops[s.axis]:
+        w.known_values.clear()
+        _emit_body(w, s.body)
+        w.known_values.clear()
+
+
+def _emit_tile_store(w: Writer, s: Store) -> None:
+    w.tile_extents = {a: a.size for a in s.axes}
+    for p in vector_positions(w, s.axes, s.buffer, s.value):
+        emit_store(w, s.buffer, s.index, w.t.splat(emit_value(w, s.value, p), p.lanes), p)
+    w.tile_extents = {}
+    w.known_values.clear()  # loads of this buffer
+
+
+def _emit_update(w: Writer, s: Update) -> None:
+    match s.axes, s.over:
+        case (), (axis,) if axis.size > 1:
+            emit_reduction(w, s, axis)
+            return
+    for k in product(*(range(a.size) for a in s.over)):
+        inner = dict(zip(s.over, k, strict=True))
+        for p in vector_positions(w, s.axes, s.buffer, s.value):
+            p = TilePosition({**p.axis_values, **inner}, p.lane_axis, p.lanes)
+            old = w.t.splat(emit_load(w, s.buffer, s.index, p), p.lanes)
+            match s.fn, s.value:
+                case "sum", Apply("mul", (a, b), dtype) if dtype.is_float and dtype.bits >= 32:
+                    factor = table_value(w, a, p)
+                    if factor == 0:
+                        continue
+                    y = w.t.splat(emit_value(w, b, p), p.lanes)
+                    if factor in (1, -1):
+                        how = "add" if factor == 1 else "sub"
+                        new = emit_function(w.t, how, [old, y], dtype)
+                    else:
+                        new = emit_fma(w.t, w.t.splat(emit_value(w, a, p), p.lanes), y, old)
+                case _:
+                    more = w.t.splat(emit_value(w, s.value, p), p.lanes)
+                    more = emit_cast(w.t, more, s.buffer.dtype)
+                    new = emit_fold(w.t, REDUCTION_COMBINERS[s.fn], [more], old)
+            emit_store(w, s.buffer, s.index, new, p)
+    if s.buffer not in w.registers:
+        w.known_values.clear()

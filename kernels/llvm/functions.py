@@ -1,0 +1,412 @@
+"""The scalar functions of te/fn.py as LLVM text, for scalars and vectors.
+
+Element types below 32 bits are computed in float32 and rounded after each function, as in
+te/domain.py. Integers wrap around and divide toward zero; x / 0 is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from superopt.kernels.llvm import bfloat16, float64_math, vector_math
+from superopt.kernels.llvm.builder import TextBuilder, Value, number
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32, I32, DType
+from superopt.te.expr.node import Number
+
+_FLOAT_INSTRUCTIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INTEGER_INSTRUCTIONS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "bitand": "and",
+    "bitor": "or",
+    "bitxor": "xor",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
+_COMPARISONS = {"lt": ("olt", "lt"), "le": ("ole", "le"), "eq": ("oeq", "eq"), "ne": ("une", "ne")}
+_INTRINSICS = {
+    "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "sqrt": "sqrt", "exp": "exp",
+    "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
+    "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "pow": "pow",
+}  # fmt: skip
+_LIBM_FUNCTIONS = frozenset(
+    ("asinh", "acosh", "atanh", "erf", "fmod")
+)  # libm, in float64, lane by lane
+_VECTOR_FUNCTIONS: dict[str, Callable[..., Value]] = {  # of float32
+    **float64_math.FUNCTIONS,
+    "exp": vector_math.exp,
+    "log": vector_math.log,
+    "tanh": vector_math.tanh,
+    "erf": vector_math.erf,
+    "sigmoid": vector_math.sigmoid,
+    "exp_below": vector_math.exp_non_positive,
+}
+FLOAT16_DTYPES = (F16, BF16)
+
+
+def emit_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    """Emit `fn` of values with equal lanes, as a value of `dtype`."""
+    if fn == "select":
+        guard, yes, no = args
+        return t.make(f"select {guard}, {yes}, {no}", dtype, yes.lanes)
+    if fn == "cast":
+        return emit_cast(t, args[0], dtype)
+    if fn == "bitcast":
+        to = Value("", dtype, args[0].lanes).type
+        return t.make(f"bitcast {args[0]} to {to}", dtype, args[0].lanes)
+    if args[0].dtype in FLOAT16_DTYPES:
+        wide = emit_function(
+            t, fn, [emit_cast(t, a, F32) for a in args], F32 if dtype in FLOAT16_DTYPES else dtype
+        )
+        return emit_cast(t, wide, dtype)
+    if args[0].dtype.is_float:
+        return _emit_float_function(t, fn, args, dtype)
+    return _emit_integer_function(t, fn, args, dtype)
+
+
+CHEAP_EXPONENTS = (-2, -1, -0.75, -0.5, 0.5, 0.75, 1, 1.5, 2, 3, 4)
+
+
+def emit_power(t: TextBuilder, x: Value, n: Number) -> Value:
+    """Emit x^n for n in CHEAP_EXPONENTS, by products and square roots."""
+    if x.dtype in FLOAT16_DTYPES:
+        return emit_cast(t, emit_power(t, emit_cast(t, x, F32), n), x.dtype)
+
+    def times(a: Value, b: Value) -> Value:
+        return emit_function(t, "mul", [a, b], x.dtype)
+
+    n = float(n)
+    if n == 1:
+        return x
+    if n % 1:  # pow(-inf) is inf and pow(-0) is +0, unlike sqrt
+        root = emit_function(
+            t, "sqrt", [emit_function(t, "add", [x, constant_like(0, x)], x.dtype)], x.dtype
+        )
+        least = emit_function(t, "eq", [x, constant_like(-math.inf, x)], BOOL)
+        root = emit_function(t, "select", [least, constant_like(math.inf, x), root], x.dtype)
+        if abs(n) != 0.5:
+            other = x if n == 1.5 else emit_function(t, "sqrt", [root], x.dtype)
+            root = times(root, emit_function(t, "abs", [other], x.dtype))
+        return root if n > 0 else emit_function(t, "div", [constant_like(1, x), root], x.dtype)
+    if n < 0:  # the reciprocal first: a square may overflow
+        x = emit_function(t, "div", [constant_like(1, x), x], x.dtype)
+    square = times(x, x) if abs(n) > 1 else x
+    return times(square, square) if n == 4 else times(square, x) if n == 3 else square
+
+
+def emit_fma(t: TextBuilder, a: Value, b: Value, c: Value) -> Value:
+    """Emit a * b + c, rounded once if the processor has FMA; libm's fma takes 4 times as long."""
+    return t.call(f"llvm.fmuladd.{a.suffix}", [a, b, c], a.dtype)
+
+
+def _emit_float_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    a = args[0]
+    if dtype == F32 and fn in _VECTOR_FUNCTIONS:
+        return _VECTOR_FUNCTIONS[fn](t, *args)
+    if fn in _FLOAT_INSTRUCTIONS:
+        return t.make(f"{_FLOAT_INSTRUCTIONS[fn]} {a}, {args[1].text}", dtype, a.lanes)
+    if fn in _COMPARISONS:
+        return t.make(f"fcmp {_COMPARISONS[fn][0]} {a}, {args[1].text}", BOOL, a.lanes)
+    if fn in _INTRINSICS:
+        return t.call(f"llvm.{_INTRINSICS[fn]}.{a.suffix}", args, dtype)
+    if fn in _LIBM_FUNCTIONS:
+        return t.call_per_lane(fn, args)
+    match fn:
+        case "max" | "min":
+            return _emit_extremum(t, fn, args)
+        case "neg":
+            return t.make(f"fneg {a}", dtype, a.lanes)
+        case "isnan":
+            return t.make(f"fcmp uno {a}, {a.text}", BOOL, a.lanes)
+        case "isinf":
+            size = t.call(f"llvm.fabs.{a.suffix}", [a], a.dtype)
+            return t.make(f"fcmp oeq {size}, {constant_like(float('inf'), a).text}", BOOL, a.lanes)
+        case "sign":
+            zero = constant_like(0, a)
+            one = t.call(f"llvm.copysign.{a.suffix}", [constant_like(1, a), a], dtype)
+            same = t.make(f"fcmp one {a}, {zero.text}", BOOL, a.lanes)  # neither 0 nor NaN
+            return t.make(f"select {same}, {one}, {a}", dtype, a.lanes)
+        case "sigmoid":
+            e = emit_function(t, "exp", [t.make(f"fneg {a}", dtype, a.lanes)], dtype)
+            below = t.make(f"fadd {e}, {constant_like(1, a).text}", dtype, a.lanes)
+            return t.make(f"fdiv {constant_like(1, a)}, {below.text}", dtype, a.lanes)
+        case "mod":
+            return _emit_floored_mod(t, args, dtype)
+    raise NotImplementedError(f"{fn} of {a.dtype}")
+
+
+def _emit_extremum(t: TextBuilder, fn: str, args: Sequence[Value]) -> Value:
+    """Emit the maximum or minimum; NaN if either is NaN. The sign of zeros is unspecified.
+
+    `a > b ? a : b` is one instruction, and b if either is NaN; a is tested for NaN besides, unless
+    it is a constant.
+    """
+    a, b = sorted(args, key=lambda v: v.text.startswith("%"))
+    how = "ogt" if fn == "max" else "olt"
+    more = t.make(f"fcmp {how} {a}, {b.text}", BOOL, a.lanes)
+    out = t.make(f"select {more}, {a}, {b}", a.dtype, a.lanes)
+    if not a.text.startswith("%"):
+        return out
+    none = t.make(f"fcmp uno {a}, {a.text}", BOOL, a.lanes)
+    return t.make(f"select {none}, {a}, {out}", a.dtype, a.lanes)
+
+
+def _emit_floored_mod(t: TextBuilder, args: Sequence[Value], dtype: DType) -> Value:
+    """Emit the remainder with the sign of the divisor."""
+    a, b = args
+    rest = emit_function(t, "fmod", args, dtype)
+    zero = constant_like(0, a)
+    some = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
+    low, below = (t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b))
+    apart = t.make(f"xor {low}, {below.text}", BOOL, a.lanes)
+    both = t.make(f"and {some}, {apart.text}", BOOL, a.lanes)
+    moved = t.make(f"fadd {rest}, {b.text}", dtype, a.lanes)
+    return t.make(f"select {both}, {moved}, {rest}", dtype, a.lanes)
+
+
+def _emit_integer_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    a = args[0]
+    signed = a.dtype.kind != "u" and a.dtype != BOOL
+    if fn in _INTEGER_INSTRUCTIONS:
+        return t.make(f"{_INTEGER_INSTRUCTIONS[fn]} {a}, {args[1].text}", dtype, a.lanes)
+    if fn in _COMPARISONS:
+        how = _COMPARISONS[fn][1]
+        how = how if fn in ("eq", "ne") else ("s" if signed else "u") + how
+        return t.make(f"icmp {how} {a}, {args[1].text}", BOOL, a.lanes)
+    match fn:
+        case "max" | "min":
+            return t.call(f"llvm.{'s' if signed else 'u'}{fn}.{a.suffix}", args, dtype)
+        case "neg":
+            return t.make(f"sub {constant_like(0, a)}, {a.text}", dtype, a.lanes)
+        case "not" | "bitnot":
+            return t.make(
+                f"xor {a}, {constant_like(1 if a.dtype == BOOL else -1, a).text}", dtype, a.lanes
+            )
+        case "floor" | "ceil" | "round":
+            return a
+        case "abs":
+            if not signed:
+                return a
+            opposite = t.make(f"sub {constant_like(0, a)}, {a.text}", dtype, a.lanes)
+            below = t.make(f"icmp slt {a}, {constant_like(0, a).text}", BOOL, a.lanes)
+            return t.make(f"select {below}, {opposite}, {a}", dtype, a.lanes)
+        case "sign":
+            low = constant_like(-1 if signed else 0, a)
+            low = t.call(f"llvm.{'smax' if signed else 'umax'}.{a.suffix}", [a, low], dtype)
+            return t.call(
+                f"llvm.{'smin' if signed else 'umin'}.{a.suffix}", [low, constant_like(1, a)], dtype
+            )
+        case "div" | "mod" | "fmod":
+            return _emit_integer_division(t, fn, args, signed)
+        case "shl" | "shr":
+            return _emit_shift(t, fn, args)
+    raise NotImplementedError(f"{fn} of {a.dtype}")
+
+
+def _emit_integer_division(t: TextBuilder, fn: str, args: Sequence[Value], signed: bool) -> Value:
+    """Emit a division without traps: by 0, and of the least integer by -1."""
+    a, b = args
+    n = a.lanes
+    none = t.make(f"icmp eq {b}, {constant_like(0, b).text}", BOOL, n)
+    minus = t.make(f"icmp eq {b}, {constant_like(-1, b).text}", BOOL, n) if signed else none
+    odd = t.make(f"or {none}, {minus.text}", BOOL, n)
+    safe = t.make(f"select {odd}, {constant_like(1, b)}, {b}", b.dtype, n)
+    letter = "s" if signed else "u"
+    if fn == "div":
+        q = t.make(f"{letter}div {a}, {safe.text}", a.dtype, n)
+        opposite = t.make(f"sub {constant_like(0, a)}, {a.text}", a.dtype, n) if signed else q
+        q = t.make(f"select {minus}, {opposite}, {q}", a.dtype, n) if signed else q
+        return t.make(f"select {none}, {constant_like(0, a)}, {q}", a.dtype, n)
+    rest = t.make(f"{letter}rem {a}, {safe.text}", a.dtype, n)
+    if fn == "fmod" or not signed:
+        return rest
+    some = t.make(f"icmp ne {rest}, {constant_like(0, a).text}", BOOL, n)
+    mixed = t.make(f"xor {rest}, {b.text}", a.dtype, n)
+    apart = t.make(f"icmp slt {mixed}, {constant_like(0, a).text}", BOOL, n)
+    both = t.make(f"and {some}, {apart.text}", BOOL, n)
+    moved = t.make(f"add {rest}, {b.text}", a.dtype, n)
+    return t.make(f"select {both}, {moved}, {rest}", a.dtype, n)
+
+
+def _emit_shift(t: TextBuilder, fn: str, args: Sequence[Value]) -> Value:
+    """Emit a shift; shifts by the bit width or more give 0."""
+    a, b = args
+    how = "shl" if fn == "shl" else "lshr" if a.dtype.kind == "u" else "ashr"
+    much = t.make(f"icmp uge {b}, {constant_like(a.dtype.bits, b).text}", BOOL, a.lanes)
+    safe = t.make(f"select {much}, {constant_like(0, b)}, {b}", b.dtype, a.lanes)
+    out = t.make(f"{how} {a}, {safe.text}", a.dtype, a.lanes)
+    return t.make(f"select {much}, {constant_like(0, a)}, {out}", a.dtype, a.lanes)
+
+
+def emit_cast(t: TextBuilder, x: Value, dtype: DType) -> Value:
+    """Emit ONNX's Cast. Out-of-range floats to integers are unspecified, but do not trap."""
+    kind, n = x.dtype, x.lanes
+    if kind == dtype:
+        return x
+    to = Value("", dtype, n).type
+    if dtype == BOOL:
+        if kind.is_float:
+            return t.make(f"fcmp une {x}, {constant_like(0, x).text}", BOOL, n)
+        return t.make(f"icmp ne {x}, {constant_like(0, x).text}", BOOL, n)
+    signed = "u" if kind.kind == "u" or kind == BOOL else "s"
+    if dtype in FLOAT16_DTYPES and kind != F32:
+        return emit_cast(t, emit_cast(t, x, F32), dtype)
+    if dtype == BF16:
+        return bfloat16.float32_to_bfloat16(t, x)
+    if kind == BF16 and dtype.is_float:
+        return emit_cast(t, bfloat16.bfloat16_to_float32(t, x), dtype)
+    if kind.is_float and dtype.is_float:
+        how = "fpext" if dtype.bits > kind.bits else "fptrunc"
+    elif kind.is_float:
+        return _emit_float_to_int(t, x, dtype)
+    elif dtype.is_float:
+        how = f"{signed}itofp"
+    elif dtype.bits == kind.bits and kind != BOOL:
+        return Value(x.text, dtype, n)
+    else:
+        wider = dtype.bits > (1 if kind == BOOL else kind.bits)
+        how = "trunc" if not wider else "zext" if signed == "u" else "sext"
+    return t.make(f"{how} {x} to {to}", dtype, n)
+
+
+def _emit_float_to_int(t: TextBuilder, x: Value, dtype: DType) -> Value:
+    """Emit a float-to-integer conversion. An out-of-range result is arbitrary, but the same at all
+    uses (`freeze`)."""
+    if x.dtype in FLOAT16_DTYPES:
+        x = emit_cast(t, x, F32)
+    if dtype.bits < 32:  # through int32, as numpy does
+        return emit_cast(t, _emit_float_to_int(t, x, I32), dtype)
+    letter = "u" if dtype.kind == "u" else "s"
+    out = t.make(f"fpto{letter}i {x} to {Value('', dtype, x.lanes).type}", dtype, x.lanes)
+    return t.make(f"freeze {out}", dtype, x.lanes)
+
+
+def constant_like(value: Number, v: Value) -> Value:
+    """Return a constant of a value's type."""
+    return number(value, v.dtype, v.lanes)
+
+
+_HORIZONTAL = {
+    "add": ("fadd", "add"), "mul": ("fmul", "mul"), "max": ("fmaximum", "smax"),
+    "min": ("fminimum", "smin"), "or": ("or", "or"), "and": ("and", "and"),
+}  # fmt: skip
+
+
+def reduce_lanes(t: TextBuilder, fn: str, v: Value) -> Value:
+    """Emit `fn` over all lanes of a vector; float lanes are combined in the fastest order."""
+    of_floats, of_integers = _HORIZONTAL[fn]
+    if v.dtype.is_float and fn in ("max", "min"):
+        v = pad_lanes(
+            t, v, float("-inf" if fn == "max" else "inf"), 1 << (v.lanes - 1).bit_length()
+        )
+        none = t.make(f"fcmp uno {v}, {v.text}", BOOL, v.lanes)
+        while v.lanes > 1:
+            half = v.lanes // 2
+            v = _emit_ordered_extremum(
+                t, fn, [shuffle_lanes(t, v, v, range(k, k + half)) for k in (half, 0)], v.dtype
+            )
+        out = t.make(f"extractelement {v}, i64 0", v.dtype, 0)
+        some = f"%{t.fresh()}"
+        t.line(f"{some} = bitcast {none} to i{none.lanes}")
+        bad = t.make(f"icmp ne i{none.lanes} {some}, 0", BOOL, 0)
+        return t.make(f"select {bad}, {constant_like(float('nan'), out)}, {out}", out.dtype, 0)
+    if not v.dtype.is_float:
+        how = of_integers
+        if v.dtype.kind == "u":
+            how = how.replace("smax", "umax").replace("smin", "umin")
+        return _emit_vector_reduce(t, how, v, [v], "")
+    start = {"add": [number(-0.0, v.dtype)], "mul": [number(1, v.dtype)]}.get(fn, [])
+    return _emit_vector_reduce(t, of_floats, v, [*start, v], "reassoc " if start else "")
+
+
+def emit_fold(t: TextBuilder, fn: str, values: Sequence[Value], accumulator: Value) -> Value:
+    """Emit `fn` over all values and the accumulator; NaN if any of them is NaN.
+
+    Float maxima and minima use the processor's instruction, and test two values at a time for NaN.
+    """
+    if not values:
+        return accumulator
+    how = fn in ("max", "min") and accumulator.dtype.is_float
+    fold = _emit_ordered_extremum if how else emit_function
+    left = list(values)
+    while len(left) > 1:
+        left = [*left[2:], fold(t, fn, left[:2], accumulator.dtype)]
+    out = fold(t, fn, [left[0], accumulator], accumulator.dtype)
+    if not how:
+        return out
+    pairs = [(a, values[min(k + 1, len(values) - 1)]) for k, a in enumerate(values) if not k % 2]
+    none = [t.make(f"fcmp uno {a}, {b.text}", BOOL, a.lanes) for a, b in pairs]
+    while len(none) > 1:
+        none = [*none[2:], emit_function(t, "or", none[:2], BOOL)]
+    return t.make(
+        f"select {none[0]}, {constant_like(float('nan'), out)}, {out}", out.dtype, out.lanes
+    )
+
+
+def _emit_ordered_extremum(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
+    """Emit the larger or smaller value in one instruction; the second one if either is NaN."""
+    a, b = args
+    more = t.make(f"fcmp {'ogt' if fn == 'max' else 'olt'} {a}, {b.text}", BOOL, a.lanes)
+    return t.make(f"select {more}, {a}, {b}", dtype, a.lanes)
+
+
+def pad_lanes(t: TextBuilder, v: Value, fill: Number, lanes: int) -> Value:
+    """Return the vector extended to `lanes` with the value `fill`."""
+    if v.lanes >= lanes:
+        return v
+    order = [*range(v.lanes), *([v.lanes] * (lanes - v.lanes))]
+    return shuffle_lanes(t, v, constant_like(fill, v), order)
+
+
+def _emit_vector_reduce(
+    t: TextBuilder, operation: str, v: Value, args: Sequence[Value], flags: str
+) -> Value:
+    one = Value("", v.dtype)
+    name = f"llvm.vector.reduce.{operation}.{v.suffix}"
+    t.declared.add(f"declare {one.type} @{name}({', '.join(a.type for a in args)})")
+    given = ", ".join(map(str, args))
+    return t.make(f"call {flags}{one.type} @{name}({given})", v.dtype, 0)
+
+
+def transpose_vectors(t: TextBuilder, rows: Sequence[Value]) -> list[Value]:
+    """Return vectors of the first, second, ... lanes of a power of two of rows; if vectors have
+    more lanes than there are rows, of each part of as many. Each round exchanges halves of two rows
+    (Eklundh, A fast computer method for matrix transposing, 1972)."""
+    out, n, lanes = list(rows), len(rows), rows[0].lanes
+    step = 1
+    while step < n:
+        low = [k if not k & step else lanes + k - step for k in range(lanes)]
+        high = [k + step if not k & step else lanes + k for k in range(lanes)]
+        for i in range(n):
+            if not i & step:
+                a, b = out[i], out[i + step]
+                out[i], out[i + step] = (shuffle_lanes(t, a, b, order) for order in (low, high))
+        step *= 2
+    return out
+
+
+def concat_vectors(t: TextBuilder, rows: Sequence[Value], count: int) -> list[Value]:
+    """Return `count` vectors, each the concatenation of rows k, k + count, ..."""
+    out = [list(rows[k::count]) for k in range(count)]
+    while len(out[0]) > 1:
+        both = range(2 * out[0][0].lanes)
+        out = [
+            [shuffle_lanes(t, a, b, both) for a, b in zip(x[::2], x[1::2], strict=True)]
+            for x in out
+        ]
+    return [x for (x,) in out]
+
+
+def shuffle_lanes(t: TextBuilder, a: Value, b: Value, order: Sequence[int]) -> Value:
+    """Emit a shufflevector: lanes of `a`, then of `b`, in this order."""
+    places = ", ".join(f"i32 {k}" for k in order)
+    text = f"shufflevector {a}, {b}, <{len(order)} x i32> <{places}>"
+    return t.make(text, a.dtype, len(order))
+
+
+def first_lanes(t: TextBuilder, v: Value, lanes: int) -> Value:
+    """Return the first lanes of a vector."""
+    return v if v.lanes == lanes else shuffle_lanes(t, v, v, range(lanes))

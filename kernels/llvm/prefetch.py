@@ -1,0 +1,209 @@
+"""Plan software prefetches of buffers that do not stay in a core's L2 cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superopt.kernels.llvm.address import LoopTerms
+from superopt.kernels.loops.tile import For, Kernel, Stmt
+from superopt.te.analysis.affine import affine, atoms_of
+from superopt.te.analysis.walk import index_axes, loads
+from superopt.te.expr import index as te_index
+from superopt.te.expr.node import Apply, Axis, Expr, Load
+from superopt.te.expr.tensor import Tensor
+
+MIN_STREAMED_BYTES = 1 << 20  # of a buffer that does not stay in L2
+# Bytes of a constant that does not stay in L2, by bytes of a vector: processors with narrower
+# vectors have smaller caches. With 512 KiB, panels of 0.6 MB came late: products of 7 x 7 pixels
+# reached 85 % of peak, and reach 94 % with prefetches.
+MIN_PREFETCHED_CONSTANT_BYTES = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
+MIN_SCATTERED_BYTES = 1 << 18  # of a buffer that is read in many distant places at a time
+PAGE_BYTES = 4096
+LINE_BYTES = 64  # bytes that memory gives at a time
+MAX_PANEL_BYTES = 1 << 19  # of a part that stays in L2 together with the next one
+STREAM_DISTANCE_BYTES = 12288  # ahead in what is read once
+MAX_SINGLE_PASS_ROWS = 2  # rows of a product that reads the constant once
+STRIDED_DISTANCE_BYTES = 2048  # ahead at large strides, which the hardware prefetcher misses
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """What to prefetch when a buffer is read: the bytes `distance_bytes` ahead. For the next part
+    of `part_bytes`: repeat_loops, which read a part again, with the weight of each loop's step:
+    each repetition prefetches a share of the next part, so that memory is busy evenly; part_loops:
+    those along the part. fresh_elements: per unrolled window axis, the range of elements that
+    trigger a prefetch."""
+
+    distance_bytes: int
+    part_bytes: int = 0
+    repeat_loops: tuple[tuple[Axis, int], ...] = ()
+    part_loops: tuple[Axis, ...] = ()
+    fresh_elements: tuple[tuple[Axis, int, int], ...] = ()
+
+    @property
+    def repeat_count(self) -> int:
+        """The number of times a part is read."""
+        return prod(a.size for a, _ in self.repeat_loops)
+
+
+def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
+    """Return the prefetches of large buffers, for vectors of `width` bytes.
+
+    For a constant whose part is read several times before the next one: that next part; else the
+    bytes soon after. For other buffers, only strided reads (windows that do not touch), or reads in
+    many places at a time (where tables define sums).
+    """
+    fixed = {p.buffer for p in kernel.packs}
+    parts = bool(kernel.tables)
+    other = MIN_SCATTERED_BYTES if parts else MIN_STREAMED_BYTES
+    large = {
+        p
+        for p in kernel.params
+        if _buffer_bytes(p) > (MIN_PREFETCHED_CONSTANT_BYTES[width] if p in fixed else other)
+    }
+    out: dict[Tensor, Prefetch] = {}
+    for load, loops, own in _buffer_reads(kernel.body, large, ()) if large else ():
+        buffer = load.tensor
+        if buffer in fixed:
+            used = set().union(*map(index_axes, load.index))
+            tile = prod(a.size for a in own if a in used)
+            told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
+            part = _elements_between_repeats(told, tile) * max(buffer.dtype.bits // 8, 1)
+            rows = prod(a.size for a in own if a not in used)
+            if part >= _buffer_bytes(buffer) and rows <= MAX_SINGLE_PASS_ROWS:
+                continue  # one sequential stream: prefetching costs more than it saves
+            if part > MAX_PANEL_BYTES:
+                out[buffer] = Prefetch(STREAM_DISTANCE_BYTES)
+            else:
+                out[buffer] = Prefetch(
+                    -(-STREAM_DISTANCE_BYTES // part) * part, part, *_repeat_and_part_loops(told)
+                )
+        elif parts and _crosses_pages(load, loops):
+            out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES)
+        elif not parts and _is_strided(load, loops, own):
+            out[buffer] = Prefetch(
+                STRIDED_DISTANCE_BYTES, fresh_elements=_fresh_elements(load, loops, own)
+            )
+    return out
+
+
+def prefetch_address(
+    prefetch: Prefetch, loop_terms: LoopTerms, constant: int, size: int
+) -> tuple[LoopTerms, int] | None:
+    """Return the address to prefetch at a read, both in elements of `size` bytes; None if another
+    read prefetches its cache line."""
+    times = prefetch.repeat_count
+    along = [c for atoms, c in loop_terms if atoms[0] in prefetch.part_loops]
+    if times == 1 or not along or min(along) < times:
+        return loop_terms, constant + prefetch.distance_bytes // size
+    if constant % (LINE_BYTES // size * times):
+        return None
+    # rounded up: shares overlap, and nothing is left out
+    slower = tuple((a, -(-c // times) if a[0] in prefetch.part_loops else c) for a, c in loop_terms)
+    share = prefetch.part_bytes // size // times
+    turns = tuple(((a,), share * count) for a, count in prefetch.repeat_loops)
+    return (*slower, *turns), constant // times + prefetch.distance_bytes // size
+
+
+def _crosses_pages(load: Load, loops: Sequence[For]) -> bool:
+    """True if each step of the innermost loop reads another page."""
+    written = [f for f in loops if f.kind != "unroll"]
+    if not written:
+        return False
+    inner = written[-1].axis
+    others: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops if f.axis is not inner}
+    pitch = max(load.dtype.bits // 8, 1)
+    moved = 0
+    for i, n in zip(reversed(load.index), reversed(load.tensor.shape), strict=True):
+        form = affine(te_index.substitute(i, others))
+        moved += pitch * (0 if form is None else abs(form.coefficient(inner)))
+        assert isinstance(n, int)
+        pitch *= n
+    return moved >= PAGE_BYTES
+
+
+def _is_strided(load: Load, loops: Sequence[For], tile_axes: Collection[Axis]) -> bool:
+    """True if neighbours in a tile are strided in some dimension."""
+    first: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops}
+    forms = [affine(te_index.substitute(i, first)) for i in load.index]
+    return any(f.coefficient(a) > 1 for f in forms if f is not None for a in tile_axes)
+
+
+def _fresh_elements(
+    load: Load, loops: Sequence[For], tile_axes: Collection[Axis]
+) -> tuple[tuple[Axis, int, int], ...]:
+    """Return, for overlapping unrolled windows, the elements (from, to) that no earlier window
+    reads, in loop steps or, in a tile, no later one."""
+    moved = [f.axis for f in loops if f.kind != "unroll"]
+    out = []
+    for form in filter(None, (affine(_without_clamp(i)) for i in load.index)):
+        for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
+            n = a.size
+            inside, around = (
+                [c for b in axes if 0 < (c := form.coefficient(b)) < n]
+                for axes in (tile_axes, moved)
+            )
+            if inside:
+                out.append((a, 0, min(inside)))
+            elif around:
+                out.append((a, n - min(around), n))
+    return tuple(out)
+
+
+def _without_clamp(index: Expr) -> Expr:
+    """Return the index without the clamps of partial last tiles."""
+    clamps = [a for a in atoms_of(index) if isinstance(a, Apply) and a.fn == "min"]
+    return te_index.substitute(
+        index, {a: max(a.args, key=lambda x: len(index_axes(x))) for a in clamps}
+    )
+
+
+LoopUse = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on it?
+
+
+def _buffer_reads(
+    body: Sequence[Stmt], buffers: Collection[Tensor], loops: tuple[For, ...]
+) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...]]]:
+    """Yield reads of these buffers, with their loops and tile axes."""
+    for s in body:
+        if isinstance(s, For):
+            yield from _buffer_reads(s.body, buffers, (*loops, s))
+            continue
+        for load in loads(s.value):
+            if load.tensor in buffers:
+                yield load, loops, (*s.axes, *getattr(s, "over", ()))
+
+
+def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
+    """Return the elements that a loop reads again in each step before others are read; all of them
+    if no loop does."""
+    moved = False
+    for n, (axis, written, used) in enumerate(loops):
+        if moved and not used and not written and axis.size > 1:
+            return tile * prod(a.size for a, _, more in loops[n:] if more)
+        moved |= used
+    return tile * prod(a.size for a, _, used in loops if used)
+
+
+def _repeat_and_part_loops(
+    loops: Sequence[LoopUse],
+) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
+    """Return the loops that read a part again, and those along it; empty if they are not nested
+    so."""
+    some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]
+    first = next((n for n, (_, used) in enumerate(some) if used), len(some))
+    begin = next((n for n, (_, used) in enumerate(some) if n > first and not used), len(some))
+    end = next((n for n, (_, used) in enumerate(some) if n > begin and used), len(some))
+    if not all(used for _, used in some[end:]):
+        return (), ()
+    again, count = [], 1
+    for axis, _ in reversed(some[begin:end]):
+        again.append((axis, count))
+        count *= axis.size
+    return tuple(again), tuple(axis for axis, _ in some[end:])
+
+
+def _buffer_bytes(t: Tensor) -> int:
+    return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)

@@ -1,0 +1,445 @@
+"""Emit the values of a tile as LLVM text: expressions, indices and loads, a vector at a time.
+
+An address is a loop-dependent pointer plus a constant for each position of the tile. Values that
+depend on neither lane nor position are computed once for the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superopt.kernels.llvm import vector_math
+from superopt.kernels.llvm.address import (
+    Address,
+    LoopTerms,
+    TilePosition,
+    address,
+    flat_index,
+    is_data_dependent,
+    shuffle_pattern,
+)
+from superopt.kernels.llvm.builder import Value, memory_type, number
+from superopt.kernels.llvm.functions import (
+    CHEAP_EXPONENTS,
+    concat_vectors,
+    emit_cast,
+    emit_function,
+    emit_power,
+    first_lanes,
+    shuffle_lanes,
+    transpose_vectors,
+)
+from superopt.kernels.llvm.prefetch import prefetch_address
+from superopt.kernels.llvm.writer import (
+    Writer,
+    constant_slot,
+    loaded_value,
+    match_lanes,
+    memory_suffix,
+    register_slot,
+    table_value,
+)
+from superopt.te.analysis import affine
+from superopt.te.analysis.walk import loads
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.expr.tensor import Tensor, const
+
+MIN_TRANSPOSE_ROWS, MAX_TRANSPOSE_ROWS = 4, 16  # rows of a tile that is transposed in registers
+
+
+# --- values ---
+
+
+def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
+    """Emit the value of `e` at a position: a scalar if all lanes are equal."""
+    if e.dtype == INDEX:
+        return emit_index(w, e, p)
+    match e:
+        case Const(v, dtype):
+            return number(v, dtype)
+        case Load(buffer, index):
+            found = table_value(w, e, p)
+            return emit_load(w, buffer, index, p) if found is None else number(found, e.dtype)
+        case Apply("select", (guard, yes, no), dtype):
+            where = emit_value(w, guard, p)
+            if (out := _emit_pointer_select(w, where, yes, no, p)) is not None:
+                return out
+            some = [
+                where,
+                _emit_guarded_value(w, yes, where, True, p),
+                _emit_guarded_value(w, no, where, False, p),
+            ]
+            return emit_function(w.t, "select", match_lanes(w, some), dtype)
+        case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
+            within = isinstance(x, Apply) and x.fn == "exp_below" and x.dtype == F32
+            if within:
+                return vector_math.log1p_unit_interval(w.t, emit_value(w, x, p))
+            return vector_math.log1p(w.t, emit_value(w, x, p))
+        case Apply("tanh", (Apply("add", (a, b)),)) if (both := _match_softplus(a, b)) is not None:
+            return vector_math.tanh_of_softplus(
+                w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
+            )
+        case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
+            return vector_math.exp_non_positive_gradual(w.t, emit_value(w, x, p))
+        case Apply("pow", (x, Const(n))) if n in CHEAP_EXPONENTS:
+            return emit_power(w.t, emit_value(w, x, p), n)
+        case Apply(fn, args, dtype):
+            return emit_function(
+                w.t, fn, match_lanes(w, [emit_value(w, a, p) for a in args]), dtype
+            )
+    raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+def _match_softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow (ops/activation.py): x and
+    e^-|x|."""
+    match a, b:
+        case (
+            Apply("max", (x, Const(0)) | (Const(0), x), dtype),
+            Apply("log", (Apply("add", (Const(1), u) | (u, Const(1))),)),
+        ) if dtype == F32:
+            if u == Apply("exp_below", (Apply("neg", (Apply("abs", (x,), F32),), F32),), F32):
+                return x, u
+    return None
+
+
+def _emit_and(w: Writer, a: Value, b: Value) -> Value:
+    x, y = match_lanes(w, [a, b])
+    return w.t.make(f"and {x}, {y.text}", BOOL, x.lanes)
+
+
+def _is_always_in_range(e: Expr) -> bool:
+    """True if all loads of `e` are in range, whatever its guards say."""
+    for x in loads(e):
+        for i, n in zip(x.index, x.tensor.shape, strict=True):
+            where = affine.interval(i)
+            if where is None or where[0] < 0 or not isinstance(n, int) or where[1] >= n:
+                return False
+    return True
+
+
+def _emit_guarded_value(w: Writer, e: Expr, guard: Value, holds: bool, p: TilePosition) -> Value:
+    """Emit `e`, which may be read only where the guard holds (or does not, if not `holds`)."""
+    if _is_always_in_range(e):
+        return emit_value(w, e, p)
+    if not holds:
+        ones = number(True, BOOL, guard.lanes)
+        guard = w.t.make(f"xor {guard}, {ones.text}", BOOL, guard.lanes)
+    inner = guard if p.guard is None else _emit_and(w, guard, p.guard)
+    return emit_value(w, e, TilePosition(p.axis_values, p.lane_axis, p.lanes, inner))
+
+
+def _emit_pointer_select(
+    w: Writer, guard: Value, yes: Expr, no: Expr, p: TilePosition
+) -> Value | None:
+    """Emit a vector load, or a vector of a constant if a scalar guard fails, by selecting the
+    pointer; this needs no mask. None if that is impossible."""
+    match yes, no:
+        case Load(buffer, index), Const(_, kind) if kind != BOOL and buffer in w.pointers:
+            if guard.lanes or p.guard is not None or not p.lanes:
+                return None
+            found = address(buffer, index, p)
+            if found is None or found.lane_stride != 1:
+                return None
+            key = (buffer, found, p.lanes, guard, no)
+            if key not in w.known_values:
+                at = emit_pointer(w, buffer, found.loop_terms, found.constant, inbounds="")
+                here = f"%{w.t.fresh()}"
+                w.t.line(f"{here} = select {guard}, ptr {at}, ptr {constant_slot(w, no, p.lanes)}")
+                shape, size = Value("", kind, p.lanes).type, kind.bits // 8
+                w.known_values[key] = w.t.make(
+                    f"load {shape}, ptr {here}, align {size}", kind, p.lanes
+                )
+            return w.known_values[key]
+    return None
+
+
+def emit_index(w: Writer, e: Expr, p: TilePosition) -> Value:
+    """Emit an index: a scalar if it does not depend on the lane."""
+    total: Value | None = None
+    for atoms, c in te_index.polynomial(e).items():
+        term = number(c, INDEX)
+        for a in atoms:
+            v = _emit_index_atom(w, a, p)
+            x, y = match_lanes(w, [term, v])
+            term = v if term.text == "1" else w.t.make(f"mul nsw {x}, {y.text}", INDEX, x.lanes)
+        if total is None:
+            total = term
+        else:
+            x, y = match_lanes(w, [total, term])
+            total = w.t.make(f"add nsw {x}, {y.text}", INDEX, x.lanes)
+    return total or number(0, INDEX)
+
+
+def _emit_index_atom(w: Writer, a: Expr, p: TilePosition) -> Value:
+    match a:
+        case Axis() if a == p.lane_axis and p.lanes:
+            begin = p.axis_values[a]
+            steps = ", ".join(f"i64 {begin + k}" for k in range(p.lanes))
+            return Value(f"<{steps}>", INDEX, p.lanes)
+        case Axis() if a in p.axis_values:
+            return number(p.axis_values[a], INDEX)
+        case Axis():
+            return w.loops[a]
+        case Index(found, bound):
+            return _emit_clamped_index(w, emit_value(w, found, p), emit_index(w, bound, p))
+        case Apply("floordiv" | "mod" as fn, (x, y)):
+            low = affine.interval(x)
+            if low is not None and low[0] >= 0 and isinstance(y, Const):
+                u, v = match_lanes(w, [emit_index(w, x, p), emit_index(w, y, p)])
+                how = "udiv" if fn == "floordiv" else "urem"
+                return w.t.make(f"{how} {u}, {v.text}", INDEX, u.lanes)
+            u, v = match_lanes(w, [emit_index(w, x, p), emit_index(w, y, p)])
+            rest = emit_function(w.t, "mod", [u, v], INDEX)
+            if fn == "mod":
+                return rest
+            whole = w.t.make(f"sub {u}, {rest.text}", INDEX, u.lanes)
+            return emit_function(w.t, "div", [whole, v], INDEX)
+        case Apply("min" | "max" as fn, args):
+            return emit_function(
+                w.t, fn, match_lanes(w, [emit_index(w, x, p) for x in args]), INDEX
+            )
+    raise NotImplementedError(f"index {a}")
+
+
+def _emit_clamped_index(w: Writer, i: Value, bound: Value) -> Value:
+    """Emit an element used as an index: negative ones count from the end, out-of-range ones are
+    clamped."""
+    if i.dtype == U32 and i.lanes and bound.text.isdecimal():
+        # in 32 bits, which gather instructions take
+        last = number(int(bound.text) - 1, U32, i.lanes)
+        return emit_cast(w.t, emit_function(w.t, "min", [i, last], U32), INDEX)
+    i = emit_cast(w.t, i, INDEX)
+    i, bound = match_lanes(w, [i, bound])
+    last = w.t.make(f"sub {bound}, {number(1, INDEX, i.lanes).text}", INDEX, i.lanes)
+    zero = number(0, INDEX, i.lanes)
+    low = w.t.make(f"icmp slt {i}, {zero.text}", BOOL, i.lanes)
+    moved = w.t.make(f"add {i}, {bound.text}", INDEX, i.lanes)
+    i = w.t.make(f"select {low}, {moved}, {i}", INDEX, i.lanes)
+    return emit_function(w.t, "max", [emit_function(w.t, "min", [i, last], INDEX), zero], INDEX)
+
+
+# --- memory ---
+
+
+def emit_load(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Value:
+    """Emit a load at a position: a vector, or a scalar if all lanes read the same element."""
+    if buffer in w.registers:
+        slot, lanes = register_slot(w, buffer, index, p)
+        out = Value("", buffer.dtype, lanes)
+        return w.t.make(f"load {out.type}, ptr {slot}", buffer.dtype, lanes)
+    found = address(buffer, index, p)
+    key: tuple[object, ...]
+    if found is None or (found.lane_stride not in (0, 1) and p.lanes):
+        key = _load_key(buffer, index, p)
+        if key not in w.known_values and not (
+            found and _emit_transposed_loads(w, buffer, index, p)
+        ):
+            w.known_values[key] = _emit_gather(w, buffer, index, p)
+    else:
+        key = (buffer, found, p.lanes if found.lane_stride else 0, p.guard)
+        if key not in w.known_values:
+            w.known_values[key] = _emit_vector_load(w, buffer, found, p)
+    return w.known_values[key]
+
+
+def _load_key(buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> tuple[object, ...]:
+    return (buffer, tuple(index), tuple(p.axis_values.items()), p.lanes, p.guard)
+
+
+def _emit_transposed_loads(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition
+) -> bool:
+    """Load a tile along another axis, if its elements are contiguous along that, and transpose it
+    in registers. True if done; the vectors are then in `w.known_values`."""
+    if p.guard is not None or p.lane_axis is None or p.lanes < 2 or buffer.dtype == BOOL:
+        return False
+    for m, size in w.tile_extents.items():
+        fits = MIN_TRANSPOSE_ROWS <= size <= MAX_TRANSPOSE_ROWS and not size & (size - 1)
+        if m == p.lane_axis or not fits or (size < p.lanes and p.lanes & (p.lanes - 1)):
+            continue
+        along = [
+            TilePosition(
+                {**p.axis_values, m: 0, p.lane_axis: p.axis_values[p.lane_axis] + j}, m, size
+            )
+            for j in range(p.lanes)
+        ]
+        found = [address(buffer, index, each) for each in along]
+        if any(f is None or f.lane_stride != 1 for f in found):
+            continue
+        rows = [
+            _emit_vector_load(w, buffer, f, q)
+            for f, q in zip(found, along, strict=True)
+            if f is not None
+        ]
+        rows += [Value("poison", buffer.dtype, size)] * (size - p.lanes)
+        for k, v in enumerate(transpose_vectors(w.t, concat_vectors(w.t, rows, size))):
+            here = TilePosition({**p.axis_values, m: k}, p.lane_axis, p.lanes)
+            w.known_values[_load_key(buffer, index, here)] = first_lanes(w.t, v, p.lanes)
+        return True
+    return False
+
+
+def _emit_vector_load(w: Writer, buffer: Tensor, target: Address, p: TilePosition) -> Value:
+    """Emit a load of contiguous elements, or of one element for all lanes."""
+    t, kind, guard = w.t, buffer.dtype, p.guard
+    memory, size = memory_type(kind), max(kind.bits // 8, 1)
+    lanes = p.lanes if target.lane_stride else 0
+    if guard is None:
+        shape = f"<{lanes} x {memory}>" if lanes else memory
+        at = emit_pointer(w, buffer, target.loop_terms, target.constant)
+        if buffer in w.prefetches and lanes:
+            _emit_prefetch(w, buffer, target)
+        return loaded_value(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
+    if not lanes:
+        place = _emit_offset(w, target.loop_terms, target.constant)
+        return _emit_scalar_loads(w, buffer, place, guard)
+    shape, mask = f"<{lanes} x {memory}>", t.splat(guard, lanes)
+    at = emit_pointer(w, buffer, target.loop_terms, target.constant, inbounds="")
+    name = f"llvm.masked.load.v{lanes}{memory_suffix(kind)}.p0"
+    t.declared.add(f"declare {shape} @{name}(ptr, <{lanes} x i1>, {shape})")
+    text = f"call {shape} @{name}(ptr align {size} {at}, {mask}, {shape} zeroinitializer)"
+    return loaded_value(t, text, kind, lanes)
+
+
+def _emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
+    """Emit a prefetch into L2: L1 is full of what is used now."""
+    how = w.prefetches[buffer]
+    soon = prefetch_address(how, target.loop_terms, target.constant, max(buffer.dtype.bits // 8, 1))
+    if soon is None or not all(
+        first <= w.unrolled_values[a] < last for a, first, last in how.fresh_elements
+    ):
+        return
+    at = emit_pointer(w, buffer, *soon, inbounds="")
+    w.t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    w.t.line(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 2, i32 1)")
+
+
+def _emit_gather(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Value:
+    where = flat_index(buffer, index)
+    near = p.guard is None and p.lanes and buffer.dtype != BOOL
+    told: dict[Expr, Expr] = {a: te_index.as_index(k) for a, k in w.unrolled_values.items()}
+    found = shuffle_pattern(te_index.substitute(where, told), buffer, p) if near else None
+    if found is None:
+        if near and is_data_dependent(where) and buffer.dtype.bits in (32, 64):
+            return _emit_masked_gather(w, buffer, where, p)
+        return _emit_scalar_loads(w, buffer, emit_index(w, where, p), p.guard)
+    return _emit_shuffled_load(w, buffer, *found, p)
+
+
+def _emit_masked_gather(w: Writer, buffer: Tensor, where: Expr, p: TilePosition) -> Value:
+    """Emit a gather, which is one instruction on processors that have it. The index part that is
+    equal in all lanes goes into the base pointer."""
+    t, kind = w.t, buffer.dtype
+    common, moving = emit_index(w, const(0, INDEX), p), None
+    for atoms, c in te_index.polynomial(where).items():
+        term = emit_index(w, te_index.from_polynomial({atoms: c}), p)
+        if not term.lanes:
+            common = t.make(f"add nsw {common}, {term.text}", INDEX, 0)
+        elif moving is None:
+            moving = term
+        else:
+            moving = t.make(f"add nsw {moving}, {term.text}", INDEX, term.lanes)
+    if moving is None:
+        return _emit_scalar_loads(w, buffer, common, None)
+    lanes, size = moving.lanes, kind.bits // 8
+    begin, at = f"%{t.fresh()}", f"%{t.fresh()}"
+    t.line(f"{begin} = getelementptr {memory_type(kind)}, ptr {w.pointers[buffer]}, {common}")
+    t.line(f"{at} = getelementptr {memory_type(kind)}, ptr {begin}, {moving}")
+    shape = f"<{lanes} x {memory_type(kind)}>"
+    name = f"llvm.masked.gather.v{lanes}{memory_suffix(kind)}.v{lanes}p0"
+    t.declared.add(f"declare {shape} @{name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {shape})")
+    every = ", ".join(["i1 true"] * lanes)
+    given = f"<{lanes} x ptr> {at}, i32 {size}, <{lanes} x i1> <{every}>, {shape} poison"
+    return loaded_value(t, f"call {shape} @{name}({given})", kind, lanes)
+
+
+def _emit_shuffled_load(
+    w: Writer, buffer: Tensor, begin: Expr, order: Sequence[int], count: int, p: TilePosition
+) -> Value:
+    """Emit the elements at offsets `order` from `begin`, shuffled out of one or several vectors;
+    the last vector ends where the readable elements do."""
+    t, lanes = w.t, p.lanes
+    if max(order) == 0:
+        return _emit_neighbours(w, buffer, begin, 0, 0, p)
+    out = _emit_neighbours(w, buffer, begin, 0, min(count, lanes), p)
+    if max(order) < lanes:
+        return shuffle_lanes(t, out, out, order)
+    held: Sequence[int] = order  # lanes of `out` that hold the elements before `at`
+    for at in range(lanes, max(order) + 1, lanes):
+        begins = min(at, count - lanes)
+        more = _emit_neighbours(w, buffer, begin, begins, lanes, p)
+        own = [lanes + k - begins if at <= k < at + lanes else n if k < at else 0
+               for k, n in zip(order, held, strict=True)]  # fmt: skip
+        out, held = shuffle_lanes(t, out, more, own), range(lanes)
+    return out
+
+
+def _emit_neighbours(
+    w: Writer, buffer: Tensor, begin: Expr, offset: int, lanes: int, p: TilePosition
+) -> Value:
+    """Emit a load of neighbours `offset` elements behind a base, once for all shuffles of it."""
+    key = (buffer, "vector", begin, offset, lanes)
+    if key not in w.known_values:
+        t, kind = w.t, buffer.dtype
+        at = f"%{t.fresh()}"
+        where = emit_index(w, te_index.as_index(begin + offset), p)
+        t.line(f"{at} = getelementptr {memory_type(kind)}, ptr {w.pointers[buffer]}, {where}")
+        shape = f"<{lanes} x {memory_type(kind)}>" if lanes else memory_type(kind)
+        size = max(kind.bits // 8, 1)
+        w.known_values[key] = t.make(f"load {shape}, ptr {at}, align {size}", kind, lanes)
+    return w.known_values[key]
+
+
+def _emit_scalar_loads(w: Writer, buffer: Tensor, places: Value, guard: Value | None) -> Value:
+    """Emit scalar loads at these offsets; where the guard fails, of element 0 instead."""
+    t, kind = w.t, buffer.dtype
+    if guard is not None:
+        places, guard = match_lanes(w, [places, guard])
+        zero = number(0, INDEX, places.lanes)
+        places = t.make(f"select {guard}, {places}, {zero}", INDEX, places.lanes)
+    out = Value("poison", kind, places.lanes)
+    for k in range(max(places.lanes, 1)):
+        one = places
+        if places.lanes:
+            one = t.make(f"extractelement {places}, i64 {k}", INDEX, 0)
+        at = f"%{t.fresh()}"
+        t.line(f"{at} = getelementptr {memory_type(kind)}, ptr {w.pointers[buffer]}, {one}")
+        v = loaded_value(t, f"load {memory_type(kind)}, ptr {at}", kind, 0)
+        if not places.lanes:
+            return v
+        out = t.make(f"insertelement {out}, {v}, i64 {k}", kind, places.lanes)
+    return out
+
+
+def _emit_offset(w: Writer, loop_terms: LoopTerms, constant: int) -> Value:
+    total = number(constant, INDEX)
+    for atoms, c in loop_terms:
+        term = number(c, INDEX)
+        for a in atoms:
+            v = _emit_index_atom(w, a, TilePosition())
+            term = v if term.text == "1" else w.t.make(f"mul nsw {term}, {v.text}", INDEX, 0)
+        total = term if total.text == "0" else w.t.make(f"add nsw {total}, {term.text}", INDEX, 0)
+    return total
+
+
+def emit_pointer(
+    w: Writer, buffer: Tensor, loop_terms: LoopTerms, constant: int, inbounds: str = " inbounds"
+) -> str:
+    """Emit the address of a buffer's element: loop terms plus a constant, in elements."""
+    memory, base = memory_type(buffer.dtype), w.pointers[buffer]
+    if loop_terms:
+        key = ("pointer", buffer, loop_terms)
+        if key not in w.known_values:
+            place = _emit_offset(w, loop_terms, 0)
+            at = f"%{w.t.fresh()}"
+            w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, {place}")
+            w.known_values[key] = Value(at, INDEX)
+        base = w.known_values[key].text
+    if not constant:
+        return base
+    at = f"%{w.t.fresh()}"
+    w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, i64 {constant}")
+    return at

@@ -1,0 +1,106 @@
+"""State of LLVM code generation for a tile: buffers, registers, loops, and known values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.kernels.llvm.address import TilePosition
+from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
+from superopt.kernels.llvm.prefetch import Prefetch
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import BOOL, DType
+from superopt.te.expr.node import Axis, Const, Expr, Load
+from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(slots=True)
+class Writer:
+    """The state of code generation. width: bytes of a vector; loops: counters of the loops around;
+    known_values: values computed at this point, by key."""
+
+    t: TextBuilder
+    width: int
+    pointers: dict[Tensor, str] = field(default_factory=dict)
+    registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
+    loops: dict[Axis, Value] = field(default_factory=dict)
+    known_values: dict[object, Value] = field(default_factory=dict)
+    tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
+    unrolled_values: dict[Axis, int] = field(default_factory=dict)
+    prefetches: dict[Tensor, Prefetch] = field(default_factory=dict)
+    widest_bits: int = 8  # of the largest element that shares a tile with a register
+    tile_extents: dict[Axis, int] = field(
+        default_factory=dict
+    )  # extents of the tile that is stored
+    # vectors of constants in memory
+    constants: dict[tuple[Const, int], str] = field(default_factory=dict)
+
+
+def table_value(w: Writer, e: Expr, p: TilePosition) -> float | None:
+    """Return the table element that `e` loads, if unrolled loops determine its index; else None."""
+    if not isinstance(e, Load) or e.tensor not in w.tables:
+        return None
+    fixed = {**w.unrolled_values, **p.axis_values}
+    env: dict[Expr, Expr] = {a: te_index.as_index(k) for a, k in fixed.items() if a != p.lane_axis}
+    at = [te_index.substitute(i, env) for i in e.index]
+    if not all(isinstance(i, Const) for i in at):
+        return None
+    return float(w.tables[e.tensor][tuple(te_index.evaluate(i, {}) for i in at)])
+
+
+def match_lanes(w: Writer, values: Sequence[Value]) -> list[Value]:
+    """Broadcast values to the same number of lanes."""
+    most = max(v.lanes for v in values)
+    return [w.t.splat(v, most) for v in values]
+
+
+def constant_slot(w: Writer, constant: Const, lanes: int) -> str:
+    """Return the stack slot of a vector of a constant."""
+    key = constant, lanes
+    if key not in w.constants:
+        w.constants[key] = slot = f"%{w.t.fresh('rest')}"
+        held = number(constant.value, constant.dtype, lanes)
+        w.t.entry.append(f"  {slot} = alloca {held.type}")
+        w.t.entry.append(f"  store {held}, ptr {slot}")
+    return w.constants[key]
+
+
+def register_slot(
+    w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition
+) -> tuple[str, int]:
+    """Return the stack slot of a vector of a register tile, which LLVM promotes to a register, and
+    its number of lanes."""
+    where, lanes = [], 0
+    for i in index:
+        place = 0
+        for atoms, c in te_index.polynomial(i).items():
+            (axis,) = atoms or (None,)
+            assert axis is None or isinstance(axis, Axis)
+            place += c * (1 if axis is None else p.axis_values[axis])
+            lanes = p.lanes if axis is not None and axis == p.lane_axis else lanes
+        where.append(place)
+    slots = w.registers[buffer]
+    key = tuple(where)
+    if key not in slots:
+        slots[key] = f"%{w.t.fresh('tile')}"
+        one = element_type(buffer.dtype)
+        w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
+    return slots[key], lanes
+
+
+def memory_suffix(kind: DType) -> str:
+    """Return the intrinsic name suffix of an element type in memory."""
+    return "i8" if kind == BOOL else Value("", kind).suffix
+
+
+def loaded_value(t: TextBuilder, load: str, kind: DType, lanes: int) -> Value:
+    """Emit a load as a value; a nonzero byte is true for bool."""
+    if kind != BOOL:
+        return t.make(load, kind, lanes)
+    shape = f"<{lanes} x i8>" if lanes else "i8"
+    byte = f"%{t.fresh()}"
+    t.line(f"{byte} = {load}")
+    zero = "zeroinitializer" if lanes else "0"
+    return t.make(f"icmp ne {shape} {byte}, {zero}", BOOL, lanes)

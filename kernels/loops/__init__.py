@@ -1,0 +1,1 @@
+"""Schedules as data, loop transformations, and lowering to the tile form (Tile)."""

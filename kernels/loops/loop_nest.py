@@ -1,0 +1,277 @@
+"""Lower the loops of a scheduled tensor to statements on tiles.
+
+The innermost unrolled or vectorized loops over elements are the tile, as are virtual threads
+anywhere. Without a reduction a tile is stored. With one, it accumulates in registers:
+
+    for m < 22                          for m < 22
+      for k0 < 8 reduced                  total[i, j] = 0
+        for i < 6 unroll          =>      for k0 < 8
+          for j < 64 vectorize              total[i, j] sum= a[m, i, k0] * b[k0, j]
+                                          y[m, i, j] = total[i, j]
+
+If loops over elements are inside reduction loops, a local buffer over all of these holds the
+accumulators, which are in registers while the innermost reduction loops run. Stages computed at a
+loop stand at the beginning of its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from superopt.kernels.loops.element import (
+    KernelState,
+    lower_index,
+    lower_value,
+    reduction_buffer,
+    reduction_identity,
+)
+from superopt.kernels.loops.loop_transforms import (
+    PIPELINE,
+    SERIAL,
+    TENSORIZE,
+    UNROLL,
+    VECTORIZE,
+    VTHREAD,
+    Loop,
+    Scheduled,
+    reduction,
+)
+from superopt.kernels.loops.schedule import IllegalSchedule
+from superopt.kernels.loops.software_pipeline import pipeline_loop
+from superopt.kernels.loops.tile import For, Stmt, Store, Update
+from superopt.te.analysis import affine
+from superopt.te.expr import index as te_index
+from superopt.te.expr.functions import identity_element
+from superopt.te.expr.node import Apply, Axis, Expr, Reduce
+from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
+
+TILE_KINDS = (UNROLL, VECTORIZE, TENSORIZE)
+NumberedLoop = tuple[int, Loop]  # the depth of a loop's body, and the loop
+InnerStatements = Mapping[
+    int, Callable[[], tuple[Stmt, ...]]
+]  # stages by the depth they are computed at
+
+
+@dataclass(frozen=True, slots=True)
+class _TiledNest:
+    """What is computed, in which loops, over which tile axes. cache_write: the buffer that collects
+    results, and its index."""
+
+    nest: KernelState
+    s: Scheduled
+    inner: InnerStatements
+    loops: tuple[NumberedLoop, ...]
+    axes: tuple[Axis, ...]
+    reduction_axes: tuple[Axis, ...]
+    cache_write: tuple[Tensor, tuple[Axis, ...]] | None = None
+
+    @property
+    def body(self) -> Expr:
+        assert self.s.tensor.body is not None
+        return self.s.tensor.body
+
+
+def emit_loop_nest(
+    nest: KernelState,
+    s: Scheduled,
+    outer: tuple[Axis, ...] = (),
+    inner: InnerStatements | None = None,
+) -> tuple[Stmt, ...]:
+    """Return the statements that compute the tensor into its buffer as scheduled, inside
+    `outer`."""
+    inner = inner or {}
+    nest.loop_order = (*outer, *(x.axis for x in s.loops))
+    if any(x.extent == 0 for x in s.loops if not x.reduced):
+        return ()
+    numbered = tuple(enumerate(s.loops, 1))
+    waits = max((n for n, x in numbered if x.axis == s.cache_write_axis), default=None)
+    work = _split_tile(nest, s, inner, max((0, waits or 0, *inner)))
+    body = _emit_computation(work) if waits is None else _emit_cache_write(work, waits)
+    return (*inner[0](), *body) if 0 in inner else body
+
+
+def _split_tile(
+    nest: KernelState, s: Scheduled, inner: InnerStatements, compute_at_depth: int
+) -> _TiledNest:
+    """Split off the tile: among loops inside the deepest compute_at depth."""
+    numbered = tuple(enumerate(s.loops, 1))
+    threads = [x for x in numbered if x[1].kind == VTHREAD]
+    rest = [x for x in numbered if x[1].kind != VTHREAD]
+    free = [x for n, x in rest if n > compute_at_depth]
+    over = _matching_suffix(free, lambda x: x.kind == TENSORIZE and x.reduced)
+    tile = _matching_suffix(
+        free[: len(free) - len(over)], lambda x: x.kind in TILE_KINDS and not x.reduced
+    )
+    axes = (*(x.axis for _, x in threads), *(x.axis for x in tile))
+    if not over and not axes and free and free[-1].kind == VECTORIZE:
+        over = free[-1:]
+    loops = tuple(rest[: len(rest) - len(tile) - len(over)])
+    return _TiledNest(nest, s, inner, loops, axes, tuple(x.axis for x in over))
+
+
+def _matching_suffix(loops: Sequence[Loop], holds: Callable[[Loop], bool]) -> list[Loop]:
+    """Return the longest suffix of loops for which the predicate holds."""
+    return list(takewhile(holds, reversed(loops)))[::-1]
+
+
+def _emit_computation(w: _TiledNest) -> tuple[Stmt, ...]:
+    found = reduction(w.s.tensor)
+    if found is None or not any(x.reduced for x in w.s.loops):
+        return wrap_in_loops(w.loops, _emit_element(w, w.body), w.inner)
+    first = next((n for n, (_, x) in enumerate(w.loops) if x.reduced), len(w.loops))
+    outside, inner = w.loops[:first], w.loops[first:]
+    own = [n for n, (_, x) in enumerate(inner) if not x.reduced]
+    if not own:
+        return wrap_in_loops(outside, _sum_in_registers(w, found, inner), w.inner)
+    waiting = [inner[n] for n in own]
+    sizes = (*(x.extent for _, x in waiting), *(a.extent for a in w.axes))
+    kept = reduction_buffer(w.nest, found, sizes, "local")
+    place = (*(x.axis for _, x in waiting), *w.axes)
+    last = max(own) + 1
+    body = (
+        *wrap_in_loops(waiting, (Store(kept, place, reduction_identity(found), w.axes),)),
+        *wrap_in_loops(
+            inner[:last], _sum_in_local_buffer(w, found, inner[last:], kept, place), w.inner
+        ),
+        *wrap_in_loops(waiting, _emit_element(w, replace_reduction(w.body, found, kept, place))),
+    )
+    return wrap_in_loops(outside, body, w.inner)
+
+
+def _emit_cache_write(w: _TiledNest, depth: int) -> tuple[Stmt, ...]:
+    """Collect results until all loops inside this depth have ended."""
+    outside = [x for x in w.loops if x[0] <= depth]
+    inside = tuple(x for x in w.loops if x[0] > depth)
+    own = [x for x in inside if not x[1].reduced]
+    place = (*(x.axis for _, x in own), *w.axes)
+    t = w.s.tensor
+    kept = Tensor(w.nest.fresh("t"), t.dtype, tuple(a.extent for a in place))
+    w.nest.scratch.append((kept, "local"))
+    computed = _emit_computation(replace(w, loops=inside, cache_write=(kept, place)))
+    return wrap_in_loops(
+        outside, (*computed, *wrap_in_loops(own, _emit_result_store(w, kept[place]))), w.inner
+    )
+
+
+def wrap_in_loops(
+    loops: Sequence[NumberedLoop], body: tuple[Stmt, ...], inner: InnerStatements | None = None
+) -> tuple[Stmt, ...]:
+    """Return the loops around a body, with the stages computed in them, if given."""
+    for depth, x in reversed(loops):
+        before = inner[depth]() if inner is not None and depth in inner else ()
+        if x.kind == PIPELINE and inner is not None:
+            if depth not in inner:
+                raise IllegalSchedule(
+                    f"pipeline({x.axis.name}, {x.stages}): nothing is computed there by cache_read "
+                    "or compute_at"
+                )
+            body = pipeline_loop(x, before, body)
+            continue
+        kind = "unroll" if x.kind in TILE_KINDS else SERIAL if x.kind == PIPELINE else x.kind
+        body = (For(x.axis, (*before, *body), kind),)
+    return body
+
+
+def _emit_element(w: _TiledNest, body: Expr) -> tuple[Stmt, ...]:
+    before: list[Stmt] = []
+    new = lower_value(w.nest, body, w.s.env, w.axes, before)
+    if w.cache_write is None:
+        return (*before, *_emit_result_store(w, new))
+    kept, place = w.cache_write
+    return (*before, Store(kept, place, new, w.axes))
+
+
+def _emit_result_store(w: _TiledNest, new: Expr) -> tuple[Stmt, ...]:
+    """Store a value at its result's index."""
+    env = w.s.env
+    before: list[Stmt] = []
+    where = tuple(lower_index(w.nest, env[a], {}, w.axes, before) for a in w.s.tensor.axes)
+    kept = w.nest.stored[w.s.tensor]
+    return (*before, Store(kept.buffer, kept.buffer_index(where), new, w.axes))
+
+
+def _sum_in_registers(
+    w: _TiledNest, reduction_expr: Reduce, inner: Sequence[NumberedLoop]
+) -> tuple[Stmt, ...]:
+    """Accumulate in registers over the whole reduction."""
+    total = _register_total(w, reduction_expr)
+    return (
+        Store(total, w.axes, reduction_identity(reduction_expr), w.axes),
+        *wrap_in_loops(inner, _emit_update(w, reduction_expr, total), w.inner),
+        *_emit_element(w, replace_reduction(w.body, reduction_expr, total, w.axes)),
+    )
+
+
+def _sum_in_local_buffer(
+    w: _TiledNest,
+    reduction_expr: Reduce,
+    inner: Sequence[NumberedLoop],
+    kept: Tensor,
+    place: tuple[Axis, ...],
+) -> tuple[Stmt, ...]:
+    """Accumulate in registers while the innermost reduction loops run."""
+    total = _register_total(w, reduction_expr)
+    return (
+        Store(total, w.axes, kept[place], w.axes),
+        *wrap_in_loops(inner, _emit_update(w, reduction_expr, total), w.inner),
+        Store(kept, place, total[w.axes], w.axes),
+    )
+
+
+def _emit_update(w: _TiledNest, reduction_expr: Reduce, total: Tensor) -> tuple[Stmt, ...]:
+    before: list[Stmt] = []
+    body = _masked_term(reduction_expr, w.s.env)
+    if w.s.intrinsic and body is not reduction_expr.body:
+        raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, some beyond the reduction")
+    term = lower_value(w.nest, body, w.s.env, w.axes, before)
+    return (
+        *before,
+        Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes, w.s.intrinsic),
+    )
+
+
+def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
+    """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
+    places = [(te_index.as_index(env[a]), a.size) for a in reduction_expr.axes]
+    inside = conjunction(*(compare("lt", i, n) for i, n in places if not _is_below(i, n)))
+    if not isinstance(inside, Expr):
+        return reduction_expr.body
+    match reduction_expr.fn, reduction_expr.body:
+        case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions
+            return Apply("mul", (_value_or_zero(inside, x), _value_or_zero(inside, y)), dtype)
+    return select(
+        inside,
+        reduction_expr.body,
+        const(identity_element(reduction_expr.fn, reduction_expr.dtype), reduction_expr.body.dtype),
+    )
+
+
+def _is_below(i: Expr, n: int) -> bool:
+    known = affine.interval(i)
+    return known is None or known[1] < n
+
+
+def _value_or_zero(inside: Expr, e: Expr) -> Expr:
+    """Return the value where `inside` holds, and 0 elsewhere."""
+    if isinstance(e, Apply) and e.fn == "cast":
+        return Apply("cast", (_value_or_zero(inside, e.args[0]),), e.dtype)
+    return select(inside, e, const(0, e.dtype))
+
+
+def _register_total(w: _TiledNest, reduction_expr: Reduce) -> Tensor:
+    return reduction_buffer(w.nest, reduction_expr, tuple(a.extent for a in w.axes), "register")
+
+
+def replace_reduction(
+    e: Expr, reduction_expr: Reduce, total: Tensor, index: tuple[Axis, ...]
+) -> Expr:
+    """Return `e` with the reduction replaced by the accumulated total."""
+    if e == reduction_expr:
+        return cast(total[index], reduction_expr.dtype)
+    if isinstance(e, Apply):
+        return Apply(
+            e.fn, tuple(replace_reduction(a, reduction_expr, total, index) for a in e.args), e.dtype
+        )
+    return e

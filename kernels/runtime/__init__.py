@@ -1,0 +1,1 @@
+"""Machine code in this process: compilation, caches, threads, devices, program images."""

@@ -1,0 +1,143 @@
+"""Measure this machine's peak rates: FMAs, and bytes of memory and of caches."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from superopt.kernels.runtime.cpu import Machine, link_objects, object_code
+
+FMA_CHAINS = 12  # independent FMA dependency chains
+SPIN_STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
+BUFFER_BYTES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
+TAKES, FLOP_TAKES = 3, 12  # the best of so many takes counts
+MIN_TAKE_SECONDS = 0.002  # of a take
+MIN_CALL_BYTES = 1 << 22  # traversed by one call
+
+
+_SUM_ARGUMENT_TYPES = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPeak:
+    """flops: fp32 operations per second; bandwidths: bytes per second, by the bytes that are
+    traversed repeatedly."""
+
+    flops: float
+    bandwidths: tuple[tuple[int, float], ...]
+
+    def bandwidth(self, size: int) -> float:
+        """Return the rate for `size` bytes: of the cache that holds them, or of memory."""
+        return next((rate for n, rate in self.bandwidths if n >= size), self.memory_bandwidth)
+
+    @property
+    def memory_bandwidth(self) -> float:
+        return self.bandwidths[-1][1]
+
+
+@lru_cache(maxsize=8)
+def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
+    """Measure the peak rates of so many threads together."""
+    engine = link_objects([object_code(_benchmark_text(machine.width // 4), machine)], machine)
+    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUM_ARGUMENT_TYPES}
+    spin, read = (
+        ctypes.CFUNCTYPE(None, *kind)(engine.get_function_address(name))
+        for name, kind in kinds.items()
+    )
+    sink = np.zeros(16, np.float32)
+    operations = 2 * FMA_CHAINS * SPIN_STEPS * (machine.width // 4)
+    with ThreadPoolExecutor(threads) as pool:
+
+        def least(runs: Sequence[Callable[[], object]], takes: int = TAKES) -> float:
+            """Return the seconds of all runs concurrently."""
+            count, best = 1, float("inf")
+            for _ in range(takes):
+                while True:
+                    begin = time.perf_counter()
+                    for waiting in [pool.submit(_repeat, run, count) for run in runs]:
+                        waiting.result()
+                    taken = time.perf_counter() - begin
+                    if taken > MIN_TAKE_SECONDS:
+                        break
+                    count *= 2
+                best = min(best, taken / count)
+            return best
+
+        flops = (
+            threads
+            * operations
+            / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
+        )
+        rates = []
+        for size in BUFFER_BYTES:
+            given = [np.ones(size // 4, np.float32) for _ in range(threads)]
+            halves = [(a[: len(a) // 2], a[len(a) // 2 :]) for a in given]
+            again = max(1, MIN_CALL_BYTES // size)
+            reads = [lambda a=a: read(a.ctypes.data, a.nbytes, again) for a in given]  # noqa: B023
+            copies = [lambda h=h: np.copyto(*h) for h in halves]
+            rates.append((size, threads * size / min(least(reads) / again, least(copies))))
+    return CpuPeak(flops, tuple(rates))
+
+
+def _repeat(run: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        run()
+
+
+def _benchmark_text(lanes: int) -> str:
+    """Return LLVM text. spin: `steps` FMAs of each chain. sum: the sum of `bytes` (a multiple of 8
+    vectors), `times` times."""
+    kind = f"<{lanes} x float>"
+    fma = f"@llvm.fmuladd.v{lanes}f32"
+    half = "<" + ", ".join(["float 0.5"] * lanes) + ">"
+    chains, rows = range(FMA_CHAINS), range(8)
+    lines = [
+        f"declare {kind} {fma}({kind}, {kind}, {kind})",
+        "define void @spin(i64 %steps, ptr %out) {\nentry:\n  br label %loop\nloop:",
+        "  %n = phi i64 [0, %entry], [%more, %loop]",
+        *(f"  %a{k} = phi {kind} [zeroinitializer, %entry], [%b{k}, %loop]" for k in chains),
+        *(
+            f"  %b{k} = call {kind} {fma}({kind} %a{k}, {kind} {half}, {kind} {half})"
+            for k in chains
+        ),
+        "  %more = add i64 %n, 1",
+        "  %on = icmp ult i64 %more, %steps",
+        "  br i1 %on, label %loop, label %done\ndone:",
+        *_store_total([f"%b{k}" for k in chains], kind),
+        "  ret void\n}",
+        "define void @sum(ptr %from, i64 %bytes, i64 %times) {\nentry:\n  %out = alloca float",
+        "  br label %again\nagain:",
+        "  %time = phi i64 [0, %entry], [%next, %done]",
+        "  br label %loop\nloop:\n  %n = phi i64 [0, %again], [%more, %loop]",
+        *(f"  %a{k} = phi {kind} [zeroinitializer, %again], [%b{k}, %loop]" for k in rows),
+        "  %at = getelementptr i8, ptr %from, i64 %n",
+        *(f"  %p{k} = getelementptr {kind}, ptr %at, i64 {k}" for k in rows),
+        *(f"  %x{k} = load {kind}, ptr %p{k}, align 4" for k in rows),
+        *(f"  %b{k} = fadd {kind} %a{k}, %x{k}" for k in rows),
+        f"  %more = add i64 %n, {len(rows) * lanes * 4}",
+        "  %on = icmp ult i64 %more, %bytes",
+        "  br i1 %on, label %loop, label %done\ndone:",
+        *_store_total([f"%b{k}" for k in rows], kind),
+        "  %next = add i64 %time, 1",
+        "  %not.yet = icmp ult i64 %next, %times",
+        "  br i1 %not.yet, label %again, label %end\nend:",
+        "  ret void\n}",
+    ]
+    return "\n".join(lines)
+
+
+def _store_total(values: list[str], kind: str) -> list[str]:
+    """Return text that stores a lane of the values' sum, so that none is eliminated."""
+    lines = []
+    total = values[0]
+    for k, v in enumerate(values[1:]):
+        lines.append(f"  %t{k} = fadd {kind} {total}, {v}")
+        total = f"%t{k}"
+    lines.append(f"  %first = extractelement {kind} {total}, i64 0")
+    return [*lines, "  store volatile float %first, ptr %out"]

@@ -1,0 +1,114 @@
+"""Load machine code into this process: the processor's description, and linking of object files.
+Programs loaded from disk import only this file, not the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from superopt.kernels.runtime.memory_limit import require_address_space
+from superopt.kernels.runtime.target_cpu import (
+    LEVELS,
+    VARIABLE,
+    MissingInstructions,
+    missing_features,
+    requested_level,
+)
+
+LLVMLITE_VERSION: str = llvmlite.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What code is compiled for: LLVM's CPU and feature strings, and the bytes of a vector."""
+
+    cpu: str
+    features: str
+    width: int
+
+    @property
+    def multiply_bytes(self) -> int:
+        """The bytes of a vector that are multiplied at a time."""
+        return SPLIT_VECTOR_CPUS.get(self.cpu, self.width)
+
+    @property
+    def vector_registers(self) -> int:
+        """The number of vector registers."""
+        return 32 if self.width == 64 or "+neon" in self.features.split(",") else 16
+
+
+# processors that execute a vector multiplication in two halves, by LLVM's name: bytes of a half
+SPLIT_VECTOR_CPUS = {"znver4": 32}
+
+
+def host() -> Machine:
+    """Return what kernels are compiled for: the level that SUPEROPT_TARGET_CPU names, or this
+    processor.
+
+    Raises UsageError for an unknown level.
+    """
+    name = requested_level()
+    return native_machine() if name is None else psabi_machine(name)
+
+
+def psabi_machine(name: str) -> Machine:
+    """Return any processor of this level of the x86-64 psABI ("x86-64-v3")."""
+    level = LEVELS[name]
+    return Machine(name, ",".join(f"+{f}" for f in level.features), level.width)
+
+
+@cache
+def native_machine() -> Machine:
+    """Return this processor."""
+    initialize_llvm()
+    has = llvm.get_host_cpu_features()
+    width = 64 if has.get("avx512f") else 32 if has.get("avx") else 16
+    return Machine(llvm.get_host_cpu_name(), has.flatten(), width)
+
+
+def llvm_lock() -> AbstractContextManager[object]:
+    """Return llvmlite's lock: no other thread is within LLVM while it is held, so that a process
+    that forks meanwhile leaves the child a usable LLVM."""
+    lock: AbstractContextManager[object] | None = getattr(llvm.ffi.lib, "_lock", None)
+    return nullcontext() if lock is None else lock
+
+
+def initialize_llvm() -> None:
+    """Initialize LLVM for this processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def create_target_machine(machine: Machine, shared: bool = False) -> Any:
+    """Return an LLVM target machine. shared: for a shared object instead of this process."""
+    initialize_llvm()
+    kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=3, **kind
+    )
+
+
+def link_objects(objects: Sequence[bytes], machine: Machine) -> Any:
+    """Link object files into this process; the result has get_function_address.
+
+    Raises MissingInstructions if this processor lacks an instruction set of the machine.
+    """
+    initialize_llvm()
+    if missing := missing_features(machine.features, native_machine().features):
+        raise MissingInstructions(
+            f"code for {machine.cpu} does not run on this processor",
+            f"it lacks {', '.join(missing)}",
+            f"unset {VARIABLE}, or name an older processor",
+        )
+    require_address_space(sum(map(len, objects)))
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), create_target_machine(machine))
+    for code in objects:
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

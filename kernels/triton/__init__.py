@@ -1,0 +1,1 @@
+"""Triton text of kernels, its compiler, and functions that run."""

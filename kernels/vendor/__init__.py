@@ -1,0 +1,1 @@
+"""Calls of cuBLAS, cuDNN and fused attention."""

@@ -1,0 +1,1 @@
+"""Axioms of operators, and what loads them."""

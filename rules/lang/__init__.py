@@ -1,0 +1,1 @@
+"""The rule language: terms, syntax, conditions, instances of rules."""

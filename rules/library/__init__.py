@@ -1,0 +1,1 @@
+"""The library: rules as text, their proofs, float classes, and what loads them."""

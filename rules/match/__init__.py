@@ -1,0 +1,1 @@
+"""Matching of rules in graphs, and the rewrites that matches make."""

@@ -1,0 +1,1 @@
+"""Trials of rules on drawn inputs: refutation, float classes."""

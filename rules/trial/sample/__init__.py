@@ -1,0 +1,1 @@
+"""Instances of a rule drawn at random."""

@@ -1,0 +1,1 @@
+"""Whether a model is valid ONNX, and what makes it unsafe to rewrite."""

@@ -1,0 +1,1 @@
+"""The graph IR to protos and files; provenance of nodes."""

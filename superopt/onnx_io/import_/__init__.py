@@ -1,0 +1,1 @@
+"""Protos to the graph IR: types, constants, subgraphs, older opsets."""

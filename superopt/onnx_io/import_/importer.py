@@ -1,0 +1,407 @@
+"""Import ONNX into a graph. Nothing is lost: nodes without a tensor expression become opaque nodes.
+
+Small integer tensors are tracked as size expressions (see `data_propagation`), because operands
+that ONNX passes as tensors and the graph stores as attributes (the shape of a Reshape) take their
+values from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as oir
+
+from superopt import guard
+from superopt.ir import graph
+from superopt.ir.evaluate import evaluate
+from superopt.ir.op import (
+    Attr,
+    InferError,
+    Op,
+    Payload,
+    canonical_attrs,
+    expression,
+    opaque_op,
+)
+from superopt.onnx_io.import_.constants import (
+    ConstantPool,
+    constant_node_tensor,
+    sparse_constant_node_tensor,
+)
+from superopt.onnx_io.import_.data_propagation import (
+    MAX_READ_BYTES,
+    MAX_TRACKED_ELEMENTS,
+    SizeArray,
+    attr_symbols,
+    is_tracked,
+    operand_as_attr,
+    propagate,
+    python_integers,
+    type_symbols,
+)
+from superopt.onnx_io.import_.dtypes import dtype_of
+from superopt.onnx_io.import_.ml.expand import ML_DOMAIN as ML
+from superopt.onnx_io.import_.ml.expand import expand_node, ml_result_types
+from superopt.onnx_io.import_.model import Expansion, Origin
+from superopt.onnx_io.import_.model import Model as Model
+from superopt.onnx_io.import_.older_opsets import OlderForm, check_older_form
+from superopt.onnx_io.import_.schema import (
+    Schema,
+    attribute_value,
+    find_operator,
+    has_neutral_value,
+    is_redundant,
+)
+from superopt.onnx_io.import_.subgraphs import captured_values
+from superopt.onnx_io.import_.symbols import FileDim, Symbols, dim_names
+from superopt.onnx_io.import_.type_inference import DeclaredType, infer_result_types, type_lookup
+from superopt.onnx_io.read.source import Source
+from superopt.ops import OPS
+from superopt.te.expr.dtype import STRING, to_numpy
+from superopt.te.expr.node import Size
+from superopt.te.expr.tensor import TensorType
+
+# Before this IR version every initializer is listed as an input, and none can be overridden.
+OVERRIDABLE_SINCE_IR_VERSION = 4
+
+
+@dataclass(slots=True)
+class _ImportState:
+    """State of the import; frozen into a Model at the end."""
+
+    domains: dict[str, int]
+    functions: frozenset[tuple[str, str]]
+    declared_type: Callable[[str], DeclaredType]
+    symbols: Symbols
+    pool: ConstantPool = field(default_factory=ConstantPool)
+    values: dict[oir.Value, graph.Value] = field(default_factory=dict)
+    elements: dict[graph.Value, SizeArray] = field(default_factory=dict)
+    constant_values: set[graph.Value] = field(
+        default_factory=set
+    )  # small, and computed from constants only
+    names: dict[graph.Value, str] = field(default_factory=dict)
+    origins: dict[graph.Node, Origin] = field(default_factory=dict)
+    constant_nodes: dict[graph.Constant, Origin] = field(default_factory=dict)
+    declared_values: dict[graph.Value, oir.Value] = field(default_factory=dict)
+    opaque_reasons: list[tuple[str, str]] = field(default_factory=list)
+    size_bindings: dict[str, tuple[str, int]] = field(default_factory=dict)
+    size_producers: dict[str, graph.Node] = field(default_factory=dict)
+    expansions: list[Expansion] = field(default_factory=list)
+
+
+def import_model(source: Source) -> Model:
+    """Return the graph of a validated `source`; symbolic sizes stay symbolic."""
+    model = source.model
+    top = model.graph
+    state = _ImportState(
+        opset_versions(model),
+        frozenset((f.domain, f.name) for f in model.functions.values()),
+        type_lookup(source),
+        Symbols(dim_names(_declared_dims(v) for v in top.inputs)),
+    )
+    inputs: list[graph.Input] = []
+    overridable: dict[graph.Input, oir.Value] = {}
+    for v in top.inputs:
+        if v.name in top.initializers and model.ir_version < OVERRIDABLE_SINCE_IR_VERSION:
+            continue
+        made = graph.Input(v.name or "", _input_type(state, v))
+        inputs.append(made)
+        _bind_value(state, v, made)
+        if v.name in top.initializers:
+            overridable[made] = v
+    weights = [v for v in top.initializers.values() if v not in state.values]
+    state.pool.announce([v.const_value for v in weights if v.const_value is not None])
+    for v in weights:
+        if v.const_value is not None:
+            _bind_value(state, v, state.pool.constant(v.const_value))
+    for position, n in enumerate(top):
+        guard.check_time(f"reading {source.label}")
+        _import_node(state, n, position)
+    return Model(
+        source,
+        graph.Graph(tuple(inputs), tuple(state.values[v] for v in top.outputs)),
+        state.domains.get("", 1),
+        state.names,
+        state.origins,
+        state.pool.tensors,
+        state.constant_nodes,
+        overridable,
+        state.declared_values,
+        tuple(state.opaque_reasons),
+        state.size_bindings,
+        state.size_producers,
+        state.symbols.names,
+        tuple(state.expansions),
+    )
+
+
+def opset_versions(model: oir.Model) -> dict[str, int]:
+    """Return the opset of each domain; "ai.onnx" is another name of the default domain ""."""
+    return {("" if d == "ai.onnx" else d): v for d, v in model.opset_imports.items()}
+
+
+def _declared_dims(v: oir.Value) -> tuple[FileDim, ...] | None:
+    """Return the declared dimensions. A negative one is unknown, as in ONNX Runtime."""
+    if v.shape is None:
+        return None
+    dims = (d if isinstance(d, int) else d.value for d in v.shape)
+    return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
+
+
+def _input_type(state: _ImportState, v: oir.Value) -> TensorType:
+    name = v.name or "input"
+    if not isinstance(v.type, oir.TensorType) or dtype_of(v.type.dtype) is None:
+        return TensorType(None, None)
+    shape = state.symbols.shape(_declared_dims(v), name)
+    for axis, d in enumerate(shape or ()):
+        if isinstance(d, Size):
+            state.size_bindings.setdefault(d.name, (name, axis))
+    return TensorType(dtype_of(v.type.dtype), shape)
+
+
+def _bind_value(state: _ImportState, v: oir.Value, made: graph.Value) -> None:
+    """Record that the file's value `v` is `made` in the graph."""
+    state.values[v] = made
+    if v.name:
+        state.names.setdefault(made, v.name)
+        state.declared_values.setdefault(made, v)
+    if isinstance(made, graph.Constant):
+        if made.nbytes <= MAX_READ_BYTES and made.type.dtype not in (None, STRING):
+            state.constant_values.add(made)
+        if is_tracked(made.type) and made not in state.elements:
+            state.elements[made] = python_integers(made.load())
+
+
+def _import_node(state: _ImportState, n: oir.Node, position: int) -> None:
+    if n.op_type == "Constant" and n.domain == "" and _import_constant(state, n, position):
+        return
+    try:
+        if n.domain == ML:
+            _import_ml_node(state, n, position)
+            return
+        made, bound = _import_operator(state, n)
+    except (ValueError, TypeError, ArithmeticError) as e:  # InferError, or what no attribute can be
+        made, bound = _import_opaque(state, n), {}
+        state.opaque_reasons.append((_node_label(n), f"{n.op_type}: {e}"))
+    state.origins.setdefault(made, Origin(n, bound, position))
+    for i, v in enumerate(n.outputs):
+        value = graph.result(made, i)
+        if not made.op.opaque and v.name:
+            value = _fold_integers(state, made, i)
+        _bind_value(state, v, value)
+
+
+def _import_ml_node(state: _ImportState, n: oir.Node, position: int) -> None:
+    """Define the results of an ai.onnx.ml node by nodes of ONNX operators.
+
+    Raises InferError with the reason if there is no expansion.
+    """
+    version = state.domains.get(ML)
+    if version is None:
+        raise InferError(f"the model imports no opset of {ML}")
+    operands = [None if v is None else state.values[v] for v in n.inputs]
+    results = tuple(expand_node(n, operands, version))[: len(n.outputs)]
+    made = Op(n.op_type, None, domain=n.domain)
+    carrier = graph.opaque_node(
+        made, operands, Payload(n, _node_label(n)), [v.type for v in results]
+    )
+    before = set(graph.nodes([v for v in operands if v is not None]))
+    nodes = tuple(m for m in graph.nodes(results) if m not in before)
+    state.expansions.append(Expansion(carrier, results, nodes))
+    state.origins.setdefault(carrier, Origin(n, {}, position))
+    for v, result, held in zip(n.outputs, results, graph.results(carrier), strict=True):
+        _bind_value(state, v, result)
+        if v.name:
+            state.names.setdefault(held, v.name)
+            state.declared_values.setdefault(held, v)
+    for k, inner in enumerate(nodes):
+        for value in graph.results(inner):
+            state.names.setdefault(value, f"{_node_label(n)}/{k}.{inner.op.name}")
+
+
+def _import_constant(state: _ImportState, n: oir.Node, position: int) -> bool:
+    """Define a Constant node's result; return False if its value is not a supported tensor."""
+    tensor, sparse = constant_node_tensor(n), sparse_constant_node_tensor(n)
+    if tensor is not None:
+        state.pool.announce([tensor])
+        made = state.pool.constant(tensor)
+    elif sparse is not None:
+        made = state.pool.unshared_constant(sparse)
+    else:
+        return False
+    if made not in state.names:
+        state.constant_nodes[made] = Origin(n, {}, position)
+    _bind_value(state, n.outputs[0], made)
+    return True
+
+
+def _fold_integers(state: _ImportState, n: graph.Node, index: int) -> graph.Value:
+    """Return output `index` of `n`, as a constant if it is a small tensor of known integers."""
+    value = graph.result(n, index)
+    operands = [v for v in n.inputs if v is not None]
+    steady = bool(operands) and all(v in state.constant_values for v in operands)
+    if not is_tracked(value.type):
+        if steady and _is_small(value.type):
+            state.constant_values.add(value)
+        return value
+    found = propagate(state.elements, n, index)
+    if found is None and steady and (array := _evaluate_constant(value)) is not None:
+        found = python_integers(array)
+    if found is None:
+        return value
+    state.elements[value] = found
+    if not all(isinstance(e, int) for e in found.reshape(-1)):
+        return value
+    dtype = value.type.dtype
+    assert dtype is not None
+    return state.pool.array_constant(found, dtype)
+
+
+def _evaluate_constant(value: graph.Value) -> np.ndarray | None:
+    """Evaluate a value computed from constants in the precision of its element types, as a runtime
+    does."""
+    try:
+        return evaluate(graph.Graph((), (value,)), {})[0]
+    except (ValueError, TypeError, LookupError, ArithmeticError):
+        return None  # it fails at run time too, if it is ever needed
+
+
+def _is_small(t: TensorType) -> bool:
+    count = 1
+    for d in t.shape or ():
+        if not isinstance(d, int):
+            return False
+        count *= d
+    return count <= MAX_TRACKED_ELEMENTS and t.shape is not None and t.dtype not in (None, STRING)
+
+
+def _import_operator(state: _ImportState, n: oir.Node) -> tuple[graph.Node, dict[str, graph.Value]]:
+    """Import a node by its tensor expression. Return it and the operands that became attributes.
+
+    Raises InferError (or TypeError, from an attribute) with the reason if there is none.
+    """
+    if (n.domain, n.op_type) in state.functions:
+        raise InferError("a local function")
+    version = state.domains.get(n.domain)
+    told = None if version is None else find_operator(n.op_type, n.domain, version)
+    if told is None:
+        kind = "no tensor expression" if n.domain == "" else f"domain {n.domain}"
+        raise InferError(f"{kind} (opset {version})")
+    found, s, how = told
+    operands, attrs, bound = _bind_operands(state, n, found, s, how)
+    types = tuple(None if v is None else v.type for v in operands)
+    full = canonical_attrs(found, types, attrs)
+    check_older_form(how, found, types[0] if types else None, dict(full))
+    if how.same_results is not None and any(
+        v.uses() or v.is_graph_output() for v in n.outputs[how.same_results :]
+    ):
+        raise InferError(f"more than {how.same_results} results, which were others then")
+    hidden = frozenset().union(*(attr_symbols(a) for _, a in full)) & state.size_producers.keys()
+    hidden -= frozenset().union(*(type_symbols(t) for t in types))
+    if hidden:  # its value would have to be computed first, and no operand says so
+        raise InferError(f"{', '.join(sorted(hidden))} is known only from another node's result")
+    results = expression(found, types, full)
+    if len(n.outputs) > len(results):
+        raise InferError(f"{len(n.outputs)} outputs asked, the expression gives {len(results)}")
+    kinds = tuple(t.type for t in results)
+    return graph.intern_node(found, tuple(operands), full, kinds), bound
+
+
+def _bind_operands(
+    state: _ImportState, n: oir.Node, op: Op, s: Schema, old_form: OlderForm
+) -> tuple[list[graph.Value | None], dict[str, Attr], dict[str, graph.Value]]:
+    """Bind the operands and attributes of `op` by the names of ONNX's schema. Also return the
+    operands of the file that became attributes."""
+    attrs: dict[str, Attr] = {}
+    for key, a in n.attributes.items():
+        if key in old_form.attribute_operands:
+            continue
+        if key in op.attrs:
+            attrs[key] = attribute_value(key, a)
+            if op.name == "ConstantOfShape":
+                attrs["dtype"] = dtype_of(a.as_tensor().dtype)
+        elif not is_redundant(key, n.op_type) and not has_neutral_value(key, n.op_type, a):
+            raise InferError(f"attribute {key} has no meaning in the expression")
+    for key, declared in s.attributes.items():
+        if key in op.attrs and key not in attrs and declared.default is not None:
+            attrs[key] = declared.default
+    if "num_outputs" in op.attrs and "num_outputs" not in s.attributes:
+        attrs["num_outputs"] = len(n.outputs)  # Split before opset 18
+    attrs = {**old_form.implied_attrs, **attrs}
+    operands: list[graph.Value | None] = []
+    bound: dict[str, graph.Value] = {}
+    for position, v in enumerate(n.inputs):
+        value = None if v is None else state.values[v]
+        formal = s.operands[min(position, len(s.operands) - 1)]
+        if formal.name not in op.attrs or formal.variadic:
+            operands.append(value)
+        elif value is not None:
+            bound[formal.name] = value
+            attrs[formal.name] = _value_as_attr(state, value, formal.name)
+            if op.name == "Range":
+                attrs["dtype"] = value.type.dtype
+    for key, name in old_form.attribute_operands.items():
+        own = n.attributes.get(key)
+        number = s.attributes[key].default if own is None else attribute_value(key, own)
+        if number is None or number == old_form.defaults.get(key):
+            continue
+        first = operands[0] if operands else None
+        if first is None or first.type.dtype is None:
+            raise InferError(f"{key} of an operand of no known type")
+        operands += [None] * (op.inputs.index(name) + 1 - len(operands))
+        operands[op.inputs.index(name)] = graph.constant(
+            np.array(number, to_numpy(first.type.dtype))
+        )
+    while operands and operands[-1] is None:
+        operands.pop()
+    return operands, attrs, bound
+
+
+def _value_as_attr(state: _ImportState, value: graph.Value, name: str) -> Attr:
+    if (
+        value in state.constant_values
+        and value not in state.elements
+        and not isinstance(value, graph.Constant)
+    ):
+        array = _evaluate_constant(value)
+        if array is not None and array.ndim <= 1:
+            return array.item() if array.ndim == 0 else tuple(array.tolist())
+    return operand_as_attr(state.elements, value, name)
+
+
+def _node_label(n: oir.Node) -> str:
+    return n.name or next((v.name for v in n.outputs if v.name), n.op_type)
+
+
+def _has_static_dims(dims: tuple[FileDim, ...] | None) -> bool:
+    return dims is not None and all(isinstance(d, int) for d in dims)
+
+
+def _import_opaque(state: _ImportState, n: oir.Node) -> graph.Node:
+    inputs = [None if v is None else state.values[v] for v in n.inputs]
+    inputs += [state.values[v] for v in captured_values(n)]
+    types: list[TensorType] = []
+    told = [state.declared_type(v.name) if v.name else (None, None) for v in n.outputs]
+    if any(not _has_static_dims(dims) for _, dims in told):
+        own = infer_result_types(n, state.domains.get(n.domain, 0), inputs)
+        told = (
+            [b if _has_static_dims(b[1]) else a for a, b in zip(told, own, strict=True)]
+            if own
+            else told
+        )
+    if n.domain == ML:
+        own_types = ml_result_types(n, inputs)
+        told = [(a or c, b or d) for (a, b), (c, d) in zip(told, own_types, strict=True)]
+    for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
+        where = v.name or f"{n.name or n.op_type}_{i}"
+        types.append(TensorType(dtype, state.symbols.shape(dims, where)))
+    made = graph.opaque_node(
+        opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _node_label(n)), types
+    )
+    for t in types:
+        for d in t.shape or ():
+            if isinstance(d, Size) and d.name not in state.size_bindings:
+                state.size_producers.setdefault(d.name, made)
+    return made

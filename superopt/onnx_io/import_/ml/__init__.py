@@ -1,0 +1,1 @@
+"""ai.onnx.ml operators as primitives of the graph IR."""

@@ -1,0 +1,1 @@
+"""Bytes to protos: files, external data, memory mapping; no meaning of operators."""

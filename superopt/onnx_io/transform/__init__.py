@@ -1,0 +1,1 @@
+"""Rewrites of model protos: repair, submodels, decomposition of contrib operators."""

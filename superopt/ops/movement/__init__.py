@@ -1,0 +1,1 @@
+"""Operators that move elements: layout, slices, gathers, padding, generators."""

@@ -1,0 +1,1 @@
+"""What operator definitions share: broadcasting, sizes, windows, precision."""

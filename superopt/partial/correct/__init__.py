@@ -1,0 +1,1 @@
+"""Corrections of partially equivalent programs, and the rules made of them."""

@@ -1,0 +1,1 @@
+"""Rewrites of the graph before lowering: simplification, loops, recurrent layers, partition."""

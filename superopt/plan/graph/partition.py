@@ -1,0 +1,354 @@
+"""Partition the nodes of a graph into segments that run as kernels and segments that fall back to
+onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from superopt.cost.roofline import roofline
+from superopt.cost.signature import signature
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_values import is_constant
+from superopt.ir.rounding_sensitive import rounding_sensitive_values
+from superopt.ir.substitute import substitute_values
+from superopt.kernels.loops.schedule import IllegalSchedule
+from superopt.plan.graph.dft_matmul import is_matmul_faster
+from superopt.plan.graph.recurrent_layer import is_recurrent, unsupported_layer_reason
+from superopt.plan.graph.scan_loop import is_scan_or_loop, loop_body, unsupported_loop_reason
+from superopt.plan.graph.scatter_nodes import has_scatter_kernel
+from superopt.te.expr import index
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
+from superopt.te.expr.node import Expr
+from superopt.te.expr.tensor import TensorType
+
+# The least cost of kernels between nodes in onnxruntime: two more calls, and arrays.
+SWITCH_US = 20.0
+TOO_SMALL_REASON = "it has too little work to leave the surrounding onnxruntime segment"
+INTEGER_PRODUCT_REASON = "onnxruntime multiplies integers; kernels would multiply floats"
+# Errors for a node without a kernel: unsupported, too deep, empty tensors, no schedule.
+NO_KERNEL_ERRORS = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
+INTEGER_PRODUCT_OPS = frozenset(
+    ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
+)
+FLOAT_PRODUCT_OPS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+# Limits beyond which kernels are slow: the extent of a prefix sum; the extent of a TopK axis;
+# comparisons of indices for each element of the result.
+MAX_PREFIX_SUM_EXTENT = 16
+MAX_TOPK_EXTENT = 64  # the extent of an axis whose largest elements are selected
+MAX_COMPARISONS_PER_RESULT = 4
+SMALL_RESULT_ELEMENTS = 1 << 12  # elements of a result that are too few to matter
+# Steps to the deepest leaf for each step that a tree needs on average. Above this ratio
+# onnxruntime, which stops at each leaf, is faster (300 trees of 20 levels and 4 steps: kernels have
+# 0.8 times its speed; of 12 levels: 1.5 times).
+MAX_TREE_DEPTH_RATIO = 4
+MAX_FOLDED_COMPARISONS = 1 << 27  # comparisons that are done ahead of time: about a second
+
+
+_MEAN_TREE_DEPTHS: WeakKeyDictionary[ir_graph.Node, float] = WeakKeyDictionary()
+
+
+# For each node, the nodes that together replace one node of the file.
+Units = Mapping[ir_graph.Node, Collection[ir_graph.Node]]
+NO_UNITS: Units = MappingProxyType({})
+SEGMENT_KINDS = 2  # of segments
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Nodes that run consecutively, as kernels (`native`) or in onnxruntime. inputs: values
+    computed elsewhere, and graph inputs. outputs: values that others need. sensitive_outputs: the
+    indices of the outputs that the whole graph rounds because discontinuous operators depend on
+    them (ir/rounding_sensitive.py)."""
+
+    nodes: tuple[ir_graph.Node, ...]
+    native: bool
+    inputs: tuple[ir_graph.Value, ...]
+    outputs: tuple[ir_graph.Value, ...]
+    sensitive_outputs: tuple[int, ...] = ()
+
+
+def supports_dtype(dtype: DType | None) -> bool:
+    """True if kernels support this element type."""
+    if dtype is None:
+        return False
+    return dtype in (F16, BF16, F32, F64, BOOL) or (dtype.is_int and dtype.bits >= 8)
+
+
+def unsupported_reason(
+    n: ir_graph.Node, sizes: Mapping[str, int], max_steps: int | None = None
+) -> str:
+    """Return why a node has no kernel; an empty string if it has one. max_steps: of a recurrent
+    layer, for a target without loops."""
+    written = is_recurrent(n) or is_scan_or_loop(n)  # lowered to its steps
+    written |= max_steps is None and has_scatter_kernel(n)
+    if why := _unsupported_steps_reason(n, max_steps) if written else "":
+        return why
+    if n.op.opaque and not written:
+        where = f" of {n.op.domain}" if n.op.domain else ""
+        return f"{n.op.title}{where} has no tensor expression"
+    # unused results have no type
+    gives = (t for t in n.types if t.dtype is not None or not written)
+    for t in (*(v.type for v in n.inputs if v is not None), *gives):
+        if not supports_dtype(t.dtype):
+            return f"no kernel supports {t.dtype or 'a value that is not a tensor'}"
+        if not _has_known_shape(t, sizes):
+            return f"a shape that is known only at run time: {t}"
+    if any(_has_unknown_size(v, sizes) for _, v in n.attrs):
+        return "an attribute that is known only at run time"
+    if not n.op.opaque and _reads_out_of_range(n, sizes):
+        return "no index can be in range"  # as in onnxruntime
+    return ""
+
+
+def _unsupported_steps_reason(n: ir_graph.Node, max_steps: int | None) -> str:
+    """Return why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
+    if is_recurrent(n):
+        return unsupported_layer_reason(n, max_steps)
+    if not is_scan_or_loop(n):
+        return ""
+    if max_steps is not None:
+        return f"{n.op.name}: this target has no loops"
+    if why := unsupported_loop_reason(n):
+        return why
+    for inner in ir_graph.nodes(loop_body(n)):
+        if why := unsupported_reason(inner, {}):
+            return f"{n.op.name}: its body's {inner.op.name}: {why}"
+    return ""
+
+
+def _reads_out_of_range(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
+    """True if every index is out of range. A kernel would read beyond the tensor."""
+    if n.op.name not in ("Gather", "GatherElements", "GatherND", "ScatterElements"):
+        return False
+    (x, indices), how = (_evaluate_shape(v.type, sizes) for v in n.inputs[:2] if v), dict(n.attrs)
+    if not prod(indices) or not prod(_evaluate_shape(n.type, sizes)):
+        return False
+    if n.op.name == "GatherND":
+        first = how["batch_dims"]
+        assert isinstance(first, int)
+        return not prod(x[first : first + indices[-1]])
+    axis = how["axis"]
+    assert isinstance(axis, int)
+    beside = zip(indices, x, strict=True) if n.op.name != "Gather" else ()
+    return not x[axis] or any(i > own for a, (i, own) in enumerate(beside) if a != axis)
+
+
+def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
+    """Return why onnxruntime, if available, computes a node faster than its kernel; an empty string
+    if it does not, or if the node is computed ahead of time."""
+    match n.op.name:
+        case "CumSum" if _has_long_axis(n.type, sizes):
+            return "a kernel would recompute each prefix sum"
+        case "ScatterElements" | "ScatterND":
+            result, indices = _evaluate_shape(n.type, sizes), n.inputs[1]
+            assert indices is not None
+            shape = _evaluate_shape(indices.type, sizes)
+            places, rows = prod(result), prod(shape[:-1])
+            most = MAX_COMPARISONS_PER_RESULT * prod(result)
+            if n.op.name == "ScatterElements":
+                most = MAX_COMPARISONS_PER_RESULT * SMALL_RESULT_ELEMENTS
+                axis = dict(n.attrs)["axis"]
+                assert isinstance(axis, int)
+                rows = shape[axis]
+            elif shape:
+                places = prod(result[: shape[-1]])
+            once = places * rows <= MAX_FOLDED_COMPARISONS and is_constant(
+                ir_graph.result(n, 0), {}
+            )
+            if places * rows > most and not once:
+                return "a kernel would compare each element with all indices"
+        case "TopK":
+            (x, *_), axis = n.inputs, dict(n.attrs)["axis"]
+            assert x is not None
+            assert isinstance(axis, int)
+            if _evaluate_shape(x.type, sizes)[axis] > MAX_TOPK_EXTENT:
+                return "a kernel would compare each element with all others"
+        case "DFT" | "STFT" if _has_long_axis(n.type, sizes) and not is_matmul_faster(n, sizes):
+            return "onnxruntime's FFT needs fewer operations"
+        case "Einsum" if len(n.inputs) > 2:
+            return "a kernel would reduce over all indices at once"
+        case "TreeWeights" if n.attr("depth") > MAX_TREE_DEPTH_RATIO * _mean_tree_depth(n):  # type: ignore[operator]
+            return "a kernel would walk every tree to the deepest leaf"
+        case "GridSample":
+            return "a kernel would recompute the sampling positions for each channel"
+    return ""
+
+
+def _mean_tree_depth(n: ir_graph.Node) -> float:
+    """Return the mean number of steps to a leaf, if both children of a node are equally likely."""
+    if n not in _MEAN_TREE_DEPTHS:
+        depth, children, roots = n.attr("depth"), *(*n.inputs, None, None)[4:6]
+        assert isinstance(depth, int)
+        if not isinstance(children, ir_graph.Constant) or not isinstance(roots, ir_graph.Constant):
+            return float(depth)  # complete trees
+        below, first = children.load(), roots.load()
+        inner = below[:, 0] != np.arange(len(below))
+        inner |= below[:, 1] != np.arange(len(below))
+        here: np.ndarray = np.bincount(first, minlength=len(below)) / len(first)
+        total = 0.0
+        for _ in range(depth):
+            moving = np.where(inner, here, 0) / 2
+            total += 2 * moving.sum()
+            here = np.bincount(below.reshape(-1), np.repeat(moving, 2), len(below))
+        _MEAN_TREE_DEPTHS[n] = float(total)
+    return _MEAN_TREE_DEPTHS[n]
+
+
+def _has_long_axis(t: TensorType, sizes: Mapping[str, int]) -> bool:
+    return max(_evaluate_shape(t, sizes), default=1) > MAX_PREFIX_SUM_EXTENT
+
+
+def has_integer_products(graph: ir_graph.Graph) -> bool:
+    """True if the graph multiplies 8-bit integers, or floats that were dequantized from these."""
+    return any(
+        n.op.name in INTEGER_PRODUCT_OPS or _is_quantized_product(n) for n in ir_graph.nodes(graph)
+    )
+
+
+def _is_quantized_product(n: ir_graph.Node) -> bool:
+    made = [None if v is None else ir_graph.producer(v) for v in n.inputs[:2]]
+    return n.op.name in FLOAT_PRODUCT_OPS and all(
+        p is not None and p.op.name == "DequantizeLinear" and _is_int8(p.inputs[0]) for p in made
+    )
+
+
+def _is_int8(v: ir_graph.Value | None) -> bool:
+    dtype = None if v is None else v.type.dtype
+    return dtype is not None and dtype.is_int and dtype.bits == 8
+
+
+def _evaluate_shape(t: TensorType, sizes: Mapping[str, int]) -> list[int]:
+    return [index.evaluate(d, dict(sizes)) for d in t.shape or ()]
+
+
+def _has_known_shape(t: TensorType, sizes: Mapping[str, int]) -> bool:
+    return t.shape is not None and all(index.symbols(d) <= sizes.keys() for d in t.shape)
+
+
+def _has_unknown_size(v: object, sizes: Mapping[str, int]) -> bool:
+    if isinstance(v, tuple):
+        return any(_has_unknown_size(x, sizes) for x in v)
+    return isinstance(v, Expr) and not index.symbols(v) <= sizes.keys()
+
+
+def partition(
+    graph: ir_graph.Graph,
+    native: Callable[[ir_graph.Node], bool],
+    sensitive_outputs: Collection[int] = (),
+    units: Units = NO_UNITS,
+) -> list[Segment]:
+    """Return the fewest alternating segments that run each native node as kernels.
+    sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
+    depend. units: nodes that together replace one node of the file, which onnxruntime runs in one
+    segment."""
+    order = ir_graph.nodes(graph)
+    done: set[ir_graph.Node] = set()
+    groups: list[tuple[bool, list[ir_graph.Node]]] = []
+
+    def ready(n: ir_graph.Node, whole: bool) -> bool:
+        unit = units.get(n, (n,)) if whole and not native(n) else (n,)
+        needed = (_producer(v) for m in unit for v in m.inputs)
+        inside = () if len(unit) == 1 else unit
+        return all(p is None or p in done or p in inside for p in needed)
+
+    kind = bool(order) and native(order[0])
+    idle = 0  # segments since the last node; units that share nodes may wait for each other
+    while len(done) < len(order):
+        group = []
+        for n in order:
+            if n not in done and native(n) == kind and ready(n, idle < SEGMENT_KINDS):
+                group.append(n)
+                done.add(n)
+        if group:
+            groups.append((kind, group))
+        idle = 0 if group else idle + 1
+        kind = not kind
+    outside = [graph.outputs[k] for k in sensitive_outputs]
+    decisive = rounding_sensitive_values(graph, outside) if len(groups) > 1 or outside else set()
+    return [_make_segment(graph, kind, group, decisive) for kind, group in groups]
+
+
+def partition_by_cost(
+    graph: ir_graph.Graph,
+    native: Callable[[ir_graph.Node], bool],
+    sizes: Mapping[str, int],
+    units: Units = NO_UNITS,
+) -> list[Segment]:
+    """Return segments in which kernels between onnxruntime nodes must have enough work to pay for
+    the switch; otherwise these nodes run in onnxruntime, too. A unit of which one node runs there
+    runs there as a whole."""
+    small: set[ir_graph.Node] = set()
+
+    def large(n: ir_graph.Node) -> bool:
+        return all(m not in small and native(m) for m in units.get(n, (n,)))
+
+    while True:
+        some = partition(graph, large, units=units)
+        if all(s.native for s in some):
+            return some
+        more = {
+            n for s in some if s.native and _estimated_us(s, sizes) < SWITCH_US for n in s.nodes
+        }
+        if not more:
+            return some
+        small |= more
+
+
+def _estimated_us(s: Segment, sizes: Mapping[str, int]) -> float:
+    """Return the estimated microseconds, by the roofline and call cost of each node."""
+    total = 0.0
+    for n in s.nodes:
+        fixed = tuple(v is None or isinstance(v, ir_graph.Constant) for v in n.inputs)
+        known = signature(n, sizes, fixed)
+        total += SWITCH_US if known is None else roofline(known)
+    return total
+
+
+def _producer(v: ir_graph.Value | None) -> ir_graph.Node | None:
+    return None if v is None else ir_graph.producer(v)
+
+
+def _make_segment(
+    graph: ir_graph.Graph,
+    native: bool,
+    group: list[ir_graph.Node],
+    sensitive: Collection[ir_graph.Value],
+) -> Segment:
+    own = set(group)
+    given = [
+        v for n in group for v in n.inputs
+        if v is not None and not isinstance(v, ir_graph.Constant) and _producer(v) not in own
+    ]  # fmt: skip
+    wanted = set(graph.outputs)
+    for n in ir_graph.nodes(graph):
+        if n not in own:
+            wanted |= {v for v in n.inputs if v is not None}
+    out = [v for n in group for v in ir_graph.results(n) if v in wanted]
+    decided = tuple(k for k, v in enumerate(out) if v in sensitive)
+    return Segment(tuple(group), native, tuple(dict.fromkeys(given)), tuple(out), decided)
+
+
+def segment_graph(s: Segment) -> ir_graph.Graph:
+    """Return the segment as a graph, with inputs for its input values."""
+    names = _input_names(len(s.inputs))
+    change = {
+        v: v if isinstance(v, ir_graph.Input) else ir_graph.Input(name, v.type)
+        for v, name in zip(s.inputs, names, strict=True)
+    }
+    inner = ir_graph.Graph(tuple(change.values()), s.outputs)
+    return substitute_values(inner, change, recursive=False)[0]
+
+
+def _input_names(count: int) -> Iterator[str]:
+    return (f"given{n}" for n in range(count))
+
+
+def fallback_nodes(parts: Collection[Segment]) -> list[ir_graph.Node]:
+    """Return the nodes that run in onnxruntime."""
+    return [n for s in parts if not s.native for n in s.nodes]

@@ -1,0 +1,197 @@
+"""LSTM, GRU and RNN layers: their parameters, and why kernels do not support a layer.
+
+Layers are lowered to their steps: unrolled if there are few (recurrent_unroll.py), else as a loop
+(recurrent_loop.py). A GPU has no loops; there longer layers are unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.ir import graph
+from superopt.ir.op import Payload
+from superopt.plan.graph.recurrent_activations import (
+    Activation,
+    UnknownActivation,
+    parse_activations,
+)
+from superopt.te.expr.dtype import F32, F64
+
+# Steps of all directions together, up to which a layer is unrolled.
+MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU = 8, 1024
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+# Activations of a direction, in the order of the attribute.
+DEFAULT_ACTIVATIONS = {
+    "LSTM": ("sigmoid", "tanh", "tanh"),
+    "GRU": ("sigmoid", "tanh"),
+    "RNN": ("tanh",),
+}
+# Indices of a node's inputs.
+X, W, R, B, LENGTHS, H, C, P = range(8)
+BACKWARD = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+class Unsupported(NotImplementedError):
+    """Why kernels do not support a recurrent layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A recurrent layer with static sizes.
+
+    steps, batch: the sizes of x. hidden: elements of a state. backward: for each direction, whether
+    it begins with the last step. activations: of each direction. clip: the bound on the arguments
+    of activations, None for no bound. coupled: LSTM's input_forget. reset_after: GRU's
+    linear_before_reset. batch_first: layout 1. has_varied_lengths: sequences may be shorter than
+    the number of steps. first_row: for a layer of a part of the sequences, the index of the first
+    one; None for all of them.
+    """
+
+    node: graph.Node
+    kind: str
+    steps: int
+    batch: int
+    hidden: int
+    backward: tuple[bool, ...]
+    activations: tuple[tuple[Activation, ...], ...]
+    clip: float | None
+    coupled: bool
+    reset_after: bool
+    batch_first: bool
+    has_varied_lengths: bool
+    first_row: int | None = None
+
+    def input(self, k: int) -> graph.Value | None:
+        return self.node.inputs[k] if k < len(self.node.inputs) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it has no options but directions, states, biases, layout and reset_after."""
+        usual = DEFAULT_ACTIVATIONS[self.kind]
+        named = all(tuple(a.name for a in some) == usual for some in self.activations)
+        options = self.clip is not None or self.coupled or self.has_varied_lengths
+        return named and not options and self.input(P) is None
+
+
+def is_recurrent(n: graph.Node) -> bool:
+    """True for an LSTM, GRU or RNN as read from the model."""
+    return n.op.name in GATES and not n.op.domain and n.op.opaque
+
+
+def parse_layer(n: graph.Node, max_steps: int | None = None) -> Recurrent:
+    """Return the layer of a node. max_steps: for a target without loops, which supports plain
+    layers only.
+
+    Raises Unsupported if kernels do not support it.
+    """
+    attributes = {k: a.value for k, a in model_node(n).attributes.items()}
+    batch_first = bool(attributes.get("layout", 0))
+    x, r = (_three_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
+    if x is None or r is None:
+        raise Unsupported("a shape that is known only at run time")
+    steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
+    count, _, hidden = r
+    backward = BACKWARD.get(str(attributes.get("direction", "forward")), ())
+    if not steps or 0 in r:
+        raise Unsupported("it has no steps or no state")
+    try:
+        functions = parse_activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
+    except UnknownActivation as e:
+        raise Unsupported(str(e)) from None
+    each = len(DEFAULT_ACTIVATIONS[n.op.name])
+    out = Recurrent(
+        n, n.op.name, steps, batch, hidden, backward,
+        tuple(functions[d * each : (d + 1) * each] for d in range(count)),
+        float(attributes["clip"]) if attributes.get("clip") else None,
+        bool(attributes.get("input_forget", 0)),
+        bool(attributes.get("linear_before_reset", 0)),
+        batch_first,
+        not _has_full_lengths(n.inputs[LENGTHS] if len(n.inputs) > LENGTHS else None, steps),
+    )  # fmt: skip
+    _check_types(out)
+    if len(backward) != count or attributes.get("hidden_size", hidden) != hidden:
+        raise Unsupported("its direction or hidden_size does not fit the shape of R")
+    _check_shapes(out, x[2])
+    if max_steps is not None:
+        if steps * count > max_steps:
+            raise Unsupported(f"more than {max_steps} steps: {_step_count_text(steps, count)}")
+        _check_plain(out)
+    return out
+
+
+def unsupported_layer_reason(n: graph.Node, max_steps: int | None = None) -> str:
+    """Return why kernels do not support a recurrent layer; an empty string if they do."""
+    try:
+        parse_layer(n, max_steps)
+    except Unsupported as e:
+        return f"{n.op.name}: {e}"
+    return ""
+
+
+def model_node(n: graph.Node) -> Any:
+    """Return the node of the model's file, with its attributes and outputs."""
+    payload = n.attr("payload")
+    assert isinstance(payload, Payload)
+    return payload.content
+
+
+def _step_count_text(steps: int, directions: int) -> str:
+    return f"{steps}" if directions == 1 else f"{steps} in each of {directions} directions"
+
+
+def _three_sizes(v: graph.Value | None) -> tuple[int, ...] | None:
+    """Return the three static sizes of a value; None where they are unknown."""
+    shape = None if v is None else v.type.shape
+    out = tuple(d for d in shape or () if isinstance(d, int))
+    return out if len(out) == 3 == len(shape or ()) else None
+
+
+def _has_full_lengths(lengths: graph.Value | None, steps: int) -> bool:
+    """True if all sequences are known to have the full length."""
+    if lengths is None:
+        return True
+    return isinstance(lengths, graph.Constant) and bool(np.all(lengths.load() == steps))
+
+
+def _check_types(r: Recurrent) -> None:
+    inputs = [v for k, v in enumerate(r.node.inputs) if v is not None and k != LENGTHS]
+    kinds = {v.type.dtype for v in inputs}
+    if len(kinds) > 1 or kinds - {F32, F64}:
+        shown = ", ".join(sorted(map(str, kinds)))
+        raise Unsupported(f"its element types are {shown}; kernels take float32 or float64")
+
+
+def _check_shapes(r: Recurrent, size: int) -> None:
+    """size: elements of x in a step."""
+    d, gates = len(r.backward), GATES[r.kind] * r.hidden
+    state = (r.batch, d, r.hidden) if r.batch_first else (d, r.batch, r.hidden)
+    wanted: Mapping[int, Sequence[int]] = {
+        W: (d, gates, size), R: (d, gates, r.hidden), B: (d, 2 * gates), LENGTHS: (r.batch,),
+        H: state, C: state, P: (d, 3 * r.hidden),
+    }  # fmt: skip
+    y = (r.batch, r.steps, d, r.hidden) if r.batch_first else (r.steps, d, r.batch, r.hidden)
+    given = [(r.input(k), shape) for k, shape in wanted.items()]
+    named = [bool(v.name) for v in model_node(r.node).outputs]  # unnamed outputs are unused
+    types = zip(named, r.node.types, (y, state, state), strict=False)
+    made = [t.shape == shape for name, t, shape in types if name and t.dtype]
+    if not all(made) or not all(v is None or v.type.shape == shape for v, shape in given):
+        raise Unsupported("the shapes of its inputs and results do not fit each other")
+
+
+def _check_plain(r: Recurrent) -> None:
+    """Raise Unsupported for an option that a target without loops does not support."""
+    usual = DEFAULT_ACTIVATIONS[r.kind]
+    reasons = {
+        "peepholes": r.input(P) is not None,
+        "clip": r.clip is not None,
+        "input_forget": r.coupled,
+        "sequence_lens": r.has_varied_lengths,
+        "activations": any(tuple(a.name for a in some) != usual for some in r.activations),
+    }
+    found = [name for name, has in reasons.items() if has]
+    if found:
+        raise Unsupported(f"{', '.join(found)} on this target")

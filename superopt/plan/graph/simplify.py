@@ -1,0 +1,88 @@
+"""Simplify a graph before planning, with rules and rewrites that always pay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_folding import fold_constants
+from superopt.ir.substitute import ReplacementCycle, replace_all
+from superopt.plan.graph.batched_gemm import batch_gemms
+from superopt.plan.graph.channels_first import convert_to_channels_first
+from superopt.plan.graph.deconv_1x1 import lower_1x1_deconv
+from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
+from superopt.plan.graph.promote_fp32 import promote_to_fp32
+from superopt.plan.graph.recurrent_unroll import unroll_recurrent
+from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
+from superopt.rules.lang.rule import Rule
+from superopt.rules.library.load import load_rules
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+
+PROMOTION_FLOAT_CLASS = "E2"  # the float class that allows unrounded intermediate results
+# Padding is merged into the convolution; batch normalisation is folded into the weights before it,
+# and what remains is a scale and a shift.
+ALWAYS_APPLIED_RULES = {
+    "padding.rules": ("pad-transpose",),
+    "parts.rules": ("pad-value-zero",),
+    "conv.rules": (
+        "pad-conv", "pad-conv-bias", "pad-conv-line", "pad-conv-line-bias",
+        "conv-bn", "conv-bias-bn", "conv-transpose-bn", "conv-transpose-bias-bn", "bn-affine",
+    ),
+    "gemm.rules": ("gemm-bn", "gemm-bn-trans"),
+}  # fmt: skip
+
+
+def simplify_graph(
+    graph: ir_graph.Graph,
+    float_class: str = "E2",
+    threads: int = 1,
+    is_cpu: bool = True,
+    sensitive_outputs: Collection[int] = (),
+) -> ir_graph.Graph:
+    """Return the graph after, in this order: unrolling short recurrent layers, promoting fp16 and
+    bf16 to float32, folding constants, lowering Fourier transforms to products, converting to
+    channels first, applying the rules of ALWAYS_APPLIED_RULES that the float class permits,
+    lowering 1x1 transposed convolutions to products and those of long strides to sub-pixel
+    convolutions; on a CPU also those of short strides where that pays, and batching products of
+    rows with one matrix.
+
+    sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
+    depend; these are rounded as ir/rounding_sensitive.py defines.
+    """
+    graph = unroll_recurrent(graph, threads, separate=not is_cpu)
+    graph = fold_constants(
+        promote_to_fp32(graph, sensitive_outputs)
+        if float_class >= PROMOTION_FLOAT_CLASS
+        else graph,
+        lazy=True,
+    ).graph
+    graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
+    for file, names in ALWAYS_APPLIED_RULES.items():
+        for rule in load_rules(file, names):
+            if rule.float_class <= float_class:
+                graph = _apply_rule(graph, rule)
+    graph = fold_constants(
+        lower_to_subpixel_conv(
+            lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu
+        ),
+        lazy=True,
+    ).graph
+    return batch_gemms(graph) if is_cpu else graph
+
+
+def _apply_rule(graph: ir_graph.Graph, rule: Rule) -> ir_graph.Graph:
+    while True:
+        ctx = graph_context(graph)
+        change: dict[ir_graph.Value, ir_graph.Value] = {}
+        for m in matches(rule, ctx):
+            found = rewrite(m, ctx)
+            if not isinstance(found, Refusal) and not any(v in change for v in found):
+                change |= found
+        if not change:
+            return graph
+        try:
+            graph = replace_all(graph, change)
+        except ReplacementCycle:
+            return graph

@@ -1,0 +1,1 @@
+"""Programs that contain loops: their bodies, buffers and calls."""

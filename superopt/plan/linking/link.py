@@ -1,0 +1,253 @@
+"""Link the programs of the parts of a graph with loops, and of each loop body, into one program,
+and assign their buffers.
+
+Parts between loops are separate programs. Values that cross parts live in the memory of the whole
+program; results of the graph are written directly to their arguments. The memory of a part is its
+own only while it runs, except for borders that must stay zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from superopt.ir import graph as ir_graph
+from superopt.kernels.llvm.calls import Call, Loop, Ref
+from superopt.plan.graph.loop_node import LOOP_OP, loop_spec
+from superopt.plan.graph.partition import Segment, partition, segment_graph
+from superopt.plan.graph.scatter_nodes import SCATTER_OP, scatter_program
+from superopt.plan.linking.loop_buffers import LoopBuffers, loop_buffers, nbytes
+from superopt.plan.lowering.provenance import Provenance
+from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife, assign_offsets
+from superopt.plan.program.build import Program
+from superopt.plan.program.pack_constants import ConstantSlot
+from superopt.te.expr.tensor import Tensor
+
+PlanFunction = Callable[[ir_graph.Graph, bool, tuple[int, ...]], Program]
+SPECIAL_OPS = (LOOP_OP, SCATTER_OP)  # nodes without a tensor expression
+
+
+def link_program(
+    graph: ir_graph.Graph,
+    plan: PlanFunction,
+    sizes: Mapping[str, int],
+    sensitive_outputs: tuple[int, ...] = (),
+) -> Program:
+    """Return the program of a graph that may have loop nodes with static shapes.
+
+    plan: returns the program of a graph without loops, given whether it is a loop body, and the
+    indices of outputs on which outside discontinuous operators depend (ir/rounding_sensitive.py).
+    sizes: those of symbols in shapes. sensitive_outputs: these outputs of `graph`.
+
+    Raises NotImplementedError if a part has no kernel.
+    """
+    if not any(n.op in SPECIAL_OPS for n in ir_graph.nodes(graph)):
+        return plan(graph, False, sensitive_outputs)
+    return _Linker(graph, plan, sizes, sensitive_outputs).program()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A program. arguments: the values or places of its arguments, inputs before outputs; for a
+    loop body these are in `loop`."""
+
+    program: Program
+    arguments: tuple[ir_graph.Value | Ref, ...] = ()
+    loop: LoopBuffers | None = None
+
+    def values(self) -> Iterator[ir_graph.Value]:
+        """Yield the values that must be in memory while it runs."""
+        if self.loop is not None:
+            yield from self.loop.values()
+        yield from (v for v in self.arguments if not isinstance(v, Ref))
+
+
+@dataclass(slots=True)
+class _Linker:
+    """stages: lists of parts, run in order; the loops of one stage are independent. places: those
+    of values."""
+
+    graph: ir_graph.Graph
+    plan: PlanFunction
+    sizes: Mapping[str, int]
+    sensitive_outputs: tuple[int, ...] = ()
+    stages: list[list[_Part]] = field(default_factory=list)
+    places: dict[ir_graph.Value, Ref] = field(default_factory=dict)
+    constants: list[ConstantSlot] = field(default_factory=list)
+    constant_bytes: int = 0
+
+    def program(self) -> Program:
+        self.plan_parts()
+        lives = self.buffer_lives()
+        places, memory, _, kept = assign_offsets([*lives.values()])
+        base = dict(zip(lives, places, strict=True))
+        self.places |= {
+            v: Ref("memory", at)
+            for v, at in base.items()
+            if isinstance(v, ir_graph.Node | ir_graph.Item)
+        }
+        calls: list[Call | Loop] = []
+        solved: list[str] = []
+        results: list[Tensor] = []
+        bodies: dict[int, tuple[Program, ...]] = {}
+        for stage in self.stages:
+            lanes = [tuple(self.relocated(p, base)) for p in stage]
+            first = stage[0]
+            if first.loop is None:
+                calls += lanes[0]
+                solved += first.program.call_problems
+                results += first.program.call_results
+                continue
+            bodies[len(calls)] = tuple(p.program for p in stage)
+            # steps that share memory run sequentially
+            parallel = not any(
+                (p.loop and p.loop.spec.states) or p.program.memory_bytes for p in stage
+            )
+            calls.append(Loop(first.loop.spec.steps, tuple(lanes), parallel))
+            solved.append("")
+            results.append(first.program.call_results[-1])
+            for how in (p.loop for p in stage if p.loop is not None):
+                finals = [how.final_place(c, self.places.__getitem__) for c in how.carriers]
+                self.places |= dict(zip(ir_graph.results(how.node), finals, strict=False))
+        parts = [p.program for p in chain(*self.stages)]
+        return Program(
+            {name: k for p in parts for name, k in p.kernels.items()},
+            tuple(calls), tuple(self.constants), self.constant_bytes, memory, kept,
+            max((p.workspace_bytes for p in parts), default=0),
+            {key: x for p in parts for key, x in p.problems.items()},
+            {key: x for p in parts for key, x in p.options.items()},
+            tuple(solved), tuple(results), _merge_provenance(self.graph, parts), loop_bodies=bodies,
+        )  # fmt: skip
+
+    def plan_parts(self) -> None:
+        """Plan the programs of all parts, in execution order."""
+        graph = self.graph
+        self.places |= {v: Ref("argument", n) for n, v in enumerate(graph.inputs)}
+        copied: list[tuple[ir_graph.Value, Ref]] = []
+        for n, v in enumerate(graph.outputs):
+            to = Ref("argument", len(graph.inputs) + n)
+            if v in self.places or isinstance(v, ir_graph.Constant) or _is_final_state(v):
+                copied.append((v, to))
+            else:
+                self.places[v] = to
+        for s in partition(graph, lambda n: n.op not in SPECIAL_OPS, self.sensitive_outputs):
+            if s.native:
+                made = self.plan(segment_graph(s), False, s.sensitive_outputs)
+                self.stages.append([_Part(made, (*s.inputs, *s.outputs))])
+            else:
+                self.stages += self.special_stages(s)
+        if copied:
+            fresh = tuple(ir_graph.Input(f"copied{n}", v.type) for n, (v, _) in enumerate(copied))
+            values, places = zip(*copied, strict=True)
+            self.stages.append(
+                [_Part(self.plan(ir_graph.Graph(fresh, fresh), False, ()), (*values, *places))]
+            )
+
+    def special_stages(self, s: Segment) -> Iterator[list[_Part]]:
+        """Yield the stages of a segment's scatters and loops. Loops of a stage have the same number
+        of steps and do not depend on each other."""
+        left = list(s.nodes)
+        while left:
+            made = {v: n for n in left for v in ir_graph.results(n)}
+            ready = [n for n in left if not any(v in made for v in n.inputs)]
+            # loops with states come last, so that more of them are ready at once
+            first = min(ready, key=_has_states)
+            if first.op is LOOP_OP:
+                loops = [n for n in ready if n.op is LOOP_OP]
+                stage = [n for n in loops if loop_spec(n).steps == loop_spec(first).steps]
+                yield [self.loop_part(n, s) for n in stage]
+            else:
+                stage = [first]
+                operands = tuple(v for v in first.inputs if v is not None)
+                yield [_Part(scatter_program(first), (*operands, *ir_graph.results(first)))]
+            left = [n for n in left if n not in stage]
+
+    def loop_part(self, n: ir_graph.Node, s: Segment) -> _Part:
+        wanted = {*s.outputs, *(v for m in s.nodes for v in m.inputs)}
+        how = loop_buffers(n, {v for v in ir_graph.results(n) if v in wanted})
+        return _Part(
+            self.plan(ir_graph.Graph(how.spec.body.inputs, how.outputs), True, ()), (), how
+        )
+
+    def loops(self) -> Iterator[LoopBuffers]:
+        yield from (p.loop for p in chain(*self.stages) if p.loop is not None)
+
+    def buffer_lives(self) -> dict[object, BufferLife]:
+        """Return the buffers in memory with their lifetimes in stage numbers: those of values, and
+        each part's own memory."""
+        owner: dict[ir_graph.Value, ir_graph.Value] = {}  # of a state that shares another buffer
+        twice: set[ir_graph.Value] = set()
+        for how in self.loops():
+            owner |= dict(zip(ir_graph.results(how.node), how.carriers, strict=False))
+            twice |= {c for c in how.carriers if how.is_double_buffered(c)}
+        used: dict[ir_graph.Value, list[int]] = {}
+        out: dict[object, BufferLife] = {}
+        for n, stage in enumerate(self.stages):
+            for p in stage:
+                out[p, "kept"] = BufferLife(p.program.border_bytes, n, n, p)
+                out[p] = BufferLife(p.program.memory_bytes - p.program.border_bytes, n, n)
+                for v in p.values():
+                    used.setdefault(owner.get(v, v), []).append(n)
+        for v, some in used.items():
+            if isinstance(v, ir_graph.Constant):
+                self.add_constant(v)
+            elif v not in self.places:
+                out[v] = BufferLife(
+                    nbytes(v, self.sizes) * (1 + (v in twice)), min(some), max(some)
+                )
+        return out
+
+    def add_constant(self, c: ir_graph.Constant) -> None:
+        """Add a constant that a loop or a copy reads unpacked."""
+        self.places[c] = Ref("constant", self.constant_bytes)
+        self.constants.append(ConstantSlot(self.constant_bytes, c.type, c.load, None))
+        self.constant_bytes += _round_up(nbytes(c))
+
+    def relocated(self, part: _Part, base: Mapping[object, int]) -> Iterator[Call]:
+        """Yield the calls of a part with buffers relocated to the whole program."""
+        own, held = part.program, self.constant_bytes
+        self.constants += [replace(c, offset=c.offset + held) for c in own.constants]
+        self.constant_bytes += _round_up(own.constant_bytes)
+        where = self.places.__getitem__
+        if part.loop is None:
+            given = [v if isinstance(v, Ref) else where(v) for v in part.arguments]
+        else:
+            given = [*part.loop.arguments(where)]
+
+        def moved(r: Ref) -> Ref:
+            if r.region == "argument":
+                return given[r.position]
+            if r.region == "constant":
+                return replace(r, position=r.position + held)
+            if r.position < own.border_bytes:
+                return replace(r, position=r.position + base[part, "kept"])
+            return replace(r, position=r.position - own.border_bytes + base[part])
+
+        for call in own.calls:
+            assert isinstance(call, Call)  # a part has no nested loops
+            yield replace(call, arguments=tuple(map(moved, call.arguments)))
+
+
+def _has_states(n: ir_graph.Node) -> bool:
+    return n.op is LOOP_OP and loop_spec(n).states > 0
+
+
+def _is_final_state(v: ir_graph.Value) -> bool:
+    """True for the final state of a loop."""
+    n = ir_graph.producer(v)
+    return n is not None and n.op is LOOP_OP and v in ir_graph.results(n)[: loop_spec(n).states]
+
+
+def _merge_provenance(graph: ir_graph.Graph, parts: Sequence[Program]) -> Provenance:
+    some = [p.provenance for p in parts if p.provenance is not None]
+    return Provenance(
+        graph,
+        {t: x for o in some for t, x in o.current.items()},
+        {t: n for o in some for t, n in o.nodes.items()},
+        {t: v for o in some for t, v in o.values.items()},
+    )
+
+
+def _round_up(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,1 @@
+"""Graph nodes to tensor expressions, and where each comes from."""

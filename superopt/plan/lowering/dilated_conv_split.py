@@ -1,0 +1,126 @@
+"""Split dilated convolutions whose windows reach far beyond the edge into parts that sum fewer
+terms.
+
+If the kernel of a dilated convolution is as wide as the image (atrous pyramid pooling; Chen et al.,
+arXiv:1706.05587), most terms are zeros of the padding. The result is cut wherever the set of terms
+that count changes along an axis. Each part sums only its own terms and is written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from superopt.kernels.loops.element import is_range_guard
+from superopt.plan.lowering.polyphase import StridedPart, replace_reduction
+from superopt.te.analysis.affine import affine
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import reductions
+from superopt.te.expr import index
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor
+
+MAX_REMAINING_SHARE = 0.6  # share of the terms that may remain, at most
+MAX_PARTS = 25  # parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A part along one axis of the result: outputs [begin, begin + size), kernel terms [first,
+    first + count)."""
+
+    output_axis: Axis
+    kernel_axis: Axis
+    begin: int
+    size: int
+    first: int
+    count: int
+
+
+def split_windows(t: Tensor) -> list[StridedPart]:
+    """Return the parts of a tensor; an empty list where computing it as a whole is as fast."""
+    found = reductions(t.body)
+    if len(found) != 1 or found[0].fn != "sum" or t.body is None:
+        return []
+    (total,) = found
+    cuts = _axis_cuts(t, total)
+    if not cuts or prod(map(len, cuts)) > MAX_PARTS:
+        return []
+    left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
+    if left > MAX_REMAINING_SHARE * prod(
+        some[0].output_axis.size * some[0].kernel_axis.size for some in cuts
+    ):
+        return []
+    return [_build_part(t, total, some) for some in product(*cuts)]
+
+
+def _axis_cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
+    out = []
+    for load in _zero_padded_loads(total.body):
+        for i, n in zip(load.index, load.tensor.shape, strict=True):
+            form = affine(i)
+            if form is None or len(form.terms) != 2 or not isinstance(n, int):
+                continue
+            own = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in t.axes]
+            over = [(a, c) for a, c in form.terms if isinstance(a, Axis) and a in total.axes]
+            if len(own) == len(over) == 1 and index.bounds(i) != (0, n - 1):
+                (o, step), (k, apart) = own[0], over[0]
+                if step > 0 and apart > 0:
+                    out.append(_cut_axis(o, k, [(o, step), (k, apart)], form.base, n))
+    axes = [some[0].output_axis for some in out]
+    return out if len(set(axes)) == len(axes) else []
+
+
+def _cut_axis(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int) -> list[_Cut]:
+    """Return the axis cut wherever another term begins or ends to count."""
+    (_, step), (_, apart) = terms
+    size, most = o.size, k.size
+
+    def first_at(place: int, pace: int) -> int:
+        """Return the least x at which pace * x is at least `place`."""
+        return -(-place // pace)
+
+    edges = (e - x * apart - base for x in range(most) for e in (0, n))
+    begins = sorted({0, *(p for e in edges if 0 < (p := first_at(e, step)) < size)})
+    out: list[_Cut] = []
+    for at, end in zip(begins, [*begins[1:], size], strict=True):
+        first = max(first_at(-base - at * step, apart), 0)
+        count = min(first_at(n - base - at * step, apart), most) - first
+        if count <= 0:
+            first, count = 0, 1  # all of its terms are zeros
+        if out and (out[-1].first, out[-1].count) == (first, count):
+            out[-1] = _Cut(o, k, out[-1].begin, out[-1].size + end - at, first, count)
+        else:
+            out.append(_Cut(o, k, at, end - at, first, count))
+    return out
+
+
+def _zero_padded_loads(e: Expr) -> Iterator[Load]:
+    """Yield the loads that read zero beyond the edge."""
+    match e:
+        case Apply("select", (guard, Load() as load, zero)) if is_range_guard(guard, load, zero):
+            yield load
+        case Apply(_, args):
+            for a in args:
+                yield from _zero_padded_loads(a)
+
+
+def _build_part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> StridedPart:
+    assert t.body is not None
+    begin, axes, over = [0] * t.rank, list(t.axes), list(total.axes)
+    env: dict[Axis, Expr] = {}
+    within: dict[Axis, Expr] = {}
+    for c in cuts:
+        d, k = t.axes.index(c.output_axis), total.axes.index(c.kernel_axis)
+        begin[d], axes[d] = c.begin, Axis(c.output_axis.name, c.size)
+        env[c.output_axis] = index.as_index(axes[d] + c.begin)
+        over[k] = Axis(c.kernel_axis.name, c.count)
+        within[c.kernel_axis] = index.as_index(over[k] + c.first)
+    new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
+    body = substitute_axes(replace_reduction(t.body, total, new), env)
+    shape = tuple(a.extent for a in axes)
+    return StridedPart(
+        Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank
+    )

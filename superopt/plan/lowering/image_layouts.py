@@ -1,0 +1,208 @@
+"""Choose layouts: blocks of channels with a border of zeros for images, row-major for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from superopt.kernels.loops.element import is_range_guard
+from superopt.kernels.loops.layout import Layout, Part
+from superopt.plan.lowering.polyphase import WrittenParts
+from superopt.te.analysis import affine
+from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
+from superopt.te.expr.node import Apply, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor
+
+CHANNEL_BLOCK = 16  # channels
+MIN_VECTOR_CHANNELS = 8  # fewer channels do not fill a vector
+
+
+def blocked_layouts(
+    current: Mapping[Tensor, Tensor],
+    fixed: Collection[Tensor],
+    parts: WrittenParts,
+) -> dict[Tensor, Layout]:
+    """Return a layout for the tensors that kernels read as images; `fixed` tensors have none.
+
+    current: the definitions. parts: the tensors written in parts.
+    """
+    pictures = _image_borders(current, parts)
+    out = {}
+    written = {x.tensor for p in parts.values() for x in p}
+    for t, borders in pictures.items():
+        if t in fixed or t in written or (t not in current and t not in parts):
+            continue
+        c = t.shape[1]
+        begins = [x.begin[1] for x in parts.get(t, ())]
+        assert isinstance(c, int)
+        space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
+        if not any(n % CHANNEL_BLOCK for n in (c, *begins)):
+            channels = Part(1, CHANNEL_BLOCK), Part(1, CHANNEL_BLOCK, is_inner=True)
+            out[t] = Layout((Part(0), channels[0], *space, channels[1]))
+        elif _has_few_channels(t) and t in current and isinstance(current[t].body, Load):
+            out[t] = Layout((Part(0), Part(1), *space))  # a copy: its rows are contiguous
+        else:
+            out[t] = Layout((Part(0), *space, Part(1)))
+    return out
+
+
+def channels_last_layouts(
+    current: Mapping[Tensor, Tensor],
+    fixed: Collection[Tensor],
+    parts: WrittenParts,
+) -> dict[Tensor, Layout]:
+    """Return layouts with channels last, and borders only around copies with few channels: their
+    elements are read one by one, where a border costs no more than a bounds test."""
+    written = {x.tensor for p in parts.values() for x in p}
+    out = {}
+    for t, borders in _image_borders(current, parts).items():
+        if t in fixed or t in written or (t not in current and t not in parts):
+            continue
+        copy = _has_few_channels(t) and t in current and isinstance(current[t].body, Load)
+        space = [Part(d, border=borders[d] if copy else 0) for d in range(2, t.rank)]
+        out[t] = Layout((Part(0), *space, Part(1)))
+    return out
+
+
+def window_tensors(tensors: Sequence[Tensor]) -> set[Tensor]:
+    """Return the tensors over which windows slide."""
+    return {
+        x.tensor
+        for t in tensors
+        for r in _window_reductions(t)
+        for x in loads(r.body)
+        if _is_image_window(x, t, r)
+    }
+
+
+def image_copies(
+    tensors: Sequence[Tensor], copies: Collection[Tensor], reshapes: bool = True
+) -> set[Tensor]:
+    """Return copies over which windows slide, except those that can as well be read from the
+    original: few channels and no reads beyond the edge. reshapes: also return reshaped tensors
+    (rows of features) that are read beyond the edge, because the original has no border."""
+    beyond: set[Tensor] = set()
+    for t in tensors:
+        for r in _window_reductions(t):
+            plain = {id(x) for x, border in _loads_with_borders(r.body) if not any(border.values())}
+            beyond |= {x.tensor for x in loads(r.body) if id(x) not in plain}
+    found = window_tensors(tensors)
+    out = {t for t in found & set(copies) if t in beyond or not _has_few_channels(t)}
+    return out | {t for t in found & beyond if reshapes and _is_reshape(t)}
+
+
+def _is_reshape(t: Tensor) -> bool:
+    """True if it reshapes a tensor of another rank."""
+    return isinstance(t.body, Load) and t.body.tensor.rank != t.rank
+
+
+def _has_few_channels(t: Tensor) -> bool:
+    return t.rank > 2 and isinstance(t.shape[1], int) and t.shape[1] < MIN_VECTOR_CHANNELS
+
+
+def _window_reductions(t: Tensor) -> list[Reduce]:
+    """Return the reductions over more than one axis."""
+    return [r for r in reductions(t.body) if len(r.axes) > 1]
+
+
+def _is_image_window(x: Load, t: Tensor, r: Reduce) -> bool:
+    return x.tensor.rank == t.rank and is_window_load(t.axes, r.axes, x)
+
+
+def _slides_along_channels(t: Tensor) -> bool:
+    """True if windows slide over spatial dimensions along the second axis of the result, which is
+    the channel axis of an image."""
+    return any(
+        t.axes[1] in index_axes(i)
+        for r in _window_reductions(t)
+        for x in loads(r.body)
+        if _is_image_window(x, t, r)
+        for i in x.index[2:]
+    )
+
+
+def _image_borders(
+    current: Mapping[Tensor, Tensor], parts: WrittenParts
+) -> dict[Tensor, dict[int, int]]:
+    """Return the image tensors, which windows slide over or windowed kernels compute, with their
+    borders by dimension."""
+    out: dict[Tensor, dict[int, int]] = {}
+    for t, now in current.items():
+        assert now.body is not None
+        windows = _window_reductions(now)
+        if t.rank < 3 or not any(
+            _is_image_window(x, now, r) for r in windows for x in loads(r.body)
+        ):
+            continue
+        if not _slides_along_channels(now):
+            out.setdefault(t, dict.fromkeys(range(t.rank), 0))
+        for load, border in _loads_with_borders(windows[0].body):
+            if _is_image_window(load, now, windows[0]):
+                known = out.setdefault(load.tensor, dict.fromkeys(range(t.rank), 0))
+                for d, b in border.items():
+                    known[d] = max(known[d], b)
+    more = True
+    while more:  # propagate through elementwise operators
+        more = False
+        for t, now in current.items():
+            more |= _mark_images([x for x in (t, *_elementwise_operands(now)) if x.rank >= 3], out)
+            whole = {
+                x.tensor
+                for r in _window_reductions(now)
+                for x in loads(r.body)
+                if not _slides_along_channels(now)
+            }
+            if t.rank >= 3 and t not in out and any(x in out and x.rank == t.rank for x in whole):
+                more |= _mark_images([t, next(x for x in whole if x in out)], out)
+        for t, p in parts.items():
+            more |= _mark_images([x for x in (t, *(x.tensor for x in p)) if x.rank >= 3], out)
+    return out
+
+
+def _mark_images(tensors: Sequence[Tensor], out: dict[Tensor, dict[int, int]]) -> bool:
+    """Mark all tensors as images if one of them is; return whether this adds any."""
+    new = [x for x in tensors if x not in out]
+    if len(new) == len(tensors):
+        return False
+    out.update((x, dict.fromkeys(range(x.rank), 0)) for x in new)
+    return bool(new)
+
+
+def _elementwise_operands(t: Tensor) -> list[Tensor]:
+    """Return the tensors of this shape that are read at the element's own index."""
+    out = []
+    stack: list[Expr] = [] if t.body is None else [t.body]
+    while stack:
+        match stack.pop():
+            case Load(x, index) if index == t.axes and x.shape == t.shape:
+                out.append(x)
+            case Apply(_, args):
+                stack += args
+    return out
+
+
+def _loads_with_borders(e: Expr) -> list[tuple[Load, dict[int, int]]]:
+    """Return the loads, each with the widths by which it reads beyond the edges, where zero is
+    read."""
+    match e:
+        case Load():
+            return [(e, {})]
+        case Apply("select", (guard, Load() as inside, zero)) if is_range_guard(
+            guard, inside, zero
+        ):
+            return [(inside, _border_widths(inside))]
+        case Apply(_, args):
+            return [x for a in args for x in _loads_with_borders(a)]
+        case Reduce(_, _, body):
+            return _loads_with_borders(body)
+    return []
+
+
+def _border_widths(load: Load) -> dict[int, int]:
+    out = {}
+    for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
+        where = affine.interval(i)
+        assert isinstance(n, int)
+        if where is None:
+            return {}
+        out[d] = max(0, -where[0], where[1] - n + 1)
+    return out

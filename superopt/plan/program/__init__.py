@@ -1,0 +1,1 @@
+"""A program: kernels, buffers, constants, streams; and its execution."""

@@ -1,0 +1,114 @@
+"""Programs as machine code."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from superopt.kernels.llvm.calls import references
+from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
+from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
+from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
+from superopt.kernels.runtime.engine import link_objects
+from superopt.plan.program.build import Program
+from superopt.plan.program.constant_pool import PackedConstants
+from superopt.plan.program.image import (
+    LoadedProgram,
+    ProgramImage,
+    entry_points,
+    load_image,
+    pointer_table,
+)
+from superopt.plan.program.pack_constants import constant_numbers, pack_constants, split_constants
+
+
+def load_program(
+    program: Program,
+    machine: Machine,
+    threads: int,
+    folder: Path | None,
+    constants: np.ndarray | None = None,
+    release: Callable[[], None] | None = None,
+) -> LoadedProgram:
+    """Return the program as loaded machine code. folder: the cache of object files. constants: the
+    bytes of all packed constants, if known. release: see `pack_constants`."""
+    made = build_image(program, machine, threads, folder)
+    held = _pack(program, constants, release)
+    return load_image(made, held, machine, lambda: program)
+
+
+def _pack(
+    program: Program, data: np.ndarray | None, release: Callable[[], None] | None
+) -> PackedConstants:
+    """Return all constants as kernels read them. Raises NotImplementedError, as for a missing
+    kernel, where a constant does not fit."""
+    size = program.constant_bytes
+    if data is not None and len(data) == size:
+        return split_constants(program.constants, data)
+    try:
+        return pack_constants(program.constants, size, release)
+    except (LookupError, TypeError, ValueError) as e:
+        raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
+
+
+def build_image(
+    program: Program, machine: Machine, threads: int, folder: Path | None
+) -> ProgramImage:
+    """Return the machine code of the program, and what it needs."""
+    some = threads if any(c.chunks > 1 for c in program.calls) else 1
+    made = object_files(program, machine, some, folder)
+    if (at := object_offsets()) is not None:
+        given = (r.position for r in references(program.calls) if r.region == "argument")
+        made.append(object_code(entry_text(max(given, default=-1) + 1, *at), machine, folder))
+    sizes = program.constant_bytes, program.memory_bytes, program.workspace_bytes
+    return ProgramImage(tuple(made), some, at is not None, *sizes)
+
+
+@dataclass(slots=True)
+class TimedProgram:
+    """A program that reads the clock after each call. seconds: the time of each call in the last
+    run."""
+
+    code: LoadedProgram
+    seconds: np.ndarray
+
+    def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        c = self.code
+        words = CLOCK_BYTES // 8
+        clock = np.zeros((len(self.seconds) + 1, words), np.int64)
+        c.run(pointer_table((*inputs, *outputs)), *c.addresses, c.thread_state(), clock.ctypes.data)
+        passed = np.diff(clock, axis=0)
+        self.seconds[:] = passed[:, 0] + 1e-9 * passed[:, 1]
+
+
+def time_calls(c: LoadedProgram, machine: Machine, folder: Path | None) -> TimedProgram:
+    """Return the same program on the same memory with a timer for each call."""
+    p = c.program
+    made = object_files(p, machine, c.threads, folder, timed=True)
+    engine = link_objects(made, machine)
+    sizes = p.constant_bytes, p.memory_bytes, p.workspace_bytes
+    run, work, _ = entry_points(engine, ProgramImage((), c.threads, False, *sizes), timed=True)
+    own = replace(c, engine=engine, run=run, work=work, enter=None, pool=None)
+    return TimedProgram(own, np.zeros(len(p.calls)))
+
+
+def object_files(
+    program: Program,
+    machine: Machine,
+    threads: int,
+    folder: Path | None,
+    *,
+    shared: bool = False,
+    timed: bool = False,
+) -> list[bytes]:
+    """Return the object files of a program: its kernels, and `run`, which calls them. shared: for a
+    shared object, whose constants are one block of memory. timed: `run` reads the clock after each
+    call."""
+    table = None if shared else constant_numbers(program.constants)
+    text = program_text(program.calls, threads, platform.machine().lower(), timed, table)
+    kernels = [kernel_object_code(k, machine, folder, shared) for k in program.kernels.values()]
+    return [*kernels, object_code(text, machine, folder, shared)]

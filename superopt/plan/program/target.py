@@ -1,0 +1,55 @@
+"""The target of a program: how kernels are chosen, image layouts, storage types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.space import choose
+from superopt.kernels.loops.layout import Layout
+from superopt.kernels.loops.option import Option
+from superopt.plan.lowering.image_layouts import blocked_layouts
+from superopt.plan.program.streams import AssignStreams
+from superopt.plan.rewrites.matmul.attention import AttentionFusion, cpu_attention_fusion
+from superopt.te.expr.dtype import DType
+from superopt.te.expr.tensor import Tensor
+
+TF32_DROPPED_BITS = 13  # mantissa bits of a float32 that TF32 lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target of a program.
+
+    choose: returns the solution of a problem. assign_layouts: returns image layouts, from the
+    definitions, the outputs, and the tensors written in parts. attention_fusion: which attention is
+    one kernel. reorders_operands: copy operands into the order that readers need: transposed for
+    products, with a border for windows. fuses_horizontally: fuse products of one operand with
+    several constants. clears_borders: write the zeros around images in each run where that saves
+    memory. replaces_causal_masks: compare indices instead of reading constant causal masks.
+    storage_dtype: the type of float32 values in memory. dropped_bits: or the trailing mantissa bits
+    that are rounded away, for tensor-core products that ignore them: truncation always rounds
+    toward zero, and such errors accumulate from layer to layer. min_parallel_elements: long
+    reductions with fewer results are split (split_reduction.py); 0 for never. assign_streams:
+    assigns steps to streams, from their reads, writes and solutions; None for one stream.
+    bounds_transformed_constants: transformed constants have a budget (transformed_constants.py).
+    """
+
+    choose: Callable[[Problem, Option | None], Choice] = choose
+    assign_layouts: Callable[..., dict[Tensor, Layout]] = blocked_layouts
+    attention_fusion: Callable[[Collection[Tensor], int], AttentionFusion] | None = (
+        cpu_attention_fusion
+    )
+    reorders_operands: bool = True
+    fuses_horizontally: bool = False
+    clears_borders: bool = True
+    replaces_causal_masks: bool = False
+    storage_dtype: DType | None = None
+    dropped_bits: int = 0
+    min_parallel_elements: int = 0
+    assign_streams: AssignStreams | None = None
+    bounds_transformed_constants: bool = False
+
+
+CPU = Target(bounds_transformed_constants=True)

@@ -1,0 +1,1 @@
+"""Rewrites of tensor expressions before kernels are scheduled."""

@@ -1,0 +1,1 @@
+"""Which tensors are computed inside the kernels of others."""

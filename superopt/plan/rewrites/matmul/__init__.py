@@ -1,0 +1,1 @@
+"""Matrix products: batching, gates, recurrent cells, attention, operand layouts."""

@@ -1,0 +1,63 @@
+"""Rewrite matrix products before they become kernels: reduce their number, and choose their order
+of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+from superopt.kernels.algorithms.contraction import match_contraction
+from superopt.kernels.loops.loop_nest import replace_reduction
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.plan.lowering.polyphase import WrittenParts
+from superopt.plan.rewrites.matmul.cell_fusion import find_cells
+from superopt.plan.rewrites.matmul.gate_fusion import find_gates
+from superopt.plan.rewrites.matmul.gated_cells import fuse_gated_cells
+from superopt.plan.rewrites.matmul.horizontal_fusion import Constants, fuse_horizontally
+from superopt.plan.rewrites.matmul.slice_batching import batch_slices
+from superopt.te.expr.tensor import Tensor
+
+
+def fuse_products(
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    excluded: Collection[Tensor],
+    parts: WrittenParts,
+    constants: Constants,
+    fp16_operands: bool,
+) -> dict[Tensor, Tensor]:
+    """Return the definitions with products fused, on a GPU, where each launch has a cost. Gates and
+    cells are left to their own fusion (see gate_fusion.py, also for the parameters, and
+    cell_fusion.py); of the others, products of slices are batched and products of one operand are
+    fused."""
+    current = fuse_gated_cells(current, materialized, excluded, parts, constants, fp16_operands)
+    current, found = find_gates(current, materialized, excluded, parts, constants, fp16_operands)
+    known = {*materialized, *found, *(g for some in found.values() for g in some)}
+    known |= {x for c in find_cells(current, known, excluded, parts, constants) for x in c.stages}
+    return fuse_horizontally(
+        batch_slices(current, {*known, *excluded}, constants, fp16_operands), known, constants
+    )
+
+
+def reorder_products(
+    current: Mapping[Tensor, Tensor],
+    image_tensors: Collection[Tensor],
+    constants: Collection[Tensor],
+) -> dict[Tensor, Tensor]:
+    """Return the definitions with each matrix product in the axis order in which it is fast; a
+    tensor with another order reads it."""
+    out: dict[Tensor, Tensor] = {}
+    for t, now in current.items():
+        c = None if t in image_tensors else match_contraction(now, constants)
+        found = reduction(now)
+        several = c is not None and prod(a.size for a in c.b_axes) > 1
+        if c is None or found is None or not several or now.axes[-1] not in c.a_axes:
+            out[t] = now
+            continue
+        order = (*(a for a in now.axes if a != c.b_axes[-1]), c.b_axes[-1])
+        product = Tensor("product", found.dtype, tuple(a.extent for a in order), order, found)
+        out[product] = product
+        assert now.body is not None
+        body = replace_reduction(now.body, found, product, order)
+        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+    return out

@@ -1,0 +1,1 @@
+"""Reductions: rows kept in one kernel, splits, group norms, strided softmax."""

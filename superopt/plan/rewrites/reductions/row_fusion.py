@@ -1,0 +1,448 @@
+"""Fuse row computations: reductions over a row and elementwise operators on it, as one kernel.
+
+A softmax takes the maximum of each row, subtracts it, sums the exponentials, and divides by the
+sum. One kernel does all of it while the row is in cache. The same holds for layer norm, RMS norm
+and everything else of this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from superopt.plan.lowering.kernel_stages import kernel_inputs
+from superopt.plan.rewrites.reductions.row_occupancy import has_few_long_rows
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import index_axes, loads, reductions, subexpressions
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor, compute
+
+MAX_ROW_BYTES = 1 << 18  # of a row, and of intermediate results for it
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """A row kernel. root: the result. batch_rank: the number of its leading axes that select a row.
+    stages: the tensors inlined in it, with their definitions."""
+
+    root: Tensor
+    batch_rank: int
+    stages: dict[Tensor, Tensor] = field(default_factory=dict)
+
+
+def fuse_rows(
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    image_tensors: Collection[Tensor],
+    parallel_rows: bool = False,
+) -> tuple[dict[Tensor, Tensor], dict[Tensor, int]]:
+    """Return the definitions with rows fused, and the number of leading axes that select a row of
+    each fused tensor.
+
+    materialized: the tensors that must be in memory. image_tensors: those not stored row by row.
+    parallel_rows: each row is one of many programs, so that few long rows are not fused.
+    """
+    readers: dict[Tensor, set[Tensor]] = {}
+    for t, now in current.items():
+        for x in kernel_inputs(now, current):
+            readers.setdefault(x, set()).add(t)
+    out = dict(current)
+    leads: dict[Tensor, int] = {}
+    for t in reversed(list(current)):
+        if t not in out or t.rank < 2 or t in image_tensors:
+            continue
+        group = grow_row_group(
+            t, out, {*materialized, *image_tensors}, readers, parallel_rows=parallel_rows
+        )
+        if group is not None and not (
+            parallel_rows and has_few_long_rows(group.root.shape, group.batch_rank)
+        ):
+            out[t] = fuse_group(group, current[t])
+            leads[t] = group.batch_rank
+            for x in group.stages:
+                del out[x]
+    return out, leads
+
+
+def tensors_read(t: Tensor) -> set[Tensor]:
+    return set() if t.body is None else {x.tensor for x in loads(t.body)}
+
+
+def grow_row_group(
+    t: Tensor,
+    current: Mapping[Tensor, Tensor],
+    materialized: Collection[Tensor],
+    readers: Mapping[Tensor, set[Tensor]],
+    allow_unit_axes: bool = False,
+    parallel_rows: bool = False,
+) -> RowGroup | None:
+    """Return the row group of a result; None if it has no reduction over its rows. allow_unit_axes:
+    row scalars may have other unit axes than the result's. parallel_rows: see `fuse_rows`;
+    intermediate results need not fit into a cache then."""
+    now = current[t]
+    if reductions(now.body):
+        return None
+    found = (_row_batch_rank(x, current, t, allow_unit_axes) for x in tensors_read(now))
+    lead = next((n for n in found if n is not None), None)
+    if not lead:
+        return None
+    group = RowGroup(t, lead)
+    more = True
+    while more:
+        more = False
+        inside = {t, *group.stages}
+        for x in {u for v in inside for u in tensors_read(current[v])} - inside:
+            if x in materialized or x not in current or not readers[x] <= inside:
+                continue
+            if _is_row_tensor(x, current[x], t, lead, allow_unit_axes) and all(
+                _reads_own_row(current[v], x, lead) for v in readers[x]
+            ):
+                group.stages[x] = current[x]
+                more = True
+    group.stages = {x: now for x, now in current.items() if x in group.stages}
+    kept = sum(prod(_static_sizes(x)[lead:]) * max(x.dtype.bits // 8, 1) for x in group.stages)
+    summed = any(reductions(x.body) for x in group.stages.values())
+    return group if summed and (parallel_rows or kept <= MAX_ROW_BYTES) else None
+
+
+def _static_sizes(t: Tensor) -> list[int]:
+    return [n for n in t.shape if isinstance(n, int)]
+
+
+def _row_batch_rank(
+    x: Tensor, current: Mapping[Tensor, Tensor], root: Tensor, allow_unit_axes: bool
+) -> int | None:
+    """Return how many leading axes of the result a reduction over its rows depends on."""
+    if x not in current or len(reductions(current[x].body)) != 1:
+        return None
+    sizes, own = _static_sizes(root), _static_sizes(x)
+    leads = range(len(sizes) - 1, 0, -1)
+    some = (
+        n
+        for n in leads
+        if _is_row_scalar_shape(own, sizes, n, allow_unit_axes) and prod(sizes[n:]) > 1
+    )
+    return next(some, None)
+
+
+def _is_row_scalar_shape(
+    shape: list[int], sizes: list[int], batch_rank: int, allow_unit_axes: bool
+) -> bool:
+    """True if it has one number for each row."""
+    rest = shape[batch_rank:]
+    plain = shape[:batch_rank] == sizes[:batch_rank] and all(n == 1 for n in rest)
+    return plain and (allow_unit_axes or len(rest) in (0, len(sizes) - batch_rank))
+
+
+def _is_row_tensor(
+    x: Tensor, definition: Tensor, root: Tensor, batch_rank: int, allow_unit_axes: bool
+) -> bool:
+    """True for one number for each row, or one element for each element of the result."""
+    found, sizes = reductions(definition.body), _static_sizes(root)
+    if not found and _static_sizes(x) == sizes:
+        return True
+    if not _is_row_scalar_shape(_static_sizes(x), sizes, batch_rank, allow_unit_axes):
+        return False
+    if not found:
+        return True
+    # A matrix product has a kernel of its own.
+    return len(found) == 1 and (
+        all(_reads_row_element(e, definition, batch_rank) for e in loads(found[0].body))
+        or all(
+            _covers_row_axes(e, definition, batch_rank)
+            for e in loads(found[0].body)
+            if set(found[0].axes) & _load_axes(e)
+        )
+        or not _is_matmul(found[0])
+    )
+
+
+def _is_matmul(found: Reduce) -> bool:
+    """True if both factors of a product vary along the reduced axes, as in a matrix product."""
+    return any(
+        e.fn == "mul" and all(set(found.axes) & {*index_axes(a), *_nested_axes(a)} for a in e.args)
+        for e in subexpressions(found.body)
+        if isinstance(e, Apply)
+    )
+
+
+def _nested_axes(e: Expr) -> set[Expr]:
+    return {a for x in loads(e) for a in _load_axes(x)}
+
+
+def _reads_row_element(e: Load, definition: Tensor, batch_rank: int) -> bool:
+    """True if it reads the row's own element, or the same one for all rows."""
+    own = zip(e.index, definition.axes, e.tensor.shape, range(batch_rank), strict=False)
+    return all(i == a or n == 1 for i, a, n, _ in own) or not set(
+        definition.axes[:batch_rank]
+    ) & _load_axes(e)
+
+
+def _covers_row_axes(e: Load, definition: Tensor, batch_rank: int) -> bool:
+    """True if it reads the row's own element in any layout, such as the channels of a pixel."""
+    return {a for a in definition.axes[:batch_rank] if a.extent != 1} <= _load_axes(e)
+
+
+def _reads_own_row(definition: Tensor, x: Tensor, batch_rank: int) -> bool:
+    """True if it reads only its own row of `x`."""
+    assert definition.body is not None
+    return all(
+        all(
+            i == a or n == 1
+            for i, a, n in zip(
+                e.index[:batch_rank],
+                definition.axes[:batch_rank],
+                x.shape[:batch_rank],
+                strict=True,
+            )
+        )
+        for e in loads(definition.body)
+        if e.tensor is x
+    )
+
+
+def _load_axes(e: Load) -> set[Expr]:
+    return {a for i in e.index for a in _axes_in_index(i)}
+
+
+def _axes_in_index(e: Expr) -> Sequence[Expr]:
+    match e:
+        case Axis():
+            return [e]
+        case Apply(_, args):
+            return [a for x in args for a in _axes_in_index(x)]
+    return []
+
+
+def fuse_group(group: RowGroup, definition: Tensor) -> Tensor:
+    """Return the result with its stages inlined, each reading the others."""
+    done: dict[Tensor, Tensor] = {}
+    shared = _find_shared_row(group, definition)
+
+    def made(t: Tensor) -> Tensor:
+        assert t.body is not None
+        body = t.body
+        if shared is not None:
+            body = _read_shared_row(body, t, group.batch_rank, shared, done)
+        return Tensor(t.name, t.dtype, t.shape, t.axes, replace_tensors(body, done))
+
+    for n, x in enumerate(group.stages):
+        if shared is not None and shared.first is x:
+            held = shared.tensor
+            assert held.body is not None
+            done[held] = Tensor(
+                "shared", held.dtype, held.shape, held.axes, replace_tensors(held.body, done)
+            )
+        stage = made(group.stages[x])
+        done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
+    out = made(definition)
+    assert out.body is not None
+    body = _hoist_row_scalars(out.body, definition, group.batch_rank, {})
+    return Tensor("row", out.dtype, out.shape, out.axes, body)
+
+
+def _hoist_row_scalars(
+    e: Expr, definition: Tensor, batch_rank: int, hoisted: dict[Expr, Tensor]
+) -> Expr:
+    """Return `e` with values that are equal for a whole row computed once. Division by such a value
+    becomes multiplication by its finite reciprocal, which differs in the last bit."""
+    axes = definition.axes[:batch_rank]
+
+    def number(x: Expr) -> Expr:
+        if x not in hoisted:
+            new = compute(
+                definition.shape[:batch_rank],
+                lambda *i: substitute_axes(x, dict(zip(axes, i, strict=True))),
+                name=f"number{len(hoisted)}",
+            )
+            hoisted[x] = new
+        return Load(hoisted[x], axes, x.dtype)
+
+    def once(x: Expr) -> bool:
+        some = any(load.tensor.body is not None for load in loads(x))
+        return some and x.dtype.is_float and index_axes(x) <= set(axes)
+
+    match e:
+        case Apply("div", (x, by), dtype) if once(by) and not once(x) and _has_inverse(by):
+            return Apply(
+                "mul",
+                (_hoist_row_scalars(x, definition, batch_rank, hoisted), number(1 / by)),
+                dtype,
+            )
+        case Apply(fn, args, dtype):
+            if once(e):
+                return number(e)
+            return Apply(
+                fn,
+                tuple(_hoist_row_scalars(a, definition, batch_rank, hoisted) for a in args),
+                dtype,
+            )
+    return e
+
+
+MIN_INVERTIBLE = 1e-30  # reciprocals of this number and its neighbours are finite
+
+
+def _has_inverse(e: Expr) -> bool:
+    """True if a divisor is 0 or not too small to invert: a number plus a constant (the variance
+    plus epsilon under a root), or the sum of a softmax, which is at least 1."""
+    match _inlined_definition(e):
+        case Apply("add" | "max", (_, Const(c)) | (Const(c), _)):
+            return bool(abs(float(c)) >= MIN_INVERTIBLE)
+        case Apply("sqrt" | "abs" | "neg", (x,)):
+            return _has_inverse(x)
+        case Reduce("sum", _, body):
+            match _inlined_definition(body):
+                case Apply("exp", (x,)):
+                    gap = _inlined_definition(x)
+                    less = gap.args[1] if isinstance(gap, Apply) and gap.fn == "sub" else x
+                    most = _inlined_definition(less)
+                    return isinstance(most, Reduce) and most.fn == "max"
+    return False
+
+
+def _inlined_definition(e: Expr) -> Expr:
+    """Return the expression that a load reads, where it is computed inline."""
+    while isinstance(e, Load) and e.tensor.body is not None:
+        e = e.tensor.body
+    return e
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedRow:
+    """A row that is reduced, and that readers of the reduction recompute. first: the reduction."""
+
+    tensor: Tensor
+    first: Tensor
+
+
+def _find_shared_row(group: RowGroup, definition: Tensor) -> _SharedRow | None:
+    lead = group.batch_rank
+    assert definition.body is not None
+    for x, stage in group.stages.items():
+        for r in reductions(stage.body):
+            if isinstance(r.body, Load) or len(r.axes) != definition.rank - lead:
+                continue
+            body = substitute_axes(r.body, _axis_map(stage, r, definition, lead))
+            if _contains(definition.body, body):
+                return _SharedRow(
+                    Tensor("shared", r.body.dtype, definition.shape, definition.axes, body), x
+                )
+    return None
+
+
+def _axis_map(stage: Tensor, r: Reduce, definition: Tensor, batch_rank: int) -> dict[Axis, Expr]:
+    """Return the map from the axes of a reduction to those of the result."""
+    own = zip((*stage.axes[:batch_rank], *r.axes), definition.axes, strict=True)
+    return {a: b for a, b in own}  # noqa: C416
+
+
+def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """Return the definitions with the exponentials of a softmax over an outer axis stored for the
+    sum and the quotient. Fused rows share them without this (`_find_shared_row`)."""
+    out = dict(current)
+    for t, now in current.items():
+        found = now.body
+        if not isinstance(found, Reduce) or not isinstance(found.body, Apply) or found.fn != "sum":
+            continue
+        if not any(isinstance(e, Apply) and e.fn == "exp" for e in subexpressions(found.body)):
+            continue
+        for u, quotient in list(out.items()):
+            if (env := _match_elementwise_reader(t, now, found, quotient)) is None:
+                continue
+            assert quotient.body is not None
+            body = substitute_axes(found.body, env)
+            if not _contains(quotient.body, body):
+                continue
+            held = Tensor("held", body.dtype, quotient.shape, quotient.axes, body)
+            back = {b: a for a, b in env.items()}
+            read = Load(held, tuple(back[a] for a in quotient.axes), body.dtype)
+            total = Reduce(found.fn, found.axes, read, found.dtype)
+            rest = _replace_expr(quotient.body, body, Load(held, quotient.axes, body.dtype))
+            out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, total)
+            out[u] = Tensor(quotient.name, quotient.dtype, quotient.shape, quotient.axes, rest)
+            out = _insert_before(out, t, held)
+            break
+    return out
+
+
+def _insert_before(
+    current: Mapping[Tensor, Tensor], t: Tensor, new: Tensor
+) -> dict[Tensor, Tensor]:
+    out: dict[Tensor, Tensor] = {}
+    for x, now in current.items():
+        if x is t:
+            out[new] = new
+        out[x] = now
+    return out
+
+
+def _match_elementwise_reader(
+    t: Tensor, definition: Tensor, found: Reduce, reader: Tensor
+) -> dict[Axis, Axis] | None:
+    """Return the map from the axes of a sum and its terms to those of a reader that reads each of
+    them once, elementwise; None where it does not, or where the last axis is reduced."""
+    if reader.body is None or reductions(reader.body):
+        return None
+    places = {x.index for x in loads(reader.body) if x.tensor is t}
+    if len(places) != 1:
+        return None
+    (place,) = places
+    own = [i for i in place if isinstance(i, Axis)]
+    rest = [a for a in reader.axes if a not in own]
+    if len(own) != len(place) or len(set(own)) != len(own) or not set(own) <= set(reader.axes):
+        return None
+    if [a.extent for a in rest] != [a.extent for a in found.axes] or reader.axes[-1] in rest:
+        return None
+    return dict(zip((*definition.axes, *found.axes), (*own, *rest), strict=True))
+
+
+def _contains(e: Expr, subexpression: Expr) -> bool:
+    return e == subexpression or (
+        isinstance(e, Apply) and any(_contains(a, subexpression) for a in e.args)
+    )
+
+
+def _read_shared_row(
+    e: Expr, t: Tensor, batch_rank: int, shared: _SharedRow, replacements: Mapping[Tensor, Tensor]
+) -> Expr:
+    """Return `e` with the shared row read where it was computed."""
+    held = replacements.get(shared.tensor)
+    if held is None:
+        return e
+    s = shared.tensor
+    assert s.body is not None
+    for r in reductions(t.body):
+        if len(r.axes) == s.rank - batch_rank:
+            env = dict(zip(s.axes, (*t.axes[:batch_rank], *r.axes), strict=True))
+            e = _replace_expr(
+                e, substitute_axes(s.body, env), Load(held, tuple(env.values()), held.dtype)
+            )
+    if t.rank == s.rank:
+        env = dict(zip(s.axes, t.axes, strict=True))
+        e = _replace_expr(e, substitute_axes(s.body, env), Load(held, tuple(t.axes), held.dtype))
+    return e
+
+
+def _replace_expr(e: Expr, old: Expr, new: Expr) -> Expr:
+    if e == old:
+        return new
+    match e:
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_replace_expr(a, old, new) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _replace_expr(body, old, new), dtype)
+    return e
+
+
+def replace_tensors(e: Expr, replacements: Mapping[Tensor, Tensor]) -> Expr:
+    """Return `e` with loads of tensors redirected to their replacements."""
+    match e:
+        case Load(t, index, dtype):
+            return Load(replacements.get(t, t), index, dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(replace_tensors(a, replacements) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, replace_tensors(body, replacements), dtype)
+    return e

@@ -1,0 +1,1 @@
+"""Latency of programs on a CPU and a GPU."""

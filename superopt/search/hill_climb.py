@@ -1,0 +1,108 @@
+"""Hill climbing: while any rewrite lowers the cost, apply all that do and do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from superopt.cost.model import Costs
+from superopt.ir import graph as ir_graph
+from superopt.ir.substitute import ReplacementCycle
+from superopt.rules.match.graph_context import graph_context
+from superopt.search.cost_delta import apply_together
+from superopt.search.move import Move, Refusals, Step, find_moves
+from superopt.search.rule_set import RuleSet
+
+MIN_GAIN_US = 0.001  # a gain below this is rounding
+NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
+
+
+def is_worthwhile(move: Move, costs: Costs) -> bool:
+    """True if the gain of `move` exceeds the noise of the measured costs.
+
+    A rewrite that only removes nodes, or keeps their costs exactly, gains without measurement.
+    """
+    if move.effect.us >= -MIN_GAIN_US:
+        return False
+    replaced = sum(costs.of_nodes(move.effect.removed))
+    created = sum(costs.of_nodes(move.effect.added))
+    return created <= MIN_GAIN_US * 20 or -move.effect.us > NOISE_SHARE * replaced
+
+
+def hill_climb(
+    graph: ir_graph.Graph,
+    rules: RuleSet,
+    costs: Costs,
+    refusals: Refusals,
+    *,
+    stop: Callable[[], bool],
+    note: Callable[[ir_graph.Graph, float], None] = lambda graph, cost: None,
+    max_rounds: int = 200,
+) -> tuple[ir_graph.Graph, list[Step], int]:
+    """Return the graph at the local minimum, the steps to it, and how many rewrites were priced.
+
+    `max_rounds` bounds the rounds; a round matches every rule everywhere.
+    """
+    steps: list[Step] = []
+    priced = 0
+    for _ in range(max_rounds):
+        if stop():
+            break
+        ctx = graph_context(graph)
+        good: list[Move] = []
+        for m in find_moves(ctx, rules, costs, refusals):
+            priced += 1
+            if is_worthwhile(m, costs):
+                good.append(m)
+            else:
+                refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
+            if priced % 64 == 0 and stop():
+                break
+        if not good:
+            break
+        good.sort(key=lambda m: m.effect.us)
+        chosen = _disjoint_moves(good)
+        graph, applied = _apply(graph, chosen)
+        if not applied:
+            break
+        steps += applied
+        note(graph, sum(s.us for s in applied))
+    return graph, steps, priced
+
+
+def _disjoint_moves(good: list[Move]) -> list[Move]:
+    """Return the best moves that touch no node twice."""
+    taken: set[ir_graph.Node] = set()
+    out: list[Move] = []
+    for m in good:
+        touched = set(m.match.nodes) | set(m.effect.removed)
+        if touched & taken:
+            continue
+        taken |= touched
+        out.append(m)
+    return out
+
+
+def _apply(graph: ir_graph.Graph, chosen: list[Move]) -> tuple[ir_graph.Graph, list[Step]]:
+    """Apply all of `chosen` at once, or as many as possible if all would make a cycle."""
+    try:
+        after = apply_together(graph, [m.change for m in chosen])
+    except ReplacementCycle:
+        return _apply_one_by_one(graph, chosen)
+    if after == graph:
+        return graph, []
+    return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in chosen]
+
+
+def _apply_one_by_one(
+    graph: ir_graph.Graph, chosen: list[Move]
+) -> tuple[ir_graph.Graph, list[Step]]:
+    """Apply as many of `chosen`, best first, as are acyclic together."""
+    kept: list[Move] = []
+    after = graph
+    for m in chosen:
+        try:
+            after = apply_together(graph, [k.change for k in (*kept, m)])
+        except ReplacementCycle:
+            continue
+        kept.append(m)
+    return after, [Step(m.rule.name, None, m.change, m.effect.us, graph, after) for m in kept]

@@ -1,0 +1,1 @@
+"""Questions about tensor expressions: affine forms, sizes that agree, inlining, traversal."""

@@ -1,0 +1,1 @@
+"""Tensor expressions: nodes, axes, tensors, element types, scalar functions."""

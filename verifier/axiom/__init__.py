@@ -1,0 +1,1 @@
+"""Proofs of rules from axioms."""

@@ -1,0 +1,1 @@
+"""Equality of two graphs with constants."""

@@ -1,0 +1,1 @@
+"""Normal forms of output elements."""

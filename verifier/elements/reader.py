@@ -1,0 +1,389 @@
+"""Translate tensor expressions to normal forms: the proof is about the operators' own
+definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from superopt.te.expr.dtype import BOOL, INDEX, DType, is_widening, to_numpy
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
+from superopt.te.expr.tensor import Dim, Tensor
+from superopt.verifier.elements import normal
+from superopt.verifier.elements.algebra import power, uninterpreted_function
+from superopt.verifier.elements.comparisons import equals_zero, less_than_zero
+from superopt.verifier.elements.index_digits import split_bound_indices
+from superopt.verifier.elements.integers import as_poly
+from superopt.verifier.elements.maxima import max_over
+from superopt.verifier.elements.normal import NF, Term
+from superopt.verifier.elements.products import product_over
+from superopt.verifier.elements.scalars import apply_function, number_of
+from superopt.verifier.elements.simplify import (
+    canonical_products,
+    multiply,
+    outer_guard,
+    quotient,
+    restrict,
+    sum_over,
+)
+from superopt.verifier.instances.attributes import unknown_name
+from superopt.verifier.poly import polynomial
+from superopt.verifier.poly.bounds import is_nonnegative
+from superopt.verifier.poly.facts import Facts, Guard, eq, ge, negate
+from superopt.verifier.poly.polynomial import Poly
+
+# Functions that easily leave the range of a small or unsigned type.
+WRAPPING_FUNCTIONS = frozenset(("add", "sub", "neg", "mul", "pow", "abs"))
+# Functions that are the same for all number types.
+TYPE_INDEPENDENT = frozenset(("add", "sub", "neg", "mul", "max", "min"))
+AxisValues = Mapping[str, Poly]  # the indices of the axes of a tensor and of reductions, by name
+
+
+class Unreadable(Exception):
+    """An expression has no normal form here."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads elements. min_sizes: lower bounds of symbols. out_of_bounds: reads not shown to be in
+    bounds; reads_checked: their total. is_type_dependent: True if the number type matters.
+    representative_types: types that stand for others; a cast that widens another type changes
+    nothing. input_types: the types of inputs."""
+
+    min_sizes: Mapping[str, int]
+    memo: dict[object, NF] = field(default_factory=dict)
+    out_of_bounds: list[str] = field(default_factory=list)
+    reads_checked: int = 0
+    is_type_dependent: bool = False
+    representative_types: frozenset[DType] = frozenset()
+    input_types: dict[str, DType] = field(default_factory=dict)
+    size_roots: Mapping[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
+    # keeps alive the tensors whose identities are keys
+    kept_alive: list[Tensor] = field(default_factory=list)
+    size_facts: Facts = field(default_factory=Facts)  # about sizes
+
+    def dim(self, d: Dim, axis_values: AxisValues | None = None) -> Poly:
+        if isinstance(d, int):
+            return polynomial.const(d)
+        if isinstance(d, Size):
+            return polynomial.symbol(d.name, self.min_sizes.get(d.name, 1))
+        return self.index(d, axis_values or {}, self.size_facts)
+
+    def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
+        """Return the element of `t` at `index`."""
+        self.check_bounds(t, index, facts)
+        index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
+        if t.body is None:
+            self.input_types[t.name] = t.dtype
+            one = power(normal.read(t.name, index))
+            return power(normal.truth("is", one)) if t.dtype == BOOL else one
+        key = (id(t), index, facts.hypotheses)
+        found = self.memo.get(key)
+        if found is None:
+            self.kept_alive.append(t)
+            places = {a.name: p for a, p in zip(t.axes, index, strict=True)}
+            found = self.memo[key] = self.value(t.body, places, facts)
+        return found
+
+    def check_bounds(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> None:
+        for p, d in zip(index, t.shape, strict=True):
+            self.reads_checked += 1
+            n = self.dim(d)
+            if len(p.terms) == 1:
+                ((m, c),) = p.terms
+                if c == 1 and len(m) == 1 and isinstance(m[0], polynomial.Var) and m[0].extent is n:
+                    continue
+            if not (facts.holds(ge(p)) and facts.holds(ge(n - 1 - p))):
+                self.out_of_bounds.append(f"{t.name}[{p}] of {n} where {facts.hypotheses}")
+
+    # --- indices ----------------------------------------------------------------------------------
+
+    def index(self, e: Expr, axis_values: AxisValues, facts: Facts) -> Poly:
+        match e:
+            case Const(v):
+                return polynomial.const(int(v))
+            case Size(name):
+                return polynomial.symbol(name, self.min_sizes.get(name, 1))
+            case Axis(name, _):
+                return axis_values[name]
+            case Apply(fn, args, _):
+                some = [self.index(a, axis_values, facts) for a in args]
+                out = some[0]
+                match fn:
+                    case "add":
+                        for p in some[1:]:
+                            out = out + p
+                        return out
+                    case "mul":
+                        for p in some[1:]:
+                            out = out * p
+                        return out
+                    case "floordiv" | "mod":
+                        q = some[1]
+                        if not facts.holds(ge(q - 1)):
+                            raise Unreadable(f"{e}: is {q} at least 1?")
+                        whole = quotient(out, q, facts)
+                        return (
+                            whole
+                            if fn == "floordiv"
+                            else canonical_products(out - q * whole, facts)
+                        )
+                    case "min":
+                        return _minimum(some[0], some[1], facts)
+                    case "max":
+                        return -_minimum(-some[0], -some[1], facts)
+                raise Unreadable(f"{fn} of indices")
+            case Index(element, bound):
+                of = self.value(element, axis_values, facts)
+                n = self.index(bound, axis_values, facts)
+                at = as_poly(of, facts)
+                if at is not None and facts.holds(ge(n - 1 - at)):
+                    if facts.holds(ge(at)):
+                        return at
+                    if facts.holds(ge(at + n)) and facts.holds(ge(-at - 1)):
+                        return at + n
+                return polynomial.element_index(of, n)
+            case _:
+                raise Unreadable(f"index {e}")
+
+    def index_guard(self, e: Expr, axis_values: AxisValues, facts: Facts) -> Guard | None:
+        """Return a guard inside an element that is used as an index, else None."""
+        match e:
+            case Index(element, _):
+                return outer_guard(self.value(element, axis_values, facts))
+            case Apply(_, args, _):
+                return next(
+                    (g for a in args if (g := self.index_guard(a, axis_values, facts))), None
+                )
+            case _:
+                return None
+
+    def guard(self, e: Apply, axis_values: AxisValues, facts: Facts) -> Guard:
+        a, b = (self.index(x, axis_values, facts) for x in e.args)
+        match e.fn:
+            case "lt":
+                return tighten_equality(ge(b - a - 1))
+            case "le":
+                return tighten_equality(ge(b - a))
+            case "eq":
+                return tighten_equality(eq(b - a))
+            case _:
+                return negate(tighten_equality(eq(b - a)))
+
+    # --- elements ---------------------------------------------------------------------------------
+
+    def value(self, e: Expr, axis_values: AxisValues, facts: Facts) -> NF:
+        if e.dtype == INDEX:
+            return normal.from_poly(self.index(e, axis_values, facts))
+        if e.dtype == BOOL:
+            return self.truth_value(e, True, axis_values, facts)
+        match e:
+            case Const(v):
+                if isinstance(v, float) and not v.is_integer():
+                    self.is_type_dependent = True  # no integer equals it
+                size = self.size_roots.get(unknown_name(v) or "")
+                if size is not None:
+                    root = apply_function(
+                        "sqrt", [normal.from_poly(self.index(size, {}, facts))], True, facts
+                    )
+                    return apply_function("div", [normal.constant(1), root], True, facts)
+                return number_of(v)
+            case Load(tensor, index, _):
+                g = next((g for i in index if (g := self.index_guard(i, axis_values, facts))), None)
+                if g is not None:
+                    sides = [(s, facts.with_guards(s)) for s in (g, negate(g))]
+                    return normal.add(
+                        *(restrict(self.value(e, axis_values, more), s, facts) for s, more in sides)
+                    )
+                return self.element(
+                    tensor, tuple(self.index(i, axis_values, facts) for i in index), facts
+                )
+            case Reduce(fn, axes, body, _):
+                return self.reduce(fn, axes, body, axis_values, facts)
+            case Apply("select", (guard, yes, no), _):
+                return self.select(guard, yes, no, axis_values, facts)
+            case Apply("cast", (x,), kind):
+                self.is_type_dependent = True
+                of = self.value(x, axis_values, facts)
+                if kind.is_number and (x.dtype in (BOOL, INDEX) or _is_zero_one(of)):
+                    return of
+                if self.is_widening_cast(x.dtype, kind, of):
+                    return of
+                if of.constant is not None and _is_representable(kind, of.constant):
+                    return of
+                if kind.is_float and x.dtype.is_int:
+                    return uninterpreted_function(f"cast of an integer to {kind}", [of], facts)
+                return uninterpreted_function(f"cast to {kind}", [of], facts)
+            case Apply(fn, args, kind):
+                if (
+                    kind not in self.representative_types
+                    and fn in WRAPPING_FUNCTIONS
+                    and kind.is_int
+                    and _may_overflow(kind)
+                ):
+                    raise Unreadable(f"{fn} of {kind} may wrap")
+                self.is_type_dependent = self.is_type_dependent or fn not in TYPE_INDEPENDENT
+                some = [self.value(a, axis_values, facts) for a in args]
+                return apply_function(fn, some, kind.is_float, facts)
+            case _:
+                raise Unreadable(str(e))
+
+    def is_widening_cast(self, kind: DType, target: DType, element: NF) -> bool:
+        """True if a cast changes nothing: it widens the type, or the type of the input element that
+        it reads, which earlier casts may have widened."""
+        if not self.representative_types.isdisjoint((kind, target)):
+            return False
+        one = element.single_term
+        plain = one.powers if one is not None and one.coefficient == 1 else ()
+        first = None
+        if len(plain) == 1 and plain[0][1] == 1 and isinstance(plain[0][0], normal.Read):
+            first = self.input_types.get(plain[0][0].name)
+        return is_widening(kind, target) or (
+            first is not None
+            and first not in self.representative_types
+            and is_widening(first, target)
+        )
+
+    def reduce(
+        self, fn: str, axes: tuple[Axis, ...], body: Expr, axis_values: AxisValues, facts: Facts
+    ) -> NF:
+        fresh = tuple(polynomial.fresh_var(self.dim(a.extent, axis_values)) for a in axes)
+        inner = {
+            **axis_values,
+            **{a.name: polynomial.atom_poly(v) for a, v in zip(axes, fresh, strict=True)},
+        }
+        fresh, of = split_bound_indices(fresh, self.value(body, inner, facts))
+        match fn:
+            case "sum":
+                return sum_over(of, fresh, facts)
+            case "max" | "any":
+                return max_over(of, fresh, facts)
+            case "min":
+                return normal.scale(max_over(normal.scale(of, -1), fresh, facts), -1)
+            case "all":
+                flipped = normal.subtract(normal.constant(1), of)
+                return normal.subtract(normal.constant(1), max_over(flipped, fresh, facts))
+            case _:
+                return product_over(of, fresh, facts)
+
+    def select(self, guard: Expr, yes: Expr, no: Expr, axis_values: AxisValues, facts: Facts) -> NF:
+        out: list[NF] = []
+        for side, branch in ((True, yes), (False, no)):
+            condition = self.truth_value(guard, side, axis_values, facts)
+            if isinstance(branch, Const) and branch.value == 0:
+                continue
+            for t in condition.terms:
+                more = facts.with_guards(*t.guards)
+                of = self.value(branch, axis_values, more)
+                if t.powers or t.coefficient != 1:
+                    plain = Term(t.coefficient, (), frozenset(), t.powers)
+                    of = multiply(normal.from_terms((plain,)), of, more)
+                for g in sorted(t.guards):
+                    of = restrict(of, g, facts)
+                out.append(of)
+        return normal.add(*out)
+
+    def truth_value(self, e: Expr, expected: bool, axis_values: AxisValues, facts: Facts) -> NF:
+        """Return 1 where the bool `e` is `expected`, else 0; guards on indices stay guards."""
+        match e:
+            case Const(v):
+                return normal.constant(int(bool(v) == expected))
+            case Apply("lt" | "le" | "eq" | "ne", (a, _), _) if a.dtype == INDEX:
+                g = self.guard(e, axis_values, facts)
+                return restrict(normal.constant(1), g if expected else negate(g), facts)
+            case Apply("lt" | "le" | "eq" | "ne" as fn, (a, b), _):
+                x, y = self.value(a, axis_values, facts), self.value(b, axis_values, facts)
+                match fn:
+                    case "lt":
+                        out = less_than_zero(normal.subtract(x, y), facts)
+                    case "le":
+                        out, expected = less_than_zero(normal.subtract(y, x), facts), not expected
+                    case _:
+                        out, expected = (
+                            equals_zero(normal.subtract(x, y), facts),
+                            expected == (fn == "eq"),
+                        )
+            case Apply("not", (a,), _):
+                return self.truth_value(a, not expected, axis_values, facts)
+            case Apply("and" | "or" as fn, (a, b), _):
+                first = expected == (fn == "and")  # both must be `expected`
+                x = self.truth_value(a, expected, axis_values, facts)
+                y = self.truth_value(b, expected, axis_values, facts)
+                if first:
+                    return multiply(x, y, facts)
+                other = self.truth_value(a, not expected, axis_values, facts)
+                return normal.add(x, multiply(other, y, facts))
+            case Apply("isnan" | "isinf", _, _):
+                return normal.constant(int(not expected))
+            case Apply("xor", (a, b), _):
+                x, y = (
+                    self.truth_value(a, True, axis_values, facts),
+                    self.truth_value(b, True, axis_values, facts),
+                )
+                out = normal.subtract(normal.add(x, y), normal.scale(multiply(x, y, facts), 2))
+            case Apply("select", (guard, yes, no), _):
+                out = self.select(guard, yes, no, axis_values, facts)
+            case Load(tensor, index, _):
+                at = tuple(self.index(i, axis_values, facts) for i in index)
+                if tensor.body is None:
+                    self.check_bounds(tensor, at, facts)
+                    at = tuple(ZERO if d == 1 else p for p, d in zip(at, tensor.shape, strict=True))
+                    out = power(normal.truth("is", power(normal.read(tensor.name, at))))
+                else:
+                    out = self.element(tensor, at, facts)
+            case Reduce(fn, axes, body, _):
+                out = self.reduce(fn, axes, body, axis_values, facts)
+            case Apply("cast", (x,), _):
+                out = normal.subtract(
+                    normal.constant(1), equals_zero(self.value(x, axis_values, facts), facts)
+                )
+            case _:
+                raise Unreadable(str(e))
+        return out if expected else normal.subtract(normal.constant(1), out)
+
+
+ZERO = polynomial.const(0)
+
+
+def tighten_equality(g: Guard) -> Guard:
+    """Replace p == 0 by p >= 0 if p is never above 0: a zero remainder has one form."""
+    if g.kind == "eq":
+        for p in (g.p, -g.p):
+            if is_nonnegative(-p):
+                return ge(p)
+    return g
+
+
+def _may_overflow(kind: DType) -> bool:
+    return kind.kind == "u" or kind.bits < 32
+
+
+def _is_representable(kind: DType, c: Fraction) -> bool:
+    """True if the type can represent this number."""
+    if not kind.is_float:
+        return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
+    with np.errstate(all="ignore"):
+        near = float(np.asarray(float(c)).astype(to_numpy(kind)))
+    return math.isfinite(near) and Fraction(near) == c
+
+
+def _minimum(p: Poly, q: Poly, facts: Facts) -> Poly:
+    if facts.holds(ge(q - p)):
+        return p
+    if facts.holds(ge(p - q)):
+        return q
+    return polynomial.minimum(p, q)
+
+
+def _is_zero_one(element: NF) -> bool:
+    """True for a product of indicators, which is 0 or 1 in every type."""
+    if len(element.terms) != 1:
+        return False
+    (t,) = element.terms
+    return (
+        t.coefficient == 1 and not t.bound and all(isinstance(f, normal.Truth) for f, _ in t.powers)
+    )

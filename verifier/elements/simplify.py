@@ -1,0 +1,431 @@
+"""Terms and pieces under facts: decided guards, variables fixed by equations, ranges.
+
+sum over k < n + m where k < n of f(k)        sum over k < n of f(k) sum over k < n + m where k >= n
+of f(k)       sum over k < m of f(k + n) sum over k < n where k == j of f(k)           f(j) where j
+< n
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from superopt.verifier.elements import normal, substitute
+from superopt.verifier.elements.normal import NF, Piece, Term
+from superopt.verifier.poly import polynomial
+from superopt.verifier.poly.facts import Facts, Guard, coarsen, eq, ge, is_nonnegative, negate
+from superopt.verifier.poly.polynomial import Poly, Quotient, Var
+
+# --- quotients ------------------------------------------------------------------------------------
+
+
+def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
+    """Return p // q for q >= 1."""
+    known = facts or NO_FACTS
+    if known.equal_products:
+        p = _apply_equal_products(p, q, known)
+    whole, rest = polynomial.divide(p, q)
+    if not rest.terms:
+        return whole
+    if len(q.terms) > 1:
+        more, left = polynomial.divide_by_sum(p, q)
+        for beyond in (0, -1, 1) if more.terms else ():  # 2 n is less than 2 n + 2
+            own = left - q * beyond
+            if known.holds(ge(own)) and known.holds(ge(q - 1 - own)):
+                return more + beyond
+        if more.vars:
+            return more + quotient(left, q, facts)
+    if known.holds(ge(rest)) and known.holds(ge(q - 1 - rest)):
+        return whole
+    if rest.value is not None and rest.value < 0 and known.holds(ge(q + rest)):
+        return whole - 1
+    near = _known_quotient(rest, q, known)
+    if near is not None:
+        return whole + near
+    inner = _nested_quotient(rest, q, known)
+    return whole + (
+        polynomial.atom_poly(polynomial.quotient_atom(rest, q)) if inner is None else inner
+    )
+
+
+def _known_quotient(p: Poly, q: Poly, facts: Facts) -> Poly | None:
+    """Return p // q as an equal quotient by q that occurs in the facts, else None."""
+    for a in facts.quotients:
+        left = p - polynomial.atom_poly(a) * q if a.q is q and a.p is not p else None
+        if left is not None and facts.holds(ge(left)) and facts.holds(ge(q - 1 - left)):
+            return polynomial.atom_poly(a)
+    return None
+
+
+def _apply_equal_products(p: Poly, q: Poly, facts: Facts) -> Poly:
+    """Replace products in `p` by equal products that q divides: n * m for a * b before a division
+    by m."""
+    if len(q.terms) != 1:
+        return p
+    ((m, c),) = q.terms
+    for old, new in facts.equal_products:
+        if (
+            c == 1
+            and polynomial.monomial_divides(m, new)
+            and not polynomial.monomial_divides(m, old)
+        ):
+            p = polynomial.replace_product(p, old, new)
+    return p
+
+
+def canonical_products(p: Poly, facts: Facts) -> Poly:
+    """Return `p` with one representative for products that are equal."""
+    for old, new in facts.equal_products:
+        if polynomial.from_terms({old: 1}).number > polynomial.from_terms({new: 1}).number:
+            p = polynomial.replace_product(p, old, new)
+    return p
+
+
+def _nested_quotient(p: Poly, q: Poly, facts: Facts) -> Poly | None:
+    """Simplify (a // b) // c to a // (b c), and (g a + r) // (g b) to (a + r // g) // b."""
+    if len(p.terms) == 1:
+        ((m, c),) = p.terms
+        if c == 1 and len(m) == 1 and isinstance(m[0], Quotient):
+            return quotient(m[0].p, m[0].q * q, facts)
+    if len(q.terms) != 1:
+        return None
+    ((qm, qc),) = q.terms
+    found: Poly | None = None
+    for g in _proper_factors(qm, qc):
+        whole, rest = polynomial.divide(p, g)
+        if not whole.terms:
+            continue
+        smaller, none = polynomial.divide(q, g)
+        if none.terms or smaller is q:
+            continue
+        if facts.holds(ge(rest), USE_SOLVER[0]) and facts.holds(ge(g - 1 - rest), USE_SOLVER[0]):
+            return quotient(whole, smaller, facts)
+        if found is None and g.value is None:  # a numeric factor would only change the notation
+            found = quotient(whole + quotient(rest, g, facts), smaller, facts)
+    return found
+
+
+def _proper_factors(m: polynomial.Monomial, c: int) -> Iterable[Poly]:
+    """Yield the proper factors of a monomial."""
+    for k in range(1, 1 << len(m)):
+        atoms = tuple(a for n, a in enumerate(m) if k >> n & 1)
+        if len(atoms) < len(m) or c != 1:
+            yield polynomial.from_terms({atoms: 1})
+            yield from (polynomial.from_terms({atoms: d}) for d in range(2, c) if c % d == 0)
+    if c != 1 and m:
+        yield polynomial.const(c)
+    if not m:
+        yield from (polynomial.const(d) for d in range(2, c) if c % d == 0)
+
+
+NO_FACTS = Facts()
+
+
+def forget() -> None:
+    """Clear the answers without hypotheses and draw new samples."""
+    NO_FACTS.answers.clear()
+    NO_FACTS.weak_answers.clear()
+    NO_FACTS.children.clear()
+    NO_FACTS.order_answers.clear()
+    NO_FACTS.samples = None
+
+
+USE_SOLVER = [False]  # True while guards may use Z3: only after a first attempt failed
+substitute.QUOTIENT[0] = quotient
+
+# --- terms ----------------------------------------------------------------------------------------
+
+
+def simplify_term(t: Term, facts: Facts) -> list[Term]:
+    """Return closed terms whose sum is the open term `t` where `facts` hold."""
+    body = normalize_domain(t.bound, t.guards, facts)
+    if body is None:
+        return []
+    bound, guards, env = body
+    powers = substitute.powers_at(t.powers, env) if env else t.powers
+    used: set[Var] = set()
+    for f, _ in powers:
+        used |= f.free_vars
+    for g in guards:
+        used |= g.p.vars
+    idle = [v for v in bound if v not in used and facts.holds(ge(v.extent))]
+    kept = tuple(v for v in bound if v not in idle)
+    if not idle:
+        return [substitute.close(Term(t.coefficient, kept, guards, powers))]
+    count = polynomial.const(1)
+    for v in idle:
+        count = count * v.extent
+    out: list[Term] = []
+    for one in normal.from_poly(count).terms:
+        both = normal.merge_powers(powers, one.powers)
+        assert both is not None
+        out.append(substitute.close(Term(t.coefficient * one.coefficient, kept, guards, both)))
+    return out
+
+
+_Domain = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly]]
+
+
+def normalize_domain(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _Domain | None:
+    """Return canonical bound variables, guards and substitutions; None if no value satisfies
+    them."""
+    env: dict[Var, Poly] = {}
+    while True:
+        rest = _prune_guards(guards, facts)
+        if rest is None:
+            return None
+        guards = rest
+        step = _domain_step(bound, guards, facts)
+        if step is None:
+            return bound, guards, env
+        if isinstance(step, bool):
+            return None
+        bound, extra, change, gone = step
+        env = {v: substitute.poly_at(p, change) for v, p in env.items()} | change
+        kept = [g for g in guards if g not in gone]
+        guards = frozenset(substitute.guard_at(g, change) for g in kept) | extra
+        guards = frozenset(eq(g.p) if g.kind == "eq" else g for g in guards)
+
+
+def _prune_guards(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
+    """Drop guards that follow from the facts and the other guards; None if they are
+    contradictory."""
+    rest: list[Guard] = []
+    for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
+        g = coarsen(g, facts, USE_SOLVER[0])
+        if facts.holds(g, USE_SOLVER[0]):
+            continue
+        if facts.holds(negate(g), USE_SOLVER[0]):
+            return None
+        rest.append(g)
+    if len(rest) < 2:
+        return frozenset(rest)
+    n = 0
+    while n < len(rest):
+        others = [g for k, g in enumerate(rest) if k != n and _share_vars(g, rest[n])]
+        if others:
+            more = facts.with_guards(*others)
+            if more.holds(negate(rest[n]), USE_SOLVER[0]):
+                return None
+            if more.holds(rest[n], USE_SOLVER[0]):
+                del rest[n]
+                continue
+        n += 1
+    return frozenset(rest)
+
+
+def _share_vars(a: Guard, b: Guard) -> bool:
+    return not a.p.vars.isdisjoint(b.p.vars) or not (a.p.vars or b.p.vars)
+
+
+_DomainStep = tuple[tuple[Var, ...], frozenset[Guard], dict[Var, Poly], frozenset[Guard]]
+NO_GUARDS: frozenset[Guard] = frozenset()
+
+
+def _domain_step(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _DomainStep | bool | None:
+    """Fix or move one variable: (variables, new guards, substitution, guards used). False:
+    empty."""
+    own = frozenset(bound)
+    for v in bound:
+        n = v.extent.value
+        if n is not None and n <= 0:
+            return False
+        if n == 1:
+            return _drop_var(bound, v), NO_GUARDS, {v: polynomial.const(0)}, NO_GUARDS
+    for g in guards:
+        if g.kind != "eq":
+            continue
+        for v in bound:
+            split = polynomial.linear_coefficients(g.p, v)
+            if split is None or split[0].value not in (1, -1):
+                continue
+            value = split[1] if split[0].value == -1 else -split[1]
+            extra = frozenset((ge(value), ge(v.extent - 1 - value)))
+            return _drop_var(bound, v), extra, {v: value}, frozenset((g,))
+    for v in bound:
+        low: list[tuple[Guard, Poly]] = []
+        high: list[tuple[Guard, Poly]] = []
+        for g in guards:
+            if g.kind != "ge" or v not in g.p.vars:
+                continue
+            split = polynomial.linear_coefficients(g.p, v)
+            if split is None or not own.isdisjoint(split[1].vars):
+                continue
+            if split[0].value == 1:
+                low.append((g, -split[1]))
+            elif split[0].value == -1:
+                high.append((g, split[1] + 1))
+        for g, end in high:
+            if facts.holds(ge(v.extent - end)):
+                w = polynomial.fresh_var(end)
+                return (
+                    _replace_var(bound, v, w),
+                    NO_GUARDS,
+                    {v: polynomial.atom_poly(w)},
+                    frozenset((g,)),
+                )
+        for g, begin in low:
+            if facts.holds(ge(begin)):
+                w = polynomial.fresh_var(v.extent - begin)
+                return (
+                    _replace_var(bound, v, w),
+                    NO_GUARDS,
+                    {v: polynomial.atom_poly(w) + begin},
+                    frozenset((g,)),
+                )
+    return None
+
+
+def _drop_var(bound: tuple[Var, ...], v: Var) -> tuple[Var, ...]:
+    return tuple(w for w in bound if w is not v)
+
+
+def _replace_var(bound: tuple[Var, ...], v: Var, w: Var) -> tuple[Var, ...]:
+    return tuple(w if u is v else u for u in bound)
+
+
+def simplify_piece(p: Piece, facts: Facts) -> Piece | None:
+    """Return the closed piece of an open one under facts; None if it is empty."""
+    body = normalize_domain(p.bound, p.guards, facts)
+    if body is None:
+        return None
+    bound, guards, env = body
+    value = substitute.form_at(p.value, env) if env else p.value
+    used = set(value.vars)
+    for g in guards:
+        used |= g.p.vars
+    kept = tuple(v for v in bound if v in used or not facts.holds(ge(v.extent - 1)))
+    for v in kept:
+        if v in value.vars:
+            continue
+        own = frozenset(g for g in guards if v in g.p.vars)
+        apart = all(g.p.vars.isdisjoint(w for w in bound if w is not v) for g in own)
+        if apart and is_inhabited(v, own, facts.with_guards(*(guards - own))):
+            kept, guards = _drop_var(kept, v), guards - own
+    return substitute.close_piece(Piece(kept, guards, value))
+
+
+def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
+    """True if some value of v is shown to satisfy the guards."""
+
+    def works(value: Poly, more: Facts) -> bool:
+        env = {v: value}
+        wanted = (
+            ge(value),
+            ge(v.extent - 1 - value),
+            *(substitute.guard_at(g, env) for g in guards),
+        )
+        return all(more.holds(g) for g in wanted)
+
+    zero = polynomial.const(0)
+    if works(zero, facts):
+        return True
+    for g in guards:
+        split = polynomial.linear_coefficients(g.p, v)
+        if g.kind != "ge" or split is None or not is_nonnegative(split[0] - 1):
+            continue
+        step, low = split[0], -split[1]
+        at, before = facts.with_guards(ge(low)), facts.with_guards(ge(-low - 1))
+        if not before.is_last_contradicted() and not works(zero, before):
+            continue
+        if at.is_last_contradicted():
+            return True
+        if step.value == 1:
+            first, there = low, at
+        else:  # the first multiple of `step` that is at least `low`
+            first = polynomial.symbol("first", 0)
+            there = at.with_guards(ge(first * step - low)).with_guards(
+                ge(low + step - 1 - first * step)
+            )
+        if works(first, there):
+            return True
+    return False
+
+
+def open_piece(p: Piece) -> Piece:
+    if not p.bound:
+        return p
+    env, bound = substitute.fresh_vars(p.bound)
+    guards = frozenset(substitute.guard_at(g, env) for g in p.guards)
+    return Piece(bound, guards, substitute.form_at(p.value, env))
+
+
+# --- sums and products under facts ----------------------------------------------------------------
+
+
+def multiply(a: NF, b: NF, facts: Facts) -> NF:
+    """Return the expanded product."""
+    ca, cb = a.constant, b.constant
+    if ca is not None:
+        return normal.scale(b, ca)
+    if cb is not None:
+        return normal.scale(a, cb)
+    out: list[Term] = []
+    for s in a.terms:
+        for t in b.terms:
+            u, v = substitute.open_term(s), substitute.open_term(t)
+            powers = normal.merge_powers(u.powers, v.powers)
+            assert powers is not None
+            product = Term(
+                u.coefficient * v.coefficient, u.bound + v.bound, u.guards | v.guards, powers
+            )
+            if product.bound or product.guards:
+                out += simplify_term(product, facts)
+            else:
+                out.append(product)
+    return normal.from_terms(out)
+
+
+def sum_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
+    """Return the sum of `a` over fresh variables."""
+    out: list[Term] = []
+    for t in a.terms:
+        u = substitute.open_term(t)
+        out += simplify_term(Term(u.coefficient, u.bound + bound, u.guards, u.powers), facts)
+    return normal.from_terms(out)
+
+
+def restrict(a: NF, g: Guard, facts: Facts) -> NF:
+    """Return `a` where `g` holds, else 0."""
+    out: list[Term] = []
+    for t in a.terms:
+        u = substitute.open_term(t)
+        out += simplify_term(Term(u.coefficient, u.bound, u.guards | {g}, u.powers), facts)
+    return normal.from_terms(out)
+
+
+def simplify_under(a: NF, facts: Facts) -> NF:
+    """Simplify the terms of `a` under more facts; the insides of factors stay."""
+    if not any(t.guards or t.bound for t in a.terms):
+        return a
+    out: list[Term] = []
+    for t in a.terms:
+        if t.guards or t.bound:
+            out += simplify_term(substitute.open_term(t), facts)
+        else:
+            out.append(t)
+    return normal.from_terms(out)
+
+
+def outer_guard(a: NF) -> Guard | None:
+    """Return a guard that does not depend on the bound variables of its term, else None."""
+    for t in a.terms:
+        own = frozenset(t.bound)
+        for g in sorted(t.guards):
+            if g.p.vars.isdisjoint(own):
+                return g
+    return None
+
+
+__all__ = [
+    "is_nonnegative",
+    "multiply",
+    "quotient",
+    "restrict",
+    "simplify_term",
+    "simplify_under",
+    "sum_over",
+]

@@ -1,0 +1,1 @@
+"""Equality of two elements: matching of sums, unification."""

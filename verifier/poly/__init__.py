@@ -1,0 +1,1 @@
+"""Polynomials over sizes and indices; bounds, guards, the solver."""

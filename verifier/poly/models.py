@@ -1,0 +1,127 @@
+"""Small models of hypotheses: a guard that fails in a model does not follow.
+
+A guard decided by a model needs no Z3 call; models refute most guards that do not follow.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Symbol, Var
+
+SAMPLE_SIZES = (1, 2, 3, 4, 7)
+MAX_MODELS = 8  # models kept
+MAX_TRIES = 250
+TRIES_PER_MODEL = 3
+
+
+class _EmptyRange(Exception):
+    """A variable has no value: its extent is 0."""
+
+
+class Model:
+    """Values of atoms, drawn on demand."""
+
+    __slots__ = ("rng", "style", "values")
+
+    def __init__(self, rng: Random, style: int, values: dict[Atom, int]) -> None:
+        self.rng, self.style, self.values = rng, style, values
+
+    def poly_value(self, p: Poly) -> int:
+        total = 0
+        for m, c in p.terms:
+            for a in m:
+                c *= self.atom_value(a)
+            total += c
+        return total
+
+    def atom_value(self, a: Atom) -> int:
+        found = self.values.get(a)
+        if found is None:
+            found = self.values[a] = self._draw(a)
+        return found
+
+    def _draw(self, a: Atom) -> int:
+        match a:
+            case Symbol():
+                return max(a.low, SAMPLE_SIZES[int(self.rng.random() * len(SAMPLE_SIZES))])
+            case Var():
+                return self._draw_below(self.poly_value(a.extent))
+            case ElementIndex():
+                return self._draw_below(self.poly_value(a.bound))
+            case Quotient():
+                q = self.poly_value(a.q)
+                if q < 1:
+                    raise _EmptyRange
+                return self.poly_value(a.p) // q
+            case Min():
+                return min(self.poly_value(a.p), self.poly_value(a.q))
+            case _:
+                raise _EmptyRange
+
+    def _draw_below(self, n: int) -> int:
+        if n < 1:
+            raise _EmptyRange
+        if n == 1:
+            return 0
+        match (self.style + int(self.rng.random() * 4)) % 4:
+            case 0:
+                return 0
+            case 1:
+                return n - 1
+            case 2:
+                return 1
+            case _:
+                return int(self.rng.random() * n)
+
+    def holds(self, kind: str, p: Poly) -> bool:
+        n = self.poly_value(p)
+        return n >= 0 if kind == "ge" else n == 0 if kind == "eq" else n != 0
+
+
+def sample_models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
+    """Return some models of the hypotheses, perhaps none."""
+    rng = Random(7)
+    out: list[Model] = []
+    for n in range(MAX_TRIES if hypotheses else MAX_MODELS):
+        one = Model(rng, n, {})
+        if _satisfies(one, hypotheses):
+            out.append(one)
+        if len(out) == MAX_MODELS:
+            break
+    return out
+
+
+def extend_models(models: list[Model], hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
+    """Extend models to more hypotheses."""
+    out: list[Model] = []
+    for n in range(TRIES_PER_MODEL):
+        for one in models:
+            trial = Model(one.rng, one.style + n, dict(one.values))
+            if _satisfies(trial, hypotheses):
+                out.append(trial)
+                if len(out) == MAX_MODELS:
+                    return out
+    return out
+
+
+def _satisfies(model: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:
+    try:
+        return all(model.holds(k, p) for k, p in hypotheses)
+    except _EmptyRange:
+        return False
+
+
+def has_countermodel(models: list[Model], kind: str, p: Poly) -> bool:
+    """True if one of the models falsifies the guard."""
+    for model in models:
+        for _ in range(2):
+            trial = Model(model.rng, model.style, dict(model.values))
+            try:
+                if not trial.holds(kind, p):
+                    return True
+            except _EmptyRange:
+                break
+            if len(trial.values) == len(model.values):
+                break
+    return False
