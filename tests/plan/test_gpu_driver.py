@@ -47,7 +47,7 @@ def by_driver(
     options = gpu_ready.Options("fp16", **given)
     driver = fake_cuda.driver(device)
     for module in (cuda_driver, loaded_image):
-        monkeypatch.setattr(module, "driver", lambda: driver)
+        monkeypatch.setattr(module, "load_driver", lambda: driver)
     found = cuda_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
     where = gpu_ready.Place("cuda", found.name, found.capability)
