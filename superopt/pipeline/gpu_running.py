@@ -15,7 +15,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
 from superopt.kernels.triton.compiler import TritonCompileError
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 
 LONGEST = 300  # letters of what a compiler says
 WAYS = 4  # to compute a problem, of which a compiler may make nothing

@@ -30,7 +30,7 @@ from superopt.plan.program.image import ProgramImage, aligned_zeros, load_image
 
 if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
-    from superopt.plan.program.build import Program
+    from superopt.plan.program.program import Program
 
 SECONDS = "seconds"  # the kind of a file with what compiling took
 INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
