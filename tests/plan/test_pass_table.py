@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from difflib import ndiff
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from superopt.ir import graph as ir_graph
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
-from superopt.plan.passes import PASSES, Pass, initial_plan, observe_passes, run_passes
+from superopt.plan.passes import PASSES, Pass, initial_plan, observe_passes, pass_table, run_passes
 from superopt.plan.program.plan import Plan, Settings
 from superopt.plan.program.plan_text import plan_text
 from superopt.plan.program.streams import gpu_streams
@@ -227,6 +228,12 @@ def test_names_and_pictures() -> None:
     for each in PASSES:
         assert " => " in each.summary, each.name
         assert len(each.summary) < 80, each.name
+
+
+def test_the_reference_lists_the_passes(root: Path) -> None:
+    page = (root / "docs" / "reference" / "passes.md").read_text()
+    shown = page.partition("```\n")[2].partition("```")[0]
+    assert shown.strip() == pass_table().strip(), "write the output of `compile --passes` there"
 
 
 def test_a_violation_is_seen() -> None:
