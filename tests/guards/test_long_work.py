@@ -15,6 +15,7 @@ from onnx import helper
 import superopt
 from superopt import guard, rulebook
 from superopt.errors import OutOfTime
+from superopt.onnx_io import through_ir
 from superopt.onnx_io.importer import import_model
 from superopt.onnx_io.protos import all_bodies
 from superopt.onnx_io.source import read_model
@@ -123,6 +124,24 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
         pytest.raises(guard.OverMemory, match="reading the model needs 400 MB"),
     ):
         read_model(data)
+
+
+@pytest.mark.parametrize("error", [OutOfTime("x"), guard.OverMemory("x"), MemoryError("x")])
+def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where onnx_ir's model is written nor where it is read."""
+
+    def late(*given: object) -> Iterator[object]:
+        raise error
+
+    made = read_model(many_initializers().SerializeToString()).model
+    skeleton = through_ir.skeleton_from_model(made, "m")
+    monkeypatch.setattr(through_ir, "_tensor_holders", late)
+    with pytest.raises(type(error)) as raised:
+        through_ir.skeleton_from_model(made, "m")
+    assert raised.value is error
+    with pytest.raises(type(error)) as raised:
+        through_ir.model_from_skeleton(skeleton, "m")
+    assert raised.value is error
 
 
 @pytest.mark.parametrize("given_up", ["load_library", "own_rules"])
