@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from superopt import guard
 from superopt.errors import CheckFailed
 from superopt.onnx_io.export.exporter import is_expressible
 from superopt.pipeline.judge import entirely, told
@@ -55,6 +56,7 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
     found: list[Rule] = []
     out: dict[Bar, list[str]] = {}
     for rule in (_of_known_class(r, request) for r in request.rules):
+        guard.check_time("choosing rules")
         written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
         if not all(is_expressible(op, opset) for op in written):
             out.setdefault("opset", []).append(rule.name)

@@ -80,10 +80,16 @@ class Done:
     worst: WorstStep | str
 
 
-def optimize(loaded: Loaded, request: Request, read_seconds: float = 0.0) -> Done:
+def optimize(
+    loaded: Loaded,
+    request: Request,
+    read_seconds: float = 0.0,
+    late: OutOfTime | MemoryError | None = None,
+) -> Done:
     """The fastest checked model that the rules reach from a model within the budget.
 
-    read_seconds: of the budget, for which the model was read. Raises CheckFailed when a rewritten
+    read_seconds: of the budget, for which the model was read; late: why the rules could not be
+    read, if they could not: nothing is changed then. Raises CheckFailed when a rewritten
     model disagrees with the original (which means a wrong rule: nothing is written), UsageError for
     inputs or sizes of the user's on which the model does not run.
     """
@@ -99,6 +105,8 @@ def optimize(loaded: Loaded, request: Request, read_seconds: float = 0.0) -> Don
                 told = (*told, *more)
             job = _Job(model, request, deadline, scratch, store, machine(), told)
             try:
+                if late is not None:
+                    raise late
                 return job.run()
             except (OutOfTime, MemoryError) as e:
                 return job.unchanged(f"nothing was changed: {' '.join(str(e).split())}")

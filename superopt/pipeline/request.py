@@ -9,8 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
+from superopt.cost.measured import Timer
 from superopt.report.data import Event
 from superopt.rules.lang.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTimers:
+    """How long compiled models take: of one node each, and whole ones in turns; see `timed.py`.
+
+    A request holds them, so that the compiler (240 modules, and LLVM) is loaded for the target
+    "cpu" alone. kind: of what is in the store.
+    """
+
+    kind: str
+    nodes: Timer
+    models: Callable[..., list[list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,7 @@ class Request:
     target: str = "onnxruntime"
     mutants: bool = False
     pairs: Mapping[str, Rule] = field(default_factory=dict)  # of which rules were made
+    timers: CompiledTimers | None = None  # for the target "cpu", unless `untimed`
 
     @property
     def untimed(self) -> bool:

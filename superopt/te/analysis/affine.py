@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from superopt.te.analysis.walk import operands, with_operands
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.expr.walk import operands, with_operands
 
 Interval = tuple[int, int]
 Env = Mapping[Expr, Expr]

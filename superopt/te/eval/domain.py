@@ -257,8 +257,8 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
 
 
 def timed_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """np.matmul in pieces of at most TIMED_PRODUCTS multiplications. Raises OutOfTime
-    before each of them where the time of the call is over."""
+    """Return `np.matmul(a, b)`, in pieces of at most TIMED_PRODUCTS multiplications. Raises
+    OutOfTime before a piece where the time of the call is over."""
     guard.check_time("evaluating a graph")
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     lengths = (*batch, a.shape[-2], b.shape[-1])
