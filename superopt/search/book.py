@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from superopt.rules.index import RuleIndex
+from superopt.rules.index import RuleIndex, shared_index
 from superopt.rules.rule import Rule
 
 
@@ -24,4 +24,4 @@ class RuleSet:
 def rule_set(rules: Iterable[Rule]) -> RuleSet:
     """Return a set of `rules`, each name once."""
     each = tuple({r.name: r for r in rules}.values())
-    return RuleSet(each, RuleIndex(each))
+    return RuleSet(each, shared_index(each))
