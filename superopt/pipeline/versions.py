@@ -1,9 +1,11 @@
 """Which packages a result was made with."""
 
 import platform
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@lru_cache(maxsize=64)  # each reads the package's whole metadata
 def version_of(package: str) -> str:
     """The installed version, "missing" where there is none."""
     try:
