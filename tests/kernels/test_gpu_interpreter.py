@@ -1,4 +1,4 @@
-"""What tests/gpu.py replaces in Triton's interpreter computes the same."""
+"""What tests/gpu.py replaces in Triton's interpreter computes the same results."""
 
 import numpy as np
 import pytest
@@ -30,10 +30,10 @@ def largest_and_where(a, i, b, j):
 def test_reductions(
     monkeypatch: pytest.MonkeyPatch, fn: str, shape: tuple[int, ...], kind: str
 ) -> None:
-    """Of an order of its own: differences are not associative."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    choose(patch := pytest.MonkeyPatch())
-    patch.undo()  # what it replaced is what is compared
+    """Slices are combined in the interpreter's order: a difference depends on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        choose(patch)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # and no more: the interpreter is as it was
     import triton.language as tl
     from triton.runtime import interpreter
 
