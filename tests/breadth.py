@@ -259,9 +259,14 @@ def is_in_turn(number: int, values: int) -> bool:
 
 
 def mark_breadth(items: Iterable[pytest.Item]) -> None:
-    """Give the marker to the cases of ONE_IN and ROUND_ROBIN that do not run by default."""
+    """Give the marker to the cases of ONE_IN and ROUND_ROBIN that do not run by default.
+
+    Slow ones do not count, and have a marker of their own.
+    """
     before = Counter[str]()
     for item in items:
+        if item.get_closest_marker("slow") is not None:
+            continue
         name = function_of(item.nodeid)
         number = before[name]
         if not (

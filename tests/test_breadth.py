@@ -62,7 +62,10 @@ def test_the_marker_is_given_to_what_is_listed(
     monkeypatch.setattr(breadth, "ROUND_ROBIN", {crossed: 2})
     names = [f"tests/{f}[{n}]" for f in (listed, none, other, crossed) for n in range(8)]
     items = [Case.from_parent(request.node.parent, name=name) for name in names]
-    breadth.mark_breadth(items)
+    slow = Case.from_parent(request.node.parent, name=f"tests/{crossed}[8]")
+    slow.add_marker("slow")
+    breadth.mark_breadth([slow, *items, slow])
+    assert slow.get_closest_marker("breadth") is None
     marked = [i.name for i in items if i.get_closest_marker("breadth") is not None]
     assert names[0] not in marked
     assert [sum(f in name for name in marked) for f in (listed, none, other, crossed)] == [
