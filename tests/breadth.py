@@ -109,6 +109,8 @@ ONE_IN: Mapping[str, int] = {
     "plan/test_contrib.py::test_as_onnxruntime_computes_it": 9,
     "plan/test_contrib.py::test_of_odd_nodes_a_clear_error": 4,
     "plan/test_contrib.py::test_others_run_in_onnxruntime": 2,
+    "plan/test_cuda.py::test_attention_is_one_kernel": 3,
+    "plan/test_cuda.py::test_every_option": 2,
     "plan/test_cuda_across.py::test_every_option": 2,
     "plan/test_cuda_cells.py::test_every_way": 2,
     "plan/test_cuda_few.py::test_every_way": 9,
