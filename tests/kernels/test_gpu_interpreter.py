@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from superopt.kernels.gpu_module import define_functions
+from superopt.kernels.triton.module import define_functions
 from tests.gpu import REAL, choose, reduce_slices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REAL, reason="nothing is interpreted")]

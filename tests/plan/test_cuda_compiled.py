@@ -24,13 +24,13 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_machine_code import is_sound
-from superopt.kernels.gpu_module import define_functions
-from superopt.kernels.gpu_run import compile_options
-from superopt.kernels.option import Option
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.triton.machine_code_check import is_sound
+from superopt.kernels.triton.module import define_functions
+from superopt.kernels.triton.loader import compile_options
+from superopt.kernels.loops.option import Option
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, gpu_running
 from tests.plan.test_cuda import MODELS
 from tests.plan.gpu_models import values_of_heads

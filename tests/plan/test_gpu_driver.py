@@ -211,11 +211,12 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 LIGHT = """
 import sys, numpy, superopt
-from superopt.kernels import gpu_driver, gpu_resident
+from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.runtime import loaded_image
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
-gpu_driver.load_driver = gpu_resident.load_driver = lambda: driver
+cuda_driver.load_driver = loaded_image.load_driver = lambda: driver
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
 print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].shape)
 heavy = "torch triton onnx onnx_ir onnxruntime z3 llvmlite sympy sqlite3"
@@ -243,8 +244,9 @@ import gc
 import os
 from types import SimpleNamespace
 import torch
-from superopt.kernels import gpu_compiled, gpu_driver
-from superopt.kernels.gpu_module import define_functions
+from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.triton import compiler
+from superopt.kernels.triton.module import define_functions
 from tests.plan import fake_cuda
 
 text = '''
@@ -258,11 +260,11 @@ def twice(x, y):
 '''
 device = fake_cuda.Device()
 driver = fake_cuda.driver(device)
-gpu_compiled.load_driver = gpu_driver.load_driver = lambda: driver
+compiler.load_driver = cuda_driver.load_driver = lambda: driver
 torch.cuda.current_device = lambda: 0
 torch.cuda.is_initialized = lambda: True
 torch._C._cuda_getCurrentRawStream = {0: 5}.get
-f = gpu_compiled.CompiledFunction(define_functions(text, ["twice"])["twice"])
+f = compiler.CompiledFunction(define_functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
 how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
@@ -271,7 +273,7 @@ assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes
 made.prefer_shared_memory()
 try:
     wrong = define_functions(text.replace("* 2", "* two"), ["twice"])["twice"]
-    gpu_compiled.CompiledFunction(wrong).warmup(x, y, **how)
+    compiler.CompiledFunction(wrong).warmup(x, y, **how)
 except NotImplementedError as e:
     assert str(e).startswith("twice: Triton does not compile it: "), e
 else:
