@@ -89,8 +89,12 @@ def test_what_is_not_scheduled_is_right() -> None:
     np.testing.assert_array_equal(WANTED["chain"], q @ b + before)
 
 
-# A defect that drawn schedules find: `unroll` of the outer loop of the stage `s` of this net.
-WRONG_WHEN_UNROLLED = pytest.mark.xfail(reason="unroll(i0) of a nested stage", strict=False)
+# A defect that drawn schedules find: `unroll` of the outer loop of the stage `s` of this net. Slow,
+# as each failure is shrunk.
+WRONG_WHEN_UNROLLED = [
+    pytest.mark.xfail(reason="unroll(i0) of a nested stage", strict=False),
+    pytest.mark.slow,
+]
 
 
 @pytest.mark.parametrize(
