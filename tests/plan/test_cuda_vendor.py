@@ -352,7 +352,7 @@ def test_by_the_driver(
     for _ in range(2):
         np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
     (ready,) = exe.found.values()
-    assert pools[0] in ready.program.held
+    assert pools[0] in ready.program.owners
     ready = None
     exe.found.clear()
     gc.collect()

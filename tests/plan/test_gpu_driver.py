@@ -216,7 +216,7 @@ from superopt.kernels.runtime import loaded_image as gpu_resident
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
-gpu_driver.load_driver = gpu_resident.load_driver = lambda: driver
+cuda_driver.load_driver = loaded_image.load_driver = lambda: driver
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
 print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].shape)
 heavy = "torch triton onnx onnx_ir onnxruntime z3 llvmlite sympy sqlite3"
@@ -260,11 +260,11 @@ def twice(x, y):
 '''
 device = fake_cuda.Device()
 driver = fake_cuda.driver(device)
-gpu_compiled.load_driver = gpu_driver.load_driver = lambda: driver
+compiler.load_driver = cuda_driver.load_driver = lambda: driver
 torch.cuda.current_device = lambda: 0
 torch.cuda.is_initialized = lambda: True
 torch._C._cuda_getCurrentRawStream = {0: 5}.get
-f = gpu_compiled.CompiledFunction(define_functions(text, ["twice"])["twice"])
+f = compiler.CompiledFunction(define_functions(text, ["twice"])["twice"])
 x, y = torch.zeros(256, dtype=torch.float16), torch.zeros(257, dtype=torch.float16)
 how = {"num_warps": 2, "enable_fp_fusion": True}
 made = f.warmup(x, y, **how, launch_pdl=True)
@@ -273,7 +273,7 @@ assert made is not f.warmup(x, y[1:], **how)  # of which no multiple of 16 bytes
 made.prefer_shared_memory()
 try:
     wrong = define_functions(text.replace("* 2", "* two"), ["twice"])["twice"]
-    gpu_compiled.CompiledFunction(wrong).warmup(x, y, **how)
+    compiler.CompiledFunction(wrong).warmup(x, y, **how)
 except NotImplementedError as e:
     assert str(e).startswith("twice: Triton does not compile it: "), e
 else:
