@@ -34,8 +34,9 @@ from superopt.rules.match.pattern import Pattern, Start, compile_pattern, root_a
 CONSTANT, OTHER = "constant", "other"
 Source = Op | tuple[Op] | str
 Profile = tuple[Op, tuple[Source, ...]]
-MAX_PROFILES = 1 << 14  # profiles
-MAX_INDEXES = 8  # an index of the library takes 3 MB and 60 ms
+MAX_PROFILES = 1 << 12  # profiles
+MAX_RESTRICTED = 1 << 8  # indexes for some operators only
+MAX_INDEXES = 64  # a search takes 27: one of all its rules, and those of its tactics
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class RuleIndex:
         """Return the rules that use only these operators, on either side."""
         found = self._within.get(ops)
         if found is None:
-            if len(self._within) > MAX_PROFILES:
+            if len(self._within) > MAX_RESTRICTED:
                 self._within.clear()
             found = RuleIndex(r for r in self.rules if rule_operators(r) <= ops)
             self._within[ops] = found
@@ -131,7 +132,7 @@ def shared_index(rules: Iterable[Rule]) -> RuleIndex:
     found = _INDEXES.get(key)
     if found is None:
         if len(_INDEXES) >= MAX_INDEXES:
-            _INDEXES.clear()
+            del _INDEXES[next(iter(_INDEXES))]  # the oldest one
         found = _INDEXES[key] = RuleIndex(each)
     return found
 
