@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -124,7 +125,7 @@ def test_remainders_written_as_quotients(e: Expr) -> None:
 
 
 A, B, _ = AXES
-REMAINDERS = {
+REMAINDERS: dict[str, Callable[[Expr], Expr]] = {
     "min": lambda r: Apply("min", (A + r, const(1, INDEX)), INDEX),
     "max": lambda r: Apply("max", (A - r, B), INDEX),
     "guard": lambda r: Apply("select", (r > A, A, B), INDEX),
