@@ -211,8 +211,8 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 LIGHT = """
 import sys, numpy, superopt
-from superopt.kernels.cuda import driver as gpu_driver
-from superopt.kernels.runtime import loaded_image as gpu_resident
+from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.runtime import loaded_image
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
@@ -244,8 +244,8 @@ import gc
 import os
 from types import SimpleNamespace
 import torch
-from superopt.kernels.cuda import driver as gpu_driver
-from superopt.kernels.triton import compiler as gpu_compiled
+from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.triton import compiler
 from superopt.kernels.triton.module import define_functions
 from tests.plan import fake_cuda
 
