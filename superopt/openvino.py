@@ -20,7 +20,9 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
         import openvino as ov
     except ImportError:
         raise UsageError(
-            "OpenVINO is not installed", "--vs openvino needs it", 'pip install "superopt[bench]"'
+            "OpenVINO is not installed",
+            "--vs openvino needs it",
+            'pip install "superopt-onnx[bench]"',
         ) from None
     try:
         core = ov.Core()

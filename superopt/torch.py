@@ -42,7 +42,9 @@ def prepare(
     except ImportError as e:
         missing = e.name or "torch"
         raise UsageError(
-            f"{missing} is not installed", "--vs torch needs it", 'pip install "superopt[bench]"'
+            f"{missing} is not installed",
+            "--vs torch needs it",
+            'pip install "superopt-onnx[bench]"',
         ) from None
     except (RuntimeError, OSError) as e:  # as with torch for the CPU and torchvision for a GPU
         raise UsageError(

@@ -31,7 +31,7 @@ def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     distribution, so both are right or the wheel is not.
     """
     # A copy, because setuptools would reuse what an old build left in the checkout.
-    names = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
+    names = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
     folders = ("superopt", "rules", "verifier", "kernels", "tests", "docs", "scripts")
     copy = tmp_path_factory.mktemp("checkout")
     for name in (*names, "CONTRIBUTING.md"):
@@ -40,6 +40,12 @@ def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (root / name).is_dir():
             ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
             shutil.copytree(root / name, copy / name, symlinks=True, ignore=ignore)
+    for output in (
+        "superopt-demo",
+        "superopt_demo",
+    ):  # of the demo, as README's first command has it
+        (copy / output).mkdir()
+        (copy / output / "model.onnx").write_bytes(bytes(1 << 20))
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", cwd=copy)
     return copy
 
@@ -69,9 +75,27 @@ def test_the_wheel_holds_the_tree(built: Path) -> None:
     assert {"superopt/py.typed", "superopt/demo/nasrnn.onnx"} <= names
     assert {n.split("/")[0] for n in names} == {
         "superopt",
-        f"superopt-{superopt.__version__}.dist-info",
+        f"superopt_onnx-{superopt.__version__}.dist-info",
     }
     assert "superopt = superopt.cli:main" in scripts
+
+
+@pytest.mark.parametrize("name", ["rules", "verifier", "kernels"])
+def test_a_checkout_without_symbolic_links_is_refused(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copy(root / "setup.py", tmp_path / "setup.py")
+    for linked in ("rules", "verifier", "kernels"):
+        (tmp_path / "superopt" / linked).mkdir(parents=True)
+    (tmp_path / "superopt" / name).rmdir()
+    (tmp_path / "superopt" / name).write_text(f"../{name}")  # as Git for Windows writes a link
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--name"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert f"superopt/{name} is not a folder" in done.stderr
+    assert "core.symlinks=true" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_source_distribution_holds_the_tree(built: Path) -> None:

@@ -45,7 +45,7 @@ def test_what_is_missing_is_named(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(UsageError, match=said) as e:
         peer.prepare(model, {"b": B, "a": A}, 1)  # type: ignore[attr-defined]
-    assert 'pip install "superopt[bench]"' in str(e.value)
+    assert 'pip install "superopt-onnx[bench]"' in str(e.value)
 
 
 class Fake:

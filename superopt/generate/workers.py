@@ -157,7 +157,9 @@ def _cluster(address: str, jobs: int) -> Iterator[Each]:
         import ray
     except ImportError as e:
         raise UsageError(
-            "ray is not installed", f"ray={address} needs it: {e}", "pip install superopt[dist]"
+            "ray is not installed",
+            f"ray={address} needs it: {e}",
+            'pip install "superopt-onnx[dist]"',
         ) from None
     ours = not ray.is_initialized()  # a caller may be in a cluster already
     try:

@@ -44,7 +44,7 @@ def start() -> Child:
         raise UsageError(
             "onnxruntime is not there",
             "measuring and checking models needs it",
-            'pip install "superopt[ort]"',
+            'pip install "superopt-onnx[ort]"',
         )
     child = _spawn(tempfile.TemporaryFile())  # noqa: SIM115 (closed by end)
     late = threading.Event()

@@ -64,7 +64,7 @@ def _ort() -> ModuleType:
         raise UsageError(
             "onnxruntime is not there",
             f"measuring and checking models needs it: {error}",
-            'pip install "superopt[ort]"',
+            'pip install "superopt-onnx[ort]"',
         ) from error
     onnxruntime.disable_telemetry_events()
     onnxruntime.set_default_logger_severity(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from superopt.check.certificate.replay import check
@@ -19,6 +18,7 @@ from superopt.pipeline.collect import collecting_rarely
 from superopt.pipeline.load import load_model
 from superopt.pipeline.rule_library import load_library
 from superopt.pipeline.trace import Untraceable, rounds
+from superopt.pipeline.versions import version_of
 from superopt.report.certificate import (
     CERTIFICATE,
     LONGEST,
@@ -59,7 +59,7 @@ def certificate(
             original.source.sha256,
             optimized.sha256,
             rules_digest(library),
-            tuple((p, version(p)) for p in MADE_BY),
+            tuple((p, version_of(p)) for p in MADE_BY),
             tuple(_stated(book[name]) for name in used),
             made,
             tuple(folded.values()),
@@ -173,7 +173,7 @@ def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
             " 1 unit in the last place"
         )
     notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)
-    here = {name: version(name) for name in MADE_BY}
+    here = {name: version_of(name) for name in MADE_BY}
     return notes + [
         f"made with {name} {made}, replayed with {here[name]}"
         for name, made in c.versions

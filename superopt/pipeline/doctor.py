@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from superopt import __version__
 from superopt.cost.machine import machine
 from superopt.cost.store import Store
 from superopt.report.data import Finding
@@ -78,7 +79,7 @@ def doctor() -> tuple[Finding, ...]:
     """One finding a row; nothing heavy is imported."""
     here = machine()
     rows = [
-        Finding("superopt", "ok", _version("superopt") or "source tree", sys.executable),
+        Finding("superopt", "ok", __version__, sys.executable),
         Finding("python", "ok", sys.version.split()[0], here.os),
         Finding("machine", "ok", "", here.text),
     ]
@@ -94,7 +95,7 @@ def doctor() -> tuple[Finding, ...]:
         )
     for name, extra, use in _EXTRAS:
         found = _version(name)
-        detail = use if found else f'{use}: pip install "superopt[{extra}]"'
+        detail = use if found else f'{use}: pip install "superopt-onnx[{extra}]"'
         rows.append(Finding(name, "ok" if found else "missing", found or "", detail))
     rows.append(_gpu())
     rows += _flavours()

@@ -173,7 +173,7 @@ def checked_available(model: Model, nodes: Sequence[ir_graph.Node]) -> None:
         what = ", ".join(dict.fromkeys(n.op.title for n in nodes))
         raise ModelError(
             f"{model.source.label}: {what} run only in onnxruntime", "it is not installed",
-            'pip install "superopt[ort]"',
+            'pip install "superopt-onnx[ort]"',
         )  # fmt: skip
 
 

@@ -4,10 +4,14 @@ import platform
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
+from superopt import __version__
+
 
 @lru_cache(maxsize=64)  # each reads the package's whole metadata
 def version_of(package: str) -> str:
-    """The installed version, "missing" where there is none."""
+    """Return the version of an installed distribution, or of this superopt; "missing" without."""
+    if package == "superopt":
+        return __version__  # also of a source tree, which is not installed
     try:
         return version(package)
     except PackageNotFoundError:

@@ -208,7 +208,7 @@ def test_the_runtime_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ort.available() is None
     with pytest.raises(UsageError) as error:
         ort.session(b"")
-    assert error.value.todo == 'pip install "superopt[ort]"'
+    assert error.value.todo == 'pip install "superopt-onnx[ort]"'
 
 
 @pytest.mark.parametrize("length", [1, 33])

@@ -262,7 +262,7 @@ def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "installed", lambda: False)
     with pytest.raises(UsageError) as missing:
         Worker().run(NEG, X)
-    assert missing.value.todo == 'pip install "superopt[ort]"'
+    assert missing.value.todo == 'pip install "superopt-onnx[ort]"'
 
 
 def test_large_models_go_through_a_file(

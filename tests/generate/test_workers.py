@@ -196,7 +196,7 @@ def test_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="ray is not installed") as caught:
         workers(2, "local").__enter__()
-    assert caught.value.todo == "pip install superopt[dist]"
+    assert caught.value.todo == 'pip install "superopt-onnx[dist]"'
 
 
 class FakeRay:

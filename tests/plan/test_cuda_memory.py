@@ -150,4 +150,4 @@ def test_what_is_missing_is_said(missing: str) -> None:
     none = "torch finds no CUDA device here" if built else "is built without CUDA"
     wanted = f"{missing} is not installed" if missing else none
     assert wanted in done.stdout
-    assert 'pip install "superopt[gpu]"' in done.stdout
+    assert 'pip install "superopt-onnx[gpu]"' in done.stdout
