@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from superopt.onnx_io.read.source import ModelLike
+    from superopt.pipeline.request import CompiledTimers
     from superopt.pipeline.result import Optimized
     from superopt.report.cache import CacheListing, Pruned
     from superopt.report.data import BenchRow, Derivation, Finding, StoreStats, Verdict
@@ -119,10 +120,8 @@ def optimize(
     from superopt.pipeline.reporting import report_of
     from superopt.pipeline.request import Request
     from superopt.pipeline.result import Optimized
-    from superopt.pipeline.rule_library import load_library
-    from superopt.rulebook import own_pairs, own_rules
+    from superopt.rulebook import rules_of_call
     from superopt.rules.lang.rule import FLOAT_CLASSES
-    from superopt.rules.trial.float_class import with_computed_class
 
     options = (("tier", tier, admit_.TIERS), ("float_class", float_class, FLOAT_CLASSES))
     for what, given, known in options:
@@ -139,15 +138,14 @@ def optimize(
         read_seconds = time.monotonic() - begin
         late: OutOfTime | guard.OverMemory | None = None
         try:
-            own = tuple(map(with_computed_class, own_rules(rules)))
-            found = load_library() if library else ()
-            shipped = tuple(r for r in found if partial or not r.is_from_pair)
-            pairs = own_pairs(rules)
+            shipped, own, pairs = rules_of_call(rules, library, partial)
         except (OutOfTime, guard.OverMemory) as e:
-            late, own, shipped, pairs = e, (), (), {}
-        timers = None
+            late, shipped, own, pairs = e, (), (), {}
+        timers: CompiledTimers | None = None
         if target == "cpu" and late is None:
-            from superopt.pipeline.timed import TIMERS as timers
+            from superopt.pipeline.timed import TIMERS
+
+            timers = TIMERS
         request = Request(
             budget=float(budget),
             rules=(*shipped, *own),

@@ -47,6 +47,18 @@ def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
     return tuple(named.values())
 
 
+def rules_of_call(
+    files: Sequence[str | Path] | None, library: bool, partial: bool
+) -> tuple[tuple[Rule, ...], tuple[Rule, ...], dict[str, Rule]]:
+    """The library's rules, those of the files, and the pairs of these; see `superopt.optimize`."""
+    from superopt.pipeline.rule_library import load_library
+    from superopt.rules.trial.float_class import with_computed_class
+
+    own = tuple(map(with_computed_class, own_rules(files)))
+    found = load_library() if library else ()
+    return tuple(r for r in found if partial or not r.is_from_pair), own, own_pairs(files)
+
+
 def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
     """The pairs of which corrected mutants were made, where these lie beside them, by name."""
     beside = [

@@ -15,6 +15,7 @@ from onnx import helper
 import superopt
 from superopt import guard, rulebook
 from superopt.errors import OutOfTime
+from superopt.onnx_io.check import forked_checker
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read import ir_conversion as through_ir
 from superopt.onnx_io.read.protos import all_bodies
@@ -142,6 +143,17 @@ def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.M
     with pytest.raises(type(error)) as raised:
         through_ir.model_from_skeleton(skeleton, "m")
     assert raised.value is error
+
+
+def test_a_check_that_is_killed_says_for_which_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A valid model is not refused because the call ended before its check."""
+    monkeypatch.setattr(forked_checker, "_read_until", lambda reader, end: None)
+    data = many_initializers().SerializeToString()
+    with guard.limited(10), pytest.raises(OutOfTime, match="checking a model"):
+        forked_checker.check_in_fork(data, 3)
+    with guard.limited(60):
+        found = forked_checker.check_in_fork(data, 3)
+    assert found == forked_checker.CheckFailure("it takes more than 30 seconds", False)
 
 
 @pytest.mark.parametrize("given_up", ["load_library", "own_rules"])

@@ -61,8 +61,9 @@ def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
         _run_child(data, seconds, reader, writer)
     os.close(writer)
     status = None
+    limit = time.monotonic() + seconds * WALL_TIME_FACTOR
+    end = min(limit, guard.current().end)
     try:
-        end = min(time.monotonic() + seconds * WALL_TIME_FACTOR, guard.current().end)
         said = _read_until(reader, end)
         if said is not None:
             _, status = os.waitpid(child, 0)
@@ -72,9 +73,13 @@ def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
+    if said is None and end < limit:
+        raise guard.out_of_time("checking a model")
     if said is None:
-        guard.check_time("checking a model")
-    if status == 0 and said is not None:
+        return CheckFailure(
+            f"it takes more than {seconds * WALL_TIME_FACTOR} seconds", from_checker=False
+        )
+    if status == 0:
         return CheckFailure(said.decode(errors="replace")) if said else None
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
