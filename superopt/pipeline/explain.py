@@ -12,6 +12,7 @@ from superopt.rules.lang.rule import Rule
 from superopt.rules.match.explain import Attempt, explain
 from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.rules.match.matcher import matches
+from superopt.rules.match.pattern import root_app
 from superopt.rules.match.rewrite import Refusal, rewrite
 from superopt.search.cost_delta import cost_delta
 
@@ -67,6 +68,8 @@ def _at(done: Done, v: ir_graph.Value, ctx: GraphContext, calls: Names) -> list[
     producer = ir_graph.producer(v)
     near = [producer] if producer is not None else ctx.users.get(v, [])
     for rule in done.request.rules:
+        if not any(root_app(side).op in ctx.by_op for side in rule.lhs):
+            continue  # the graph has nothing to start from: no match, and no near miss
         rows += _matching(done, rule, ctx, calls, near)
         failed = [a for a in explain(rule, ctx, v) if a.outcome == "failed"]
         if failed:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
+from onnx.backend.test.case import base
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference.ops import op_pool_common
@@ -88,8 +89,11 @@ class LeftOut:
 @lru_cache(maxsize=1)
 def cases() -> Mapping[str, TestCase]:
     """Every node case of the installed onnx by name. Takes seconds, therefore once a process."""
-    quick = partial(pool, op_pool_common.pool)
-    with warnings.catch_warnings(), patch.object(op_pool_common, "pool", quick):
+    with (
+        warnings.catch_warnings(),
+        patch.object(op_pool_common, "pool", partial(pool, op_pool_common.pool)),
+        patch.object(base, "process_snippet", lambda *a: ("", "")),  # each case's text, for docs
+    ):
         warnings.simplefilter("ignore")  # the generators overflow and divide by zero on purpose
         return {c.name: c for c in load_model_tests(kind="node")}
 
