@@ -72,8 +72,8 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "bf16": (BF16, "ieee"),
 }
 TODO = (
-    'pip install "superopt-onnx[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what is '
-    "there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
+    'pip install "superopt-onnx[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what '
+    "is there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
 )
 ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
 STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
