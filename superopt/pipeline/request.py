@@ -1,4 +1,4 @@
-"""What a caller asks of `optimize`, and the time that is left for it."""
+"""The arguments of `optimize`, and its remaining time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from superopt.rules.lang.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller asked for; see `superopt.api.optimize`."""
+    """The arguments of `superopt.api.optimize`."""
 
     budget: float = 60.0
     rules: tuple[Rule, ...] = ()
-    untried: frozenset[str] = frozenset()  # rules that no test has tried: the user's own
+    untried: frozenset[str] = frozenset()  # the user's own rules, which no test has tried
     shapes: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, np.ndarray] | None = None
     threads: int = 1
@@ -34,17 +34,19 @@ class Request:
     float_class: str = "E2"
     target: str = "onnxruntime"
     mutants: bool = False
-    pairs: Mapping[str, Rule] = field(default_factory=dict)  # of which rules were made
+    # partial equalities that rules were derived from
+    pairs: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
     def untimed(self) -> bool:
-        """Is nothing to be measured or timed: were estimates or a log of decisions asked for?"""
+        """True if nothing is measured or timed: estimated costs or a replay were requested."""
         return self.cost == "roofline" or self.replay is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The budget: when it began (time.monotonic), its seconds; `stop`: has the caller enough?"""
+    """The budget: its start (time.monotonic) and seconds; `stop`: True once the caller wants to
+    stop."""
 
     begin: float
     seconds: float
@@ -52,17 +54,18 @@ class Deadline:
 
     @staticmethod
     def of(request: Request, spent: float = 0.0) -> Deadline:
-        """The deadline of a call that began `spent` seconds ago."""
+        """Return the deadline of a call that began `elapsed` seconds ago."""
         return Deadline(time.monotonic() - spent, request.budget, request.stop)
 
     def spent(self) -> float:
-        """Seconds since the begin."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.begin
 
     def left(self) -> float:
-        """Seconds left, 0 when the caller has enough; negative when they are overdrawn."""
+        """Return the remaining seconds: 0 if the caller wants to stop, negative after the
+        deadline."""
         return 0.0 if self.stop() else self.begin + self.seconds - time.monotonic()
 
     def over(self) -> bool:
-        """Is there no time left?"""
+        """True if no time remains."""
         return self.left() <= 0

@@ -1,11 +1,11 @@
-"""Which packages a result was made with."""
+"""Versions of the packages that a result was made with."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
 
 def version_of(package: str) -> str:
-    """The installed version, "missing" where there is none."""
+    """Return the installed version, "missing" if there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -13,6 +13,6 @@ def version_of(package: str) -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Packages that a result hangs on, with their versions."""
+    """Return the packages that a result depends on, with their versions."""
     packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
     return (("python", platform.python_version()), *((p, version_of(p)) for p in packages))

@@ -23,7 +23,7 @@ H100 = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 0\n"
         (("nvidia0",), None, {}, ("ok", "a driver", "1 NVIDIA GPU")),
         (("version", "nvidia0"), "2.11.0+cpu", {}, ("problem", "driver", "has no CUDA")),
         (("version", "nvidia0"), "2.11.0", {"CUDA_VISIBLE_DEVICES": ""},
-         ("problem", "driver", "hides all of them")),
+         ("problem", "driver", "hides all GPUs")),
         ((), "2.11.0", {"TRITON_INTERPRET": "1"}, ("ok", "", "Triton's interpreter")),
     ],
 )  # fmt: skip

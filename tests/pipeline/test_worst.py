@@ -51,7 +51,7 @@ def test_a_rule_that_loses_digits_is_left_out_and_the_others_stay() -> None:
     assert {s.rule for s in done.winner.variant.steps} >= {"relu-relu", "transpose-transpose"}
     assert "variance" not in {s.rule for s in done.winner.variant.steps}
     assert "searched again without variance" in done.notes
-    assert any("rounding grows too far at y" in note for note in done.notes)
+    assert any("rounding errors grow too large at y" in note for note in done.notes)
 
 
 def test_digits_that_are_lost_on_inputs_for_which_no_time_is_left_are_seen() -> None:

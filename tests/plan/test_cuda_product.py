@@ -104,7 +104,7 @@ def test_what_tune_does_not_know(tmp_path: Path) -> None:
     m = MODELS["pointwise"]()
     with pytest.raises(UsageError, match="target rocm is unknown"):
         superopt.tune(m, target="rocm")
-    with pytest.raises(UsageError, match="kernels of the processor are fp32"):
+    with pytest.raises(UsageError, match="CPU kernels are fp32"):
         superopt.tune(m, precision="fp16")
     found = superopt.tune(m, target="cuda", budget=1, store=tmp_path / "store")
     assert any("interpreter" in note for note in found.notes) != REAL
