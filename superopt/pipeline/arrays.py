@@ -99,7 +99,7 @@ def as_array(port: Port, given: Any) -> np.ndarray:
     UsageError."""
     name, wanted = port.name, port.dtype
     if wanted is None:
-        return given  # type: ignore[no-any-return]  # a sequence, or nothing: onnxruntime's matter
+        return given  # type: ignore[no-any-return]  # ONNX Runtime checks it
     try:
         array = _array(port, given, wanted)
     except (UsageError, MemoryError):

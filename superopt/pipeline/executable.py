@@ -286,8 +286,7 @@ class Executable:
             self.new_sizes.note_gone(old)
 
     def at(self, sizes: Mapping[str, int]) -> Executable:
-        """Return this executable, or the one compiled for these sizes alone (see
-        Compiler.compiler_for)."""
+        """Return this executable, or the one for these sizes alone (Compiler.compiler_for)."""
         made = self.compiler.at(sizes)
         if made is self.compiler:
             return self
@@ -323,8 +322,7 @@ class Executable:
         return self.compiler.fallen(sizes, why)
 
     def fallbacks(self) -> list[tuple[graph.Node, str]]:
-        """Return the nodes that run in ONNX Runtime, each with the reason, at all compiled
-        sizes."""
+        """Return the nodes that run in ONNX Runtime, with reasons, at all compiled sizes."""
         known = self.variants or ({} if symbolic(self.ports) else {(): []})
         return [found for key in tuple(known) for found in self.fallen(dict(key))]
 
@@ -386,10 +384,7 @@ class Executable:
         progress: Progress = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Tuned:
-        """Find faster options for the kernels for inputs of these sizes, and use them.
-
-        budget: seconds.
-        """
+        """Find faster options for the kernels at these sizes, and use them. budget: seconds."""
         steps = self.variant(sizes)
         done = self.compiler.tune(steps, budget, store, progress, stop)
         with self.lock:

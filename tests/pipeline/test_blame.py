@@ -66,7 +66,7 @@ def test_the_wrong_rule_among_right_ones_is_named(name: str, place: str, number:
     assert error.what.endswith("; nothing was written")
     assert "output y: at [" in error.why
     assert "(inputs: normal)" in error.why
-    assert error.todo == "correct or leave out this rule (wrong.rules:1)"
+    assert error.todo == "correct or remove this rule (wrong.rules:1)"
     assert all("\n" not in part for part in (error.what, error.why, error.todo))
 
 

@@ -212,7 +212,7 @@ ODD: dict[str, tuple[Callable[[], Pair], str, str]] = {
     "another default of an input": (
         lambda: (model("y = Add(x, c)", {"c": np.float32(1)}, "float[2, 6] x, float c"),
                  model("y = Add(x, c)", {"c": np.float32(2)}, "float[2, 6] x, float c")),
-        "differs", "input c has another default value"),
+        "differs", "input c has different default values"),
     "no expression": (
         lambda: (model("y = Det(x)", inputs=SQUARE),
                  model("a = Transpose(x) y = Det(a)", inputs=SQUARE)), "unknown", "1 output of 1"),

@@ -84,7 +84,7 @@ def test_no_step_is_named_where_none_adds_error() -> None:
     found = report(run(data(SMALL_OFFSET)))
     assert {s.rule for s in found.steps} >= {"relu-relu"}
     assert found.worst_step is None
-    assert found.worst_step_note == "no output is further off than the original's own"
+    assert found.worst_step_note == "no output has a larger error than the original's"
 
 
 def growing(at: dict[int, float]) -> Callable[[ir_graph.Graph], float]:

@@ -335,7 +335,7 @@ def test_sizes_are_those_of_the_model() -> None:
 
 def test_errors() -> None:
     m = MODELS["pointwise"]()
-    with pytest.raises(UsageError, match="there are fp32, tf32, fp16, bf16"):
+    with pytest.raises(UsageError, match="precisions are fp32, tf32, fp16, bf16"):
         superopt.compile(m, target="cuda", precision="int4")
     for streams in (0, 33):
         with pytest.raises(UsageError, match=r"an integer in \[1, 32\]"):
