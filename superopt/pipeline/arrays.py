@@ -41,7 +41,7 @@ def checked_sizes(ports: Sequence[Port], sizes: Mapping[str, int]) -> None:
         raise UsageError(
             f"sizes were given for {', '.join(sizes) or 'nothing'}",
             f"the symbolic sizes are {', '.join(sorted(dims)) or 'none'}",
-            "give the size of each of these",
+            "pass the size of each",
         )
 
 
@@ -116,7 +116,7 @@ def as_array(port: Port, given: Any) -> np.ndarray:
         raise UsageError(
             f"input {name!r} has shape {list(array.shape)}",
             f"the model wants {port.text}",
-            f"give it {len(port.shape)} dimensions",
+            f"pass an array of rank {len(port.shape)}",
         )
     if array.flags.c_contiguous:
         return array

@@ -83,7 +83,7 @@ def bench(
     for name in vs:
         if name not in RUNTIMES:
             raise UsageError(
-                f"no runtime {name}", f"there are {', '.join(RUNTIMES)}", "name one of them"
+                f"no runtime {name}", f"runtimes are {', '.join(RUNTIMES)}", "use one of them"
             )
     lanes: list[_Lane] = []
     own: list[str] = []
@@ -94,7 +94,7 @@ def bench(
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
         except (TypeError, KeyError, MemoryError) as e:
             raise UsageError(
-                f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "leave it out"
+                f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "omit it"
             ) from None
         own.append(chosen(model, shapes or {}))
         arrays = dict(made)

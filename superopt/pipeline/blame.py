@@ -120,7 +120,7 @@ def blame(
     proved = rule is not None and tier(rule) == "A" and not rounding
     return (ProvedButOff if proved else CheckFailed)(
         f"{label}: rule {s.rule} changes the results at {_short(where)}; nothing was written",
-        f"step {found.number} of {len(steps)} made {_short(before)} into {_short(after)}; {why}"
+        f"step {found.number} of {len(steps)} replaced {_short(before)} by {_short(after)}; {why}"
         f"{rounding}",
         f"correct or remove this rule ({source})" if source else "exclude this rule",
     )

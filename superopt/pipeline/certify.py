@@ -170,7 +170,7 @@ def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
     if c.folded:
         how = Counter(f.how for f in c.folded)
         notes.append(
-            f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed, within"
+            f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed within"
             " 1 unit in the last place"
         )
     notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)

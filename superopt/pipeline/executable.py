@@ -122,7 +122,7 @@ class Executable:
                 out = last.new()
             except MemoryError as e:
                 what = "no memory for the outputs"
-                raise UsageError(what, str(e), "give smaller inputs") from None
+                raise UsageError(what, str(e), "pass smaller inputs") from None
             last.call((*(given if last.takes is None else [given[n] for n in last.takes]), *out))
         return {name: out[n] for name, n in last.gives}
 

@@ -106,7 +106,7 @@ def _families(order: Order) -> list[Family]:
             raise UsageError(
                 "family and ops exclude each other",
                 f"family {', '.join(order.families)} has its own operators, ops {order.ops!r}",
-                "give one of them",
+                "give only one of them",
             )
         return [custom(order.ops, order.shapes)]
     for name in order.families:

@@ -62,7 +62,7 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
     for name in arrays:
         if name not in wanted:
             raise UsageError(
-                f"input {name} is not one of the model's",
+                f"the model has no input {name}",
                 f"its inputs are {', '.join(wanted)}",
                 "rename the array",
             )

@@ -51,7 +51,7 @@ def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
-        return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
+        return _verdict(rule, "passed", f"{tried}; only partly proved: {verdict.scope}")
     return _verdict(rule, "proved", verdict.proof.summary)
 
 

@@ -71,7 +71,7 @@ NEAR = 2.0
 SOME = 0  # elements compared beside some of each cell, for pricing: proofs cover all
 STEPS = ("steps", "strides")  # attributes that select every n-th element
 FREE = "it only moves elements, which costs nothing"
-DEARER = "dearer than the program"
+DEARER = "more expensive than the program"
 UNFIT = "it does not fit at other sizes"
 
 

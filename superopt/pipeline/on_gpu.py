@@ -62,15 +62,14 @@ def _forked() -> UsageError:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class OnGpu:
-    """A model compiled for a GPU. It is compiled once for each set of sizes; the least recently
-    used programs are dropped if memory is too small for all (`program_lru`); rare sizes may run in
-    ONNX Runtime (`shape_policy`).
+    """A model compiled for a GPU, once for each set of sizes. The least recently used programs are
+    dropped if memory is too small (`program_lru`); rare sizes may run in ONNX Runtime
+    (`shape_policy`).
 
     output_names: in order; device: "cuda", or "cpu" in the interpreter. make_compiler: returns the
     compiler. find_cached, store_cached: find what another process compiled; store what is new.
-    variants, cached_programs: by sizes, compiled and found; known_sizes: by input shapes; defaults:
-    of inputs. gpu_number: need not be the current GPU. Calls from several threads wait for each
-    other.
+    variants, cached_programs: by sizes; known_sizes: by input shapes; defaults: of inputs.
+    gpu_number: need not be the current GPU. Calls from several threads wait for each other.
     """
 
     ports: tuple[Port, ...]
@@ -292,8 +291,8 @@ class OnGpu:
             some.clear()
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
-        """Return the compiled steps for inputs of these sizes. A cached program is planned again
-        with its options, and replaced."""
+        """Return the compiled steps for these sizes. A cached program is planned again with its
+        options, and replaced."""
         key = sorted_sizes(sizes)
         with self.alone():
             if key not in self.variants:
@@ -337,7 +336,7 @@ class OnGpu:
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
         """Return the nodes that run in ONNX Runtime, each with the reason. Raises UsageError for
-        other sizes than those of the model."""
+        other sizes."""
         checked_sizes(self.ports, sizes)
         return self.compiler.fallen(self.variant(sizes), sizes)
 
@@ -354,9 +353,8 @@ class OnGpu:
         """Measure the `max_options` most promising options of each kernel, those with the most work
         first, and use the fastest from now on.
 
-        sizes: of symbolic dimensions. budget: seconds. store: keeps the measurements; the best
-        stored options are measured again beside new ones. on_result: called with each problem and
-        its times.
+        sizes: of symbolic dimensions. budget: seconds. store: keeps measurements; its best options
+        are measured again beside new ones. on_result: called with each problem and its times.
 
         Raises UsageError for other sizes than those of the model, and for a budget that is not
         positive.
@@ -376,7 +374,7 @@ class OnGpu:
     def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
         """Measure the time of each kernel alone, with warm memory, and compute its lower bound on
         this GPU. `print` the result for a table; its `svg()` is a plot. feeds: inputs by name; None
-        to draw random ones. seconds: approximate total."""
+        to draw them. seconds: approximate total."""
         with self.alone():
             return self.compiler.profile(self, feeds, seconds)
 
@@ -394,8 +392,8 @@ class OnGpu:
         )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write the compiled model to a file, for `superopt.load`: the model, and the option of
-        each kernel. Raises UsageError if it cannot be written."""
+        """Write the model and its kernels' options to a file, for `superopt.load`. Raises
+        UsageError if it cannot be written."""
         with self.alone():
             known = {*self.variants, *self.found}
         made = {key: self.variant(dict(key)) for key in sorted(known)}

@@ -334,7 +334,7 @@ class _Job:
             if original.runs:
                 refused = refused_at(original, best, self.store, self.target())
             if refused:
-                why = f"onnxruntime refuses it at optimization level {refused}"
+                why = f"onnxruntime rejects it at optimization level {refused}"
             else:
                 self.request.progress(Event("certify", f"the graph of {best.variant.label}", 0.95))
                 found = self.certified(best)

@@ -62,7 +62,7 @@ from superopt.verifier.verdict import Proved
 
 BEST = 3  # mutants kept for a program
 JOURNAL = "windows.jsonl"
-UNKNOWN = "windows of sizes that are not known, or not of float32"
+UNKNOWN = "windows of dynamic sizes, or not of float32"
 LIMITS = Limits(seconds=60, work=3_000)  # limited by work: the result does not depend on a clock
 PART = 0.5  # of the budget of `optimize`, at most; the rest is for the search
 
@@ -141,8 +141,8 @@ def with_mutants(
         told += f"; {otherwise(found.false, journal.path or JOURNAL)}"
     if found.unknown:
         told += (
-            f"; without {count(found.unknown, 'window')} whose spatial sizes or channels are not static in"
-            " the model (--shape only sets the sizes for timing), or that are not float32"
+            f"; not of {count(found.unknown, 'window')} with dynamic spatial sizes or channels"
+            " (--shape only sets the sizes for timing), or not of float32"
         )
     left = round(max(request.budget - deadline.spent(), 0.0), 1)
     begin = deadline.begin + request.budget - left
@@ -227,8 +227,8 @@ def _found(
     dropped = Counter(x["dropped"] for x in (*lines, *proved) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
     dropped[UNKNOWN] = every.count(None)
-    dropped["lines of the journal that could not be read"] = len(journal.lost)
-    dropped["dearer than the program, or than better ones"] = kept - len(cheap)
+    dropped["unreadable lines of the journal"] = len(journal.lost)
+    dropped["more expensive than the program or better mutants"] = kept - len(cheap)
     fast = [line for line in proved if "dropped" not in line]
     return _Found(
         len(lines), kept, fast, dropped, len(looked_at), len(programs),

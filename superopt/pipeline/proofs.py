@@ -20,7 +20,7 @@ SECONDS = 20.0  # limit for one proof
 WORK = 200_000
 RELATING = 0.5  # of the time, at most, for relating computed constants
 DEFINED = "where both are defined"
-CHAINED = (*ASSUMPTIONS, "constants that are computed are equal to a few units in the last place")
+CHAINED = (*ASSUMPTIONS, "computed constants are equal within a few units in the last place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Proofs:
             OutputVerdict(
                 o.name,
                 "refuted",
-                refuted[o.name] + ("; over real numbers equal" if o.decision == "proved" else ""),
+                refuted[o.name] + ("; over the reals equal" if o.decision == "proved" else ""),
             )
             if o.name in refuted
             else o
@@ -107,7 +107,7 @@ def _folded(relations: Sequence[Relation]) -> tuple[str, ...]:
     ulps = [r.ulps for r in relations if r.ulps is not None]
     said = []
     if moved:
-        said.append(f"{count(moved, 'constant')} of the same numbers in other places")
+        said.append(f"{count(moved, 'constant')} with the same elements in another order")
     if ulps:
         most = f"{max(ulps):.2g}" if max(ulps) else "0"
         said.append(f"{count(len(ulps), 'folded constant')} equal within {most} ulp")

@@ -41,7 +41,7 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
             raise UsageError(
                 f"--shape {name}={value}: a size must be at least 1",
                 f"it is {value}",
-                "give a positive number",
+                "use a positive integer",
             )
         sizes[ours[name]] = value
     for theirs, our in model.symbols.items():

@@ -208,7 +208,7 @@ def _summary(found: _Trials, level: Sensitivity) -> str:
 def _refuted(d: _Difference, verdict: Verdict) -> Verdict:
     reason = f"output {d.output}: {d.why} (inputs: {d.feed.kind}: {_witness(d.feed)})"
     outputs = tuple(
-        OutputVerdict(o.name, "refuted", f"{d.why}; over real numbers equal")
+        OutputVerdict(o.name, "refuted", f"{d.why}; over the reals equal")
         if o.name == d.output
         else o
         for o in verdict.outputs
@@ -298,7 +298,7 @@ def _difference(level: Sensitivity, x: object, found: Got, name: str) -> str:
     if level is Sensitivity.NONE or not isinstance(x, np.ndarray):
         return ""
     if not isinstance(y, np.ndarray):
-        return "the second model fails there"
+        return "the second model fails"
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
     wrong = _wrong(level, x, y)

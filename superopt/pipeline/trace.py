@@ -46,7 +46,7 @@ def rounds(
         try:
             play(state, made, rules)
         except Refused as e:
-            raise Untraceable(f"the replay refuses a step: {e}") from None
+            raise Untraceable(f"the replay rejects a step: {e}") from None
         out.append(made)
     if steps and state.graph != steps[-1].after:
         raise Untraceable(f"the replay does not reach the graph after {steps[-1].rule}")
@@ -59,7 +59,7 @@ def application(state: ValueNumbering, ctx: GraphContext, step: Step, rule: Rule
     for m in matches(rule, ctx, near):
         if rewrite(m, ctx) == step.change:
             return _application(state, m)
-    raise Untraceable(f"no match of {rule.name} makes what its step made")
+    raise Untraceable(f"no match of {rule.name} reproduces its step")
 
 
 def _application(state: ValueNumbering, m: Match) -> Application:
