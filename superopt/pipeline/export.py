@@ -104,7 +104,7 @@ def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     here = f"{sys.platform} on {platform.machine()}"
     if here != "linux on x86_64":
         raise UsageError(
-            "shared objects are unsupported here", f"this is {here}", "use linux on x86_64"
+            "shared objects are unsupported here", f"this is {here}", "use Linux on x86-64"
         )
     at = _sizes(exe, shapes)
     if (other := exe.at(at)) is not exe:

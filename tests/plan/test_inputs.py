@@ -19,7 +19,7 @@ WRONG: dict[str, tuple[dict, str]] = {
     "missing": ({}, "no value for input 'x'"),
     "dtype": ({"x": X.astype(np.float64)}, "float64"),
     "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
-    "rank": ({"x": X[0]}, "give it 2 dimensions"),
+    "rank": ({"x": X[0]}, "pass an array of rank 2"),
     "kind": ({"x": "abc"}, "is a str"),
     "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list, not an array"),
     "mask": ({"x": np.ma.masked_array(X, X > 3)}, "input 'x' is a masked array"),
