@@ -31,7 +31,7 @@ path, precision, store = json.loads(sys.argv[1])
 import superopt
 steps = [("import", time.perf_counter() - begin)]
 
-from superopt.kernels import gpu_driver
+from superopt.kernels.cuda import driver as gpu_driver
 own, calls = gpu_driver.Driver.__call__, {}
 def timed(self, name, *given):
     since = time.perf_counter()

@@ -137,8 +137,17 @@ def optimize(
         begin = time.monotonic()
         loaded = load_model(source)  # before the rules: once it is read, no budget is too small
         read_seconds = time.monotonic() - begin
-        own = tuple(map(with_computed_class, own_rules(rules)))
-        shipped = [r for r in (load_library() if library else ()) if partial or not r.is_from_pair]
+        late: OutOfTime | guard.OverMemory | None = None
+        try:
+            own = tuple(map(with_computed_class, own_rules(rules)))
+            found = load_library() if library else ()
+            shipped = tuple(r for r in found if partial or not r.is_from_pair)
+            pairs = own_pairs(rules)
+        except (OutOfTime, guard.OverMemory) as e:
+            late, own, shipped, pairs = e, (), (), {}
+        timers = None
+        if target == "cpu" and late is None:
+            from superopt.pipeline.timed import TIMERS as timers
         request = Request(
             budget=float(budget),
             rules=(*shipped, *own),
@@ -157,9 +166,10 @@ def optimize(
             cost=cost,
             target=target,
             mutants=mutants,
-            pairs=own_pairs(rules),
+            pairs=pairs,
+            timers=timers,
         )
-        done = optimize_.optimize(loaded, request, read_seconds)
+        done = optimize_.optimize(loaded, request, read_seconds, late)
     # Without the limits: a result that was found in time is not given up for its report.
     digest = source.sha256 if done.winner is None else done.winner.sha256
     return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
@@ -211,21 +221,20 @@ def verify(
     from superopt.rules.trial.float_class import with_computed_class
 
     with guard.limited(limit, memory, begin=begin) as limits:
-        if certificate is not None:
-            found = certify_.read_file(Path(certificate))
-            return certify_.verdict(
-                read_model(a), read_model(b), found, [*map(with_computed_class, own_rules(rules))]
-            )
-        question = verify_.Question(
-            inputs=read_inputs(inputs),
-            shapes=dict(shapes or {}),
-            seed=seed,
-            method=method,
-            limit=limit,
-            progress=progress or (lambda event: None),
-            stop=stop or (lambda: False),
-        )
         try:
+            if certificate is not None:
+                found = certify_.read_file(Path(certificate))
+                own = [*map(with_computed_class, own_rules(rules))]
+                return certify_.verdict(read_model(a), read_model(b), found, own)
+            question = verify_.Question(
+                inputs=read_inputs(inputs),
+                shapes=dict(shapes or {}),
+                seed=seed,
+                method=method,
+                limit=limit,
+                progress=progress or (lambda event: None),
+                stop=stop or (lambda: False),
+            )
             verdict = verify_.verify(read_model(a), read_model(b), question)
         except (OutOfTime, guard.OverMemory) as e:
             verdict = Verdict("unknown", " ".join(str(e).split()), None)

@@ -236,6 +236,7 @@ def generate_mutants(
     from superopt.pipeline import mutants as mutants_
     from superopt.pipeline.own_mutants import own_mutants
     from superopt.pipeline.program_mutants import OPERATORS_OF
+    from superopt.pipeline.timed import TIMERS
 
     show = progress or (lambda event: None)
     if model is not None:
@@ -254,7 +255,8 @@ def generate_mutants(
                 f"seed {seed} of a model", "nothing is drawn for its mutants", "leave it out"
             )
         source = read_model(model)
-        return own_mutants(source, Path(out), None if store is None else Path(store), show, max_ops)
+        place = None if store is None else Path(store)
+        return own_mutants(source, Path(out), place, show, TIMERS, max_ops)
     if max_ops < 1:
         raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")
     return mutants_.mutants(Path(out), tuple(families), max_ops, seed, show)

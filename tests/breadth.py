@@ -109,6 +109,11 @@ ONE_IN: Mapping[str, int] = {
     "plan/test_contrib.py::test_as_onnxruntime_computes_it": 9,
     "plan/test_contrib.py::test_of_odd_nodes_a_clear_error": 4,
     "plan/test_contrib.py::test_others_run_in_onnxruntime": 2,
+    "plan/test_cuda.py::test_attention_is_one_kernel": 3,
+    "plan/test_cuda.py::test_every_option": 2,
+    "plan/test_cuda_across.py::test_every_option": 2,
+    "plan/test_cuda_cells.py::test_every_way": 2,
+    "plan/test_cuda_few.py::test_every_way": 9,
     "plan/test_cuda_ranking.py::test_the_first_ways_are_nearly_the_best": 2,
     "plan/test_export.py::test_a_program_without_python": 4,
     "plan/test_export.py::test_c_gets_the_same_bits": 16,
@@ -212,6 +217,31 @@ ONE_IN: Mapping[str, int] = {
 }
 
 
+# Crossed tables of a GPU's kernels in Triton's interpreter, and how many values their last
+# parameter has, mostly precisions. Of each combination of the others one case stays, with those
+# values in turn.
+ROUND_ROBIN: Mapping[str, int] = {
+    "kernels/test_gpu_interpreter.py::test_reductions": 4,
+    "kernels/test_triton.py::test_a_masked_add": 4,
+    "plan/test_cuda.py::test_numbers_that_do_not_fit": 2,
+    "plan/test_cuda.py::test_the_same": 2,
+    "plan/test_cuda.py::test_the_vendors_library": 4,
+    "plan/test_cuda_across.py::test_the_same": 3,
+    "plan/test_cuda_blocks.py::test_blocks_of_three": 3,
+    "plan/test_cuda_counted.py::test_they_are_exact": 4,
+    "plan/test_cuda_covered.py::test_the_same": 4,
+    "plan/test_cuda_divided.py::test_the_same": 3,
+    "plan/test_cuda_flash.py::test_torch_computes_the_same": 2,
+    "plan/test_cuda_gates.py::test_a_cell": 2,
+    "plan/test_cuda_masked.py::test_rows_that_see_nothing": 4,
+    "plan/test_cuda_onnx_attention.py::test_scores_are_not_in_memory": 2,
+    "plan/test_cuda_pictures.py::test_the_same": 2,
+    "plan/test_cuda_powers.py::test_whole_powers": 2,
+    "plan/test_cuda_streams.py::test_on_several_streams": 3,
+    "plan/test_cuda_vendor.py::test_the_library_computes_the_same": 4,
+}
+
+
 def function_of(nodeid: str) -> str:
     """`kernels/test_pool.py::test_sums` of `tests/kernels/test_pool.py::test_sums[3-f32]`."""
     return nodeid.removeprefix("tests/").partition("[")[0]
@@ -226,14 +256,30 @@ def runs_by_default(number: int, one_in: int) -> bool:
     return one_in > 0 and number * GOLDEN_RATIO % 1 * one_in < 1
 
 
+def is_in_turn(number: int, values: int) -> bool:
+    """True of one number in each `values` in a row: the 0th of the first, the 1st of the next."""
+    return number % values == number // values % values
+
+
 def mark_breadth(items: Iterable[pytest.Item]) -> None:
-    """Give the marker to the cases of ONE_IN that do not run by default."""
+    """Give the marker to the cases of ONE_IN and ROUND_ROBIN that do not run by default.
+
+    Slow ones do not count, and have a marker of their own.
+    """
     before = Counter[str]()
     for item in items:
+        if item.get_closest_marker("slow") is not None:
+            continue
         name = function_of(item.nodeid)
-        if name in ONE_IN and not runs_by_default(before[name], ONE_IN[name]):
+        number = before[name]
+        if not (
+            runs_by_default(number, ONE_IN.get(name, 1))
+            and is_in_turn(number, ROUND_ROBIN.get(name, 1))
+        ):
             item.add_marker(pytest.mark.breadth)
         before[name] += 1
+    for name, values in ROUND_ROBIN.items():
+        assert before[name] == 0 or before[name] >= values**2, f"a value never has its turn: {name}"
 
 
 def select_shard(items: Iterable[pytest.Item], shard: int, shards: int) -> list[pytest.Item]:

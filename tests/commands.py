@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from superopt.cost.folder import rules_folder
+from superopt.pipeline.rule_library import load_library
 
 
 @contextmanager
@@ -27,3 +32,11 @@ def superopt_process(
         timer.cancel()
         process.kill()
         process.communicate()
+
+
+def share_rule_library(cache: Path) -> None:
+    """Copy the parsed rule library into a cache folder of a test's own, where a command would
+    otherwise parse it again: two seconds."""
+    load_library()
+    with suppress(FileNotFoundError):  # loaded while the cache was another test's
+        shutil.copytree(rules_folder(), cache / rules_folder().name, dirs_exist_ok=True)

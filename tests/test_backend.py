@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,9 @@ from onnx import helper, numpy_helper
 
 from superopt.backend import prepare, run_node
 from superopt.errors import ModelError, UsageError
+from tests.ops import suite
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from onnx.backend.test.loader import load_model_tests
-
-    CASES = {t.name: t for t in load_model_tests(kind="node")}
+CASES = suite.cases()
 
 # Cases whose expected values are not what their operator says, or are drawn at random.
 EXCEPT = {

@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 
 from tests import breadth
-from tests.breadth import ONE_IN, runs_by_default, select_shard
+from tests.breadth import ONE_IN, ROUND_ROBIN, is_in_turn, runs_by_default, select_shard
+
+LISTED = [*ONE_IN, *ROUND_ROBIN]
 
 
 def functions(path: Path) -> set[str]:
     return {n.name for n in ast.walk(ast.parse(path.read_text("utf-8"))) if hasattr(n, "name")}
 
 
-@pytest.mark.parametrize("file", sorted({name.partition("::")[0] for name in ONE_IN}))
+@pytest.mark.parametrize("file", sorted({name.partition("::")[0] for name in LISTED}))
 def test_what_is_listed_is_there(file: str, root: Path) -> None:
     """A test that was renamed would else run with all of its cases."""
     known = functions(root / "tests" / file)
-    listed = {name.partition("::")[2] for name in ONE_IN if name.startswith(f"{file}::")}
+    listed = {name.partition("::")[2] for name in LISTED if name.startswith(f"{file}::")}
     assert listed <= known
 
 
@@ -43,17 +45,35 @@ def test_all_columns_of_a_crossed_table_run() -> None:
         assert {case[column] for case in kept} == set(range(size))
 
 
+@pytest.mark.parametrize(("combinations", "values"), [(9, 2), (5, 4), (34, 3)])
+def test_the_values_of_a_last_parameter_take_turns(combinations: int, values: int) -> None:
+    cases = itertools.product(range(combinations), range(values))
+    kept = [case for n, case in enumerate(cases) if is_in_turn(n, values)]
+    assert [combination for combination, _ in kept] == list(range(combinations))
+    assert {value for _, value in kept} == set(range(values))
+
+
 def test_the_marker_is_given_to_what_is_listed(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed, none, other = "a.py::test_wide", "a.py::test_long", "a.py::test_small"
+    crossed = "a.py::test_crossed"
     monkeypatch.setattr(breadth, "ONE_IN", {listed: 4, none: 0})
-    names = [f"tests/{f}[{n}]" for f in (listed, none, other) for n in range(8)]
+    monkeypatch.setattr(breadth, "ROUND_ROBIN", {crossed: 2})
+    names = [f"tests/{f}[{n}]" for f in (listed, none, other, crossed) for n in range(8)]
     items = [Case.from_parent(request.node.parent, name=name) for name in names]
-    breadth.mark_breadth(items)
+    slow = Case.from_parent(request.node.parent, name=f"tests/{crossed}[8]")
+    slow.add_marker("slow")
+    breadth.mark_breadth([slow, *items, slow])
+    assert slow.get_closest_marker("breadth") is None
     marked = [i.name for i in items if i.get_closest_marker("breadth") is not None]
     assert names[0] not in marked
-    assert [sum(f in name for name in marked) for f in (listed, none, other)] == [5, 8, 0]
+    assert [sum(f in name for name in marked) for f in (listed, none, other, crossed)] == [
+        5,
+        8,
+        0,
+        4,
+    ]
 
 
 def test_each_wide_case_is_in_one_shard(request: pytest.FixtureRequest) -> None:

@@ -50,6 +50,17 @@ def test_every_command_has_debug_and_json(name: str) -> None:
     assert {"--debug", "--json"} <= options
 
 
+UNGUARDED = {"cache path", "cache clear"}  # one reads nothing, one asks at the terminal
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, c in ALL.items() if n and not isinstance(c, click.Group)]
+)
+def test_every_command_has_a_guard(name: str) -> None:
+    options = {option for p in ALL[name].params for option in p.opts}
+    assert ("--max-memory" in options) == (name not in UNGUARDED)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -127,25 +127,20 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
 def _emit_loop(w: Writer, s: For) -> None:
     if s.until is not None:
         raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
-    t, extent = w.t, s.axis.size
+    extent = s.axis.size
     if (found := match_window(s)) is not None and emit_window_extrema(w, found):
         return
     if s.kind == "unroll":
         for k in range(extent):
-            w.loops[s.axis] = number(k, INDEX)
-            w.unrolled_values[s.axis] = k
-            w.known_values.clear()
-            _emit_body(w, s.body)
-        w.known_values.clear()
+            with w.unrolled_step({s.axis: k}):
+                _emit_body(w, s.body)
         return
     if s.kind not in SERIAL_LOOP_KINDS:
         raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
     if not extent:
         return
-    with t.loop(extent) as w.loops[s.axis]:
-        w.known_values.clear()
+    with w.loop(s.axis):
         _emit_body(w, s.body)
-        w.known_values.clear()
 
 
 def _emit_tile_store(w: Writer, s: Store) -> None:

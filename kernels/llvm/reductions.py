@@ -113,15 +113,13 @@ def _emit_reduction_loop(
     for slot in slots:
         w.t.entry.append(f"  {slot} = alloca {start.type}")
         w.t.line(f"store {start}, ptr {slot}")
-    with w.t.loop(steps) as w.loops[outer]:
-        w.known_values.clear()
+    with w.loop(outer):
         some = [_emit_term(w, s, term, inner, k, max_lanes) for k in range(0, size, max_lanes)]
         combine = REDUCTION_COMBINERS[s.fn]
         for j, slot in enumerate(slots):
             old = w.t.make(f"load {start.type}, ptr {slot}", kind, max_lanes)
             total = emit_fold(w.t, combine, some[j::INDEPENDENT_TOTALS], old)
             w.t.line(f"store {total}, ptr {slot}")
-        w.known_values.clear()
     return [w.t.make(f"load {start.type}, ptr {slot}", kind, max_lanes) for slot in slots]
 
 

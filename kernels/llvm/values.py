@@ -61,6 +61,8 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             return number(v, dtype)
         case Load(buffer, index):
             found = table_value(w, e, p)
+            if found is None and buffer in w.tables:
+                raise NotImplementedError(f"{e}: no unrolled loops determine the index of a table")
             return emit_load(w, buffer, index, p) if found is None else number(found, e.dtype)
         case Apply("select", (guard, yes, no), dtype):
             where = emit_value(w, guard, p)
@@ -307,10 +309,12 @@ def _emit_vector_load(w: Writer, buffer: Tensor, target: Address, p: TilePositio
 def _emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
     """Emit a prefetch into L2: L1 is full of what is used now."""
     how = w.prefetches[buffer]
-    soon = prefetch_address(how, target.loop_terms, target.constant, max(buffer.dtype.bits // 8, 1))
-    if soon is None or not all(
-        first <= w.unrolled_values[a] < last for a, first, last in how.fresh_elements
+    if any(a not in w.loops for a, _ in how.repeat_loops) or not all(
+        first <= w.unrolled_values.get(a, -1) < last for a, first, last in how.fresh_elements
     ):
+        return  # not fresh, or planned for a read in other loops
+    soon = prefetch_address(how, target.loop_terms, target.constant, max(buffer.dtype.bits // 8, 1))
+    if soon is None:
         return
     at = emit_pointer(w, buffer, *soon, inbounds="")
     w.t.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

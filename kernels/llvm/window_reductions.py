@@ -171,7 +171,7 @@ def _emit_group_loop(
 
     def nest(loops: Sequence[For]) -> None:
         if loops:
-            with w.t.loop(loops[0].axis.size) as w.loops[loops[0].axis]:
+            with w.loop(loops[0].axis):
                 nest(loops[1:])
             return
         for slot, g in zip(slots, groups, strict=True):
@@ -180,7 +180,6 @@ def _emit_group_loop(
             w.t.line(f"store {emit_fold(w.t, fn, some, old)}, ptr {slot}")
 
     nest(window.loops)
-    w.known_values.clear()
     return [[w.t.make(f"load {start.type}, ptr {slot}", kind, lanes)] for slot in slots]
 
 
@@ -194,11 +193,9 @@ def _emit_separately(w: Writer, window: Window, ps: Sequence[TilePosition]) -> N
 
 
 def _emit_term(w: Writer, window: Window, p: TilePosition, k: Sequence[int]) -> Value:
-    for axis, n in zip(window.axes, k, strict=True):
-        w.loops[axis], w.unrolled_values[axis] = number(n, INDEX), n
-    w.known_values.clear()
-    more = w.t.splat(emit_value(w, window.update.value, p), p.lanes)
-    return emit_cast(w.t, more, window.update.buffer.dtype)
+    with w.unrolled_step(dict(zip(window.axes, k, strict=True))):
+        more = w.t.splat(emit_value(w, window.update.value, p), p.lanes)
+        return emit_cast(w.t, more, window.update.buffer.dtype)
 
 
 def _window_steps(axes: Sequence[Axis]) -> list[tuple[int, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ from superopt.kernels.llvm.address import TilePosition
 from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
 from superopt.kernels.llvm.prefetch import Prefetch
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BOOL, DType
+from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
@@ -36,6 +37,28 @@ class Writer:
     )  # extents of the tile that is stored
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
+
+    @contextmanager
+    def loop(self, axis: Axis) -> Iterator[None]:
+        """Emit a loop over `axis`, of at least one step, around what is emitted meanwhile."""
+        with self.t.loop(axis.size) as counter, self._scope({axis: counter}, {}):
+            yield
+
+    @contextmanager
+    def unrolled_step(self, step: Mapping[Axis, int]) -> Iterator[None]:
+        """Fix the axes of unrolled loops in what is emitted meanwhile."""
+        with self._scope({a: number(k, INDEX) for a, k in step.items()}, step):
+            yield
+
+    @contextmanager
+    def _scope(self, loops: Mapping[Axis, Value], unrolled: Mapping[Axis, int]) -> Iterator[None]:
+        """Add loops for what is emitted meanwhile; other tensors may have axes of their names."""
+        before = self.loops, self.unrolled_values
+        self.loops, self.unrolled_values = {**before[0], **loops}, {**before[1], **unrolled}
+        self.known_values.clear()
+        yield
+        self.known_values.clear()
+        self.loops, self.unrolled_values = before
 
 
 def table_value(w: Writer, e: Expr, p: TilePosition) -> float | None:

@@ -35,6 +35,7 @@ CONSTANT, OTHER = "constant", "other"
 Source = Op | tuple[Op] | str
 Profile = tuple[Op, tuple[Source, ...]]
 MAX_PROFILES = 1 << 14  # profiles
+MAX_INDEXES = 8  # an index of the library takes 3 MB and 60 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,13 @@ class RuleIndex:
 
     def restricted_to(self, ops: frozenset[Op]) -> RuleIndex:
         """Return the rules that use only these operators, on either side."""
-        if ops not in self._within:
+        found = self._within.get(ops)
+        if found is None:
             if len(self._within) > MAX_PROFILES:
                 self._within.clear()
-            self._within[ops] = RuleIndex(r for r in self.rules if rule_operators(r) <= ops)
-        return self._within[ops]
+            found = RuleIndex(r for r in self.rules if rule_operators(r) <= ops)
+            self._within[ops] = found
+        return found
 
     def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
         """Return what `matches` yields for each rule, one rule after the other."""
@@ -116,6 +119,21 @@ class RuleIndex:
             known = tuple([_prepare(e) for e in entries if _can_start(e.term, profile[1])])
             self._known[profile] = known
         return known
+
+
+_INDEXES: dict[tuple[int, ...], RuleIndex] = {}  # by the identities of the rules, which they hold
+
+
+def shared_index(rules: Iterable[Rule]) -> RuleIndex:
+    """Return the index of these very rules, the same one in each call with them."""
+    each = tuple(rules)
+    key = tuple(map(id, each))
+    found = _INDEXES.get(key)
+    if found is None:
+        if len(_INDEXES) >= MAX_INDEXES:
+            _INDEXES.clear()
+        found = _INDEXES[key] = RuleIndex(each)
+    return found
 
 
 def _prepare(e: _Entry) -> _ReadyRule:

@@ -9,6 +9,7 @@ an equality; it never rewrites a model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import App, Fill, Number, Scalar, Term, show, walk
@@ -27,6 +28,7 @@ NONNEGATIVE = frozenset(
 )
 
 
+@lru_cache(maxsize=1 << 13)  # each request asks it of each of the library's 2,292 rules
 def new_divisors(rule: Rule) -> tuple[str, ...]:
     """Return the terms that the right side requires to be nonzero and the left side does not, as
     text. A divisor of the result itself is left out: the trial covers it."""

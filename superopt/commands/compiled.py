@@ -18,13 +18,32 @@ def _seconds(given: Mapping[str, Any]) -> float:
     return float(given["budget"] or COMPILE_SECONDS)
 
 
+def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from superopt.plan.passes import pass_table
+
+        terminal.say(pass_table())
+        context.exit()
+
+
 @click.command("compile")
 @options.model("model")
 @options.threads
 @options.on
 @options.shape
 @click.option(
-    "--dump", type=options.NEW_FILE, metavar="FOLDER", help="Write the kernels there, as text."
+    "--dump",
+    type=options.NEW_FILE,
+    metavar="FOLDER",
+    help="Write the plan after each pass there, and the kernels, as text.",
+)
+@click.option(
+    "--passes",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_passes,
+    help="Print the passes of the back end, and exit.",
 )
 @options.float_class
 @options.as_json

@@ -149,6 +149,7 @@ def _nothing_about(name: str, report: Report, source: Path) -> UsageError:
 @click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write it as a page.")
 @options.as_json
 @options.debug
+@options.unbudgeted
 def report(source: Path, html: Path | None, as_json: bool) -> ExitCode:
     """Show a report that `superopt optimize --json` wrote."""
     from superopt.report import codec, text

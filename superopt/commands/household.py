@@ -9,13 +9,11 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode, UsageError
 
-DOCTOR_SECONDS = 120.0
-
 
 @click.command()
 @options.as_json
 @options.debug
-@options.limits(lambda given: DOCTOR_SECONDS)
+@options.unbudgeted
 def doctor(as_json: bool) -> ExitCode:
     """Say what is installed and what it enables."""
     rows = api().doctor()
@@ -39,6 +37,7 @@ def cache() -> None:
 @options.store
 @options.as_json
 @options.debug
+@options.unbudgeted
 def stats(store: Path | None, as_json: bool) -> ExitCode:
     """Say where the store is and what it holds."""
     found = api().cache_stats(store)
@@ -72,6 +71,7 @@ def path_(as_json: bool) -> ExitCode:
 @click.option("--files", is_flag=True, help="Every file, those used last first.")
 @options.as_json
 @options.debug
+@options.unbudgeted
 def list_(files: bool, as_json: bool) -> ExitCode:
     """Say what the cache holds, how large it is and may become.
 
@@ -95,6 +95,7 @@ def list_(files: bool, as_json: bool) -> ExitCode:
 @click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 30d, 12h.")
 @options.as_json
 @options.debug
+@options.unbudgeted
 def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCode:
     """Remove what was not used for the longest time, by default down to the limit.
 
@@ -133,6 +134,7 @@ def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
 @options.store
 @options.as_json
 @options.debug
+@options.unbudgeted
 def export_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
     """Write the store to FILE, for another machine of the same kind."""
     terminal.check_outputs(export=file)
@@ -144,6 +146,7 @@ def export_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
 @options.store
 @options.as_json
 @options.debug
+@options.unbudgeted
 def import_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
     """Add the costs in FILE, which `superopt cache export` wrote."""
     return _counted("imported", api().cache_import(store, file), as_json)

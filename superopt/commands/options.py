@@ -14,6 +14,7 @@ from superopt.commands import supervise
 from superopt.errors import ExitCode, OutOfMemory, OutOfTime, SuperoptError
 
 F = TypeVar("F", bound=Callable[..., Any])
+UNBUDGETED_SECONDS = 300.0  # of a command that reads and says what there is
 _UNITS = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -126,6 +127,9 @@ def limits(
         return cast(F, found if own is None else budget(None, own)(found))
 
     return decorate
+
+
+unbudgeted = limits(lambda given: UNBUDGETED_SECONDS)
 
 
 def sizes(text: str) -> Callable[[F], F]:

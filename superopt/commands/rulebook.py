@@ -23,6 +23,7 @@ def rules() -> None:
 @options.rules
 @options.as_json
 @options.debug
+@options.unbudgeted
 def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     """List the rules by name."""
     found = api().rules(rules)
@@ -41,6 +42,7 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 @options.rules
 @options.as_json
 @options.debug
+@options.unbudgeted
 def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     """Count the rules, by file."""
     found = api().rule_stats(rules)
@@ -63,6 +65,7 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 @options.rules
 @options.as_json
 @options.debug
+@options.unbudgeted
 def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     """Draw both sides of a rule, and say how far it is proved and where it is from.
 
@@ -132,6 +135,7 @@ def _shown(page: "PartialPage", svg: Path | None, as_json: bool) -> ExitCode:
 @click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write all as a page.")
 @options.as_json
 @options.debug
+@options.unbudgeted
 def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool) -> ExitCode:
     """Say of all rules how they are proved, and which are not.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from superopt import guard
 from superopt.errors import CheckFailed
 from superopt.onnx_io.export.exporter import is_expressible
 from superopt.pipeline.judge import entirely, told
@@ -55,8 +57,8 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
     found: list[Rule] = []
     out: dict[Bar, list[str]] = {}
     for rule in (_of_known_class(r, request) for r in request.rules):
-        written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
-        if not all(is_expressible(op, opset) for op in written):
+        guard.check_time("choosing rules")
+        if not _is_written(rule, opset):
             out.setdefault("opset", []).append(rule.name)
             continue
         bar: Bar = "tier"
@@ -77,6 +79,13 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
         if rule.name in request.untried:
             note(f"rule {rule.name} was not used: {why}")
     return Admitted(tuple(found), tuple(LeftOut(b, tuple(names)) for b, names in out.items()))
+
+
+@lru_cache(maxsize=1 << 14)  # the library's 2,292 rules in a few opsets
+def _is_written(rule: Rule, opset: int) -> bool:
+    """True if all operators of the right side exist in the opset."""
+    written = {p.op for t in rule.rhs for p in walk(t) if isinstance(p, App)}
+    return all(is_expressible(op, opset) for op in written)
 
 
 def _of_known_class(rule: Rule, request: Request) -> Rule:

@@ -11,7 +11,6 @@ from superopt.cost.measured import MeasuredClock
 from superopt.cost.store import Store, Target
 from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.request import Deadline, Request
-from superopt.pipeline.timed import KIND, time_nodes
 from superopt.report.data import Event
 
 
@@ -25,7 +24,8 @@ def measured(
     model: Model, request: Request, deadline: Deadline, store: Store, machine: Machine, part: float
 ) -> MeasuredClock:
     """Return the clock of the model's nodes and others, for at most this part of the budget."""
-    timer: dict[str, Any] = {"kind": KIND, "timer": time_nodes} if request.target == "cpu" else {}
+    timers = request.timers
+    timer: dict[str, Any] = {} if timers is None else {"kind": timers.kind, "timer": timers.nodes}
     return MeasuredClock(
         store,
         target(request, machine),

@@ -19,7 +19,8 @@ from superopt.pipeline.notes import notes
 from superopt.pipeline.rewritten import rewritten
 from superopt.pipeline.shapes import fitting, representative
 from superopt.pipeline.steps import natives
-from superopt.plan.program.build import Program
+from superopt.plan.dump import dump_passes
+from superopt.plan.program.program import Program
 from superopt.report.compiled import Compilation, Foreign
 
 
@@ -32,10 +33,11 @@ def compilation(
 ) -> Compilation:
     """Compile for these sizes, and report the result."""
     begin = time.monotonic()
-    exe = compile(source, threads=threads, allowed=allowed, rewrite=rewritten)
-    sizes = representative(exe.model, shapes)
-    with fitting(exe.model, shapes):
-        steps = exe.variant(sizes)
+    with dump_passes(dump):
+        exe = compile(source, threads=threads, allowed=allowed, rewrite=rewritten)
+        sizes = representative(exe.model, shapes)
+        with fitting(exe.model, shapes):
+            steps = exe.variant(sizes)
     seconds = time.monotonic() - begin
     programs = [s.code.program for s in natives(steps)]
     if dump is not None:

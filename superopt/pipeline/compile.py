@@ -64,9 +64,9 @@ from superopt.plan.graph.partition import (  # fmt: skip
 )
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.graph.unsupported_nodes import unsupported_nodes
-from superopt.plan.program.build import Program
 from superopt.plan.program.execute import build_image
 from superopt.plan.program.image import ProgramImage
+from superopt.plan.program.program import Program
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Exported, Tuned
 from superopt.report.profile import Profile

@@ -53,11 +53,11 @@ from superopt.plan.graph.partition import (
 )
 from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.graph.simplify import simplify_graph
-from superopt.plan.lowering.image_layouts import channels_last_layouts
-from superopt.plan.program.build import Program, plan_program
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
+from superopt.plan.program.program import Program
 from superopt.plan.program.streams import gpu_streams as on_gpu_streams
-from superopt.plan.program.target import TF32_DROPPED_BITS, Target
-from superopt.plan.rewrites.matmul.attention import gpu_attention_fusion
+from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
 from superopt.report.accuracy import Accuracy
 from superopt.report.compiled import Tuned
 from superopt.report.profile import Profile
@@ -259,25 +259,20 @@ class Compiler:
         graph = simplify_graph(segment_graph(s), self.float_class, 1, False, s.sensitive_outputs)
         kind, dots = PRECISIONS[self.precision]
         drops = TF32_DROPPED_BITS if dots == "tf32" else 0
-        fuses = gpu_attention_fusion if self.float_class >= ONLINE else None
         choose = partial(gpu_space.choose, **self.may)
         if self.fallback:
             choose = partial(gpu_space.choose, **self.may, fallback=self.fallback)
         streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
-        target = Target(
+        target = gpu_target(
             choose,
-            channels_last_layouts,
-            fuses,
-            reorders_operands=False,
-            fuses_horizontally=True,
-            clears_borders=False,
-            replaces_causal_masks=True,
+            fuses_attention=self.float_class >= ONLINE,
             storage_dtype=kind,
             dropped_bits=drops,
             min_parallel_elements=PARTS,
             assign_streams=streams,
         )
-        return plan_program(graph, sizes, WIDTH, self.chosen, allow_winograd=False, target=target)
+        settings = Settings(WIDTH, self.chosen, allow_winograd=False, target=target)
+        return plan_program(graph, sizes, settings)
 
     def part(self, s: Segment, sizes: Mapping[str, int]) -> Part:
         checked_windows(self.model, s.nodes, sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import Call
 from superopt.rules.library.records import tier
 from superopt.rules.match.derive import Derived, DeriveLimits, derive, shorten
-from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.match.rule_index import shared_index
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 
@@ -64,7 +65,7 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
         return Derivation(False, differs, (), 0, time.monotonic() - begin, True)
     asked.progress(Event("derive", "chains of rules from either model", 0.2))
     bounds = DeriveLimits(max_steps=STEPS, max_graphs=GRAPHS, max_seconds=asked.limit)
-    index = RuleIndex(anywhere(asked.rules))
+    index = shared_index(anywhere(asked.rules))
     found = derive(one.graph, other, index, bounds, asked.stop)
     seconds = time.monotonic() - begin
     if not isinstance(found, Derived):
@@ -115,10 +116,13 @@ def difference(one: Model, other: ir_graph.Graph) -> str:
 def anywhere(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules without their `const(x)` conditions, which say where a rule pays, not where
     it holds: trials draw any value there."""
-    return [
-        replace(r, where=tuple(f for f in r.where if not (isinstance(f, Call) and f.fn == "const")))
-        for r in rules
-    ]
+    return [_anywhere(r, r.source) for r in rules]
+
+
+@lru_cache(maxsize=1 << 13)  # so that all requests share one index of the library's 2,292 rules
+def _anywhere(rule: Rule, source: str) -> Rule:
+    where = tuple(f for f in rule.where if not (isinstance(f, Call) and f.fn == "const"))
+    return rule if where == rule.where else replace(rule, where=where)
 
 
 def _text(names: Names, graph: ir_graph.Graph) -> str:

@@ -13,6 +13,7 @@ from superopt.onnx_io.read.source import Source
 from superopt.pipeline import cuda
 from superopt.pipeline.gpu_parts import Part
 from superopt.pipeline.shapes import fitting, representative
+from superopt.plan.dump import dump_passes
 from superopt.report.compiled import Compilation, Foreign
 
 
@@ -22,10 +23,11 @@ def compilation(
 ) -> Compilation:  # fmt: skip
     """Compile for these sizes, and report the result."""
     begin = time.monotonic()
-    exe = cuda.compile(source, precision, float_class, vendor=vendor)
-    sizes = representative(exe.model, shapes)
-    with fitting(exe.model, shapes):
-        made = exe.variant(sizes)
+    with dump_passes(dump):
+        exe = cuda.compile(source, precision, float_class, vendor=vendor)
+        sizes = representative(exe.model, shapes)
+        with fitting(exe.model, shapes):
+            made = exe.variant(sizes)
     seconds = time.monotonic() - begin
     if dump is not None:
         for n, p in enumerate(made.parts):

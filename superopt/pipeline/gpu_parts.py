@@ -14,7 +14,7 @@ from superopt.kernels.runtime.gpu_program import GpuProgram
 from superopt.onnx_io.import_.model import Model
 from superopt.pipeline.foreign import Arrays, Foreign
 from superopt.plan.graph.partition import Segment
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
 from superopt.kernels.triton.compiler import TritonCompileError
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 
 LONGEST = 300  # characters of a compiler's error
 WAYS = 4  # options of a problem that are tried when its kernel does not compile

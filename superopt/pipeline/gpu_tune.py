@@ -25,7 +25,7 @@ from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as VENDORS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_device import device_name
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from superopt.plan.timing.gpu import COMPILE_THREADS, finalists, measure_options
 from superopt.report.compiled import Tuned, TunedKernel
 

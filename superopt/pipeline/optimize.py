@@ -1,5 +1,4 @@
-"""`optimize`: search for rewrites, fold constants, check and time whole models, and keep the
-fastest candidate that passed the check."""
+"""`optimize`: search, fold constants, check and time whole models, keep the fastest that passed."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest 
 class Done:
     """The result of an optimization. `winner` is None if no faster candidate passed.
 
-    best: the candidate that was timed against the original; times, ratio: of these two models;
-    costs: the search's cost model; clock: None if costs are estimates; worst_step: the step that
-    adds the largest error, or why there is none.
+    best: the candidate that was timed; times, ratio: of it and the original; costs: the cost model;
+    clock: None if costs are estimates; worst_step: adds the largest error, or why there is none.
     """
 
     source: Source
@@ -81,12 +79,18 @@ class Done:
     worst: WorstStep | str
 
 
-def optimize(loaded: Loaded, request: Request, read_seconds: float = 0.0) -> Done:
+def optimize(
+    loaded: Loaded,
+    request: Request,
+    read_seconds: float = 0.0,
+    late: OutOfTime | MemoryError | None = None,
+) -> Done:
     """Return the fastest checked model that the rules reach from a model within the budget.
 
-    elapsed_seconds: the part of the budget that reading the model took. Raises CheckFailed if a
-    rewritten model disagrees with the original (a rule is wrong; no file is written), UsageError if
-    the model does not run on the user's inputs or sizes.
+    elapsed_seconds: of the budget, for reading the model; load_error: why the rules could not be
+    read; then nothing is changed. Raises CheckFailed if a rewritten model disagrees with the
+    original (a rule is wrong; no file is written), UsageError if it does not run on the user's
+    inputs.
     """
     deadline = Deadline.of(request, read_seconds)
     model = loaded.model
@@ -100,6 +104,8 @@ def optimize(loaded: Loaded, request: Request, read_seconds: float = 0.0) -> Don
                 told = (*told, *more)
             job = _Job(model, request, deadline, scratch, store, machine(), told)
             try:
+                if late is not None:
+                    raise late
                 return job.run()
             except (OutOfTime, MemoryError) as e:
                 return job.unchanged(f"the model is unchanged: {' '.join(str(e).split())}")
@@ -200,8 +206,7 @@ class _Job:
         rules: Sequence[Rule],
         note: Note,
     ) -> tuple[Outcome, list[Candidate]]:
-        """Search and check the variants found. If none passed because rounding errors are too
-        large, search again without the rules that caused it."""
+        """Search and check; repeat without the rules whose rounding errors left no candidate."""
         left_out: set[str] = set()
         seconds = SEARCH_PART * self.request.budget - self.deadline.spent()
         while True:
@@ -236,9 +241,9 @@ class _Job:
     def candidates(
         self, original: Original, variants: Sequence[Variant], note: Note, lossy: set[str]
     ) -> list[Candidate]:
-        """Return the variants that passed the check, cheapest first: at least one is checked,
-        others if there is time. Add rules whose rounding errors are too large to `lossy_rules`.
-        Raises CheckFailed if a variant is wrong, unless the rule to blame is proved."""
+        """Return the variants that passed the check, cheapest first; at least one is checked. Add
+        rules whose rounding errors are too large to `lossy_rules`. Raises CheckFailed if a variant
+        is wrong, unless the rule to blame is proved."""
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.untimed or not original.runs:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
@@ -267,7 +272,7 @@ class _Job:
                 break
             if passed and slowest > SLOW_PART * self.request.budget:
                 more = count(len(new) - number, "more graph,", "more graphs,")
-                note(f"{more} not checked: higher estimated cost, {slowest:.0f} s for each check")
+                note(f"{more} of higher estimated cost not checked: each takes {slowest:.0f} s")
                 break
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
@@ -316,8 +321,7 @@ class _Job:
     def winner(
         self, original: Original, passed: list[Candidate], note: Note
     ) -> tuple[Candidate | None, Candidate | None, Times, Ratio | None]:
-        """Return the winner, the candidate that was timed (or would have been), its times, their
-        ratio."""
+        """Return the winner, the timed (or cheapest) candidate, its times, and their ratio."""
         while passed:
             raced = None
             best = min(passed, key=lambda c: c.variant.cost)
@@ -376,8 +380,8 @@ def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> O
 
 
 def save(done: Done, path: Path) -> Certificate | None:
-    """Write the result by an atomic rename: the file that was checked, or a byte-identical copy of
-    the input. Return the file's certificate; None for a copy of the input.
+    """Write the checked file by an atomic rename, or a byte-identical copy of the input. Return the
+    file's certificate; None for a copy.
 
     A model with external data is written again: its data file is named after the model file.
     """

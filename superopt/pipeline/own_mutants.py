@@ -44,10 +44,9 @@ from superopt.pipeline.judge import entirely
 from superopt.pipeline.load import load_model
 from superopt.pipeline.own_journal import opened, readable, rule_of
 from superopt.pipeline.program_mutants import OPERATORS_OF, enumerated, with_weights
-from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.request import CompiledTimers, Deadline, Request
 from superopt.pipeline.shapes import representative
 from superopt.pipeline.subprograms import subprograms
-from superopt.pipeline.timed import KIND, time_nodes
 from superopt.pipeline.windows import Line, Window, mutated, windows_of
 from superopt.report.data import Event
 from superopt.report.mutation import MutantCount, Mutation
@@ -72,10 +71,12 @@ def own_mutants(
     out: Path,
     store: Path | None,
     progress: Callable[[Event], None],
+    timers: CompiledTimers,
     most: int = OPERATORS_OF,
 ) -> Mutation:
     """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name.
-    max_operators: of an enumerated mutant, if more than the default.
+
+    timers: price mutants; max_operators: of an enumerated mutant, if more than the default.
 
     Raises ModelError for an invalid model, UsageError if the folder belongs to another run.
     """
@@ -86,7 +87,7 @@ def own_mutants(
         with Store.open(store) as held:
             opset, version = model.opset, source.model.ir_version
             clock = MeasuredClock(
-                held, tuned.target(1), opset, version, 1, kind=KIND, timer=time_nodes,
+                held, tuned.target(1), opset, version, 1, kind=timers.kind, timer=timers.nodes,
                 progress=lambda done, of: progress(Event("measure", f"{done} of {of} operators")),
             )  # fmt: skip
             costs = Costs(representative(model, {}), clock, compiled_away)

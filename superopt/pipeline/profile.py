@@ -21,8 +21,8 @@ from superopt.pipeline.shapes import fitting
 from superopt.pipeline.steps import Arrays, Branch, Foreign, Native, Step
 from superopt.plan.graph.partition import segment_graph
 from superopt.plan.lowering.provenance import inherit_names
-from superopt.plan.program.build import Program
 from superopt.plan.program.execute import TimedProgram, time_calls
+from superopt.plan.program.program import Program
 from superopt.report import words
 from superopt.report.profile import Part, Profile
 from superopt.te.expr.dtype import F64

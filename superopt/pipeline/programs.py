@@ -13,7 +13,9 @@ from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.linking.link import link_program
-from superopt.plan.program.build import Program, plan_program
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
+from superopt.plan.program.program import Program
 
 
 @dataclass(slots=True)
@@ -47,10 +49,15 @@ def program_of(
             given = simplify_graph(graph, allowed.float_class, threads, sensitive_outputs=decided)
         if graph is simple.looped:
             simple.simplified[decided] = given
-        on, partial = machine, allowed.partial
-        return plan_program(
-            given, sizes, on.width, chosen, tiles, on.multiply_bytes, partial, on.vector_registers
+        settings = Settings(
+            machine.width,
+            chosen,
+            tiles,
+            machine.multiply_bytes,
+            allowed.partial,
+            machine.vector_registers,
         )
+        return plan_program(given, sizes, settings)
 
     key = s.nodes, s.outputs
     if key not in known:

@@ -24,7 +24,6 @@ from superopt.pipeline.candidate import Candidate
 from superopt.pipeline.original import Note, Original
 from superopt.pipeline.request import Deadline, Request
 from superopt.pipeline.runtime import Session
-from superopt.pipeline.timed import time_models
 from superopt.report.data import Event
 
 MOST_SECONDS = 20.0
@@ -224,10 +223,10 @@ class _Timing:
             self.request.progress(Event("time", text, 0.8 + 0.2 * done))
             return self.deadline.stop() or decided(times, self.request.seed)
 
-        if self.request.target == "cpu":
+        if self.request.timers is not None:
             paths = [s.path for s in sessions if s.path is not None]
             meter = LoadMeter.start([os.getpid()])
-            times = time_models(
+            times = self.request.timers.models(
                 paths, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
                 rounds=ROUNDS, seed=self.request.seed, stop=enough,
             )  # fmt: skip

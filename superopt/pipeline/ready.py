@@ -28,7 +28,7 @@ from superopt.plan.program.image import ProgramImage, aligned_zeros, load_image
 
 if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
-    from superopt.plan.program.build import Program
+    from superopt.plan.program.program import Program
 
 SECONDS = "seconds"  # kind of the entry with the compile time
 INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's description

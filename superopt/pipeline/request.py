@@ -9,8 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
+from superopt.cost.measured import Timer
 from superopt.report.data import Event
 from superopt.rules.lang.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTimers:
+    """Timers of compiled models: of single nodes, and of whole models, interleaved; see
+    `node_timing.py`.
+
+    A request holds them, so that the compiler (240 modules, and LLVM) is loaded for the target
+    "cpu" alone. kind: of the measurements in the store.
+    """
+
+    kind: str
+    nodes: Timer
+    models: Callable[..., list[list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class Request:
     mutants: bool = False
     # partial equalities that rules were derived from
     pairs: Mapping[str, Rule] = field(default_factory=dict)
+    timers: CompiledTimers | None = None  # for the target "cpu", unless `untimed`
 
     @property
     def untimed(self) -> bool:

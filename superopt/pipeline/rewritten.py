@@ -19,6 +19,7 @@ from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.outside import readable
 from superopt.pipeline.request import Request
 from superopt.pipeline.rule_library import load_library
+from superopt.pipeline.timed import TIMERS
 from superopt.report.data import Event
 from superopt.search.decision_log import replay
 
@@ -51,7 +52,7 @@ def search(
         return 0, 1.0
     request = Request(
         budget=budget, rules=load_library(), shapes=shapes, threads=threads, store=place,
-        target="cpu", progress=progress, stop=stop,
+        target="cpu", progress=progress, stop=stop, timers=TIMERS,
     )  # fmt: skip
     done = optimize(load_model(given.source), request)
     done.scratch.remove()

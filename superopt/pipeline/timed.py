@@ -13,6 +13,7 @@ from superopt.errors import ModelError
 from superopt.onnx_io.read.source import read_model
 from superopt.ort import Failed, Timing
 from superopt.pipeline.compile import Executable, compile
+from superopt.pipeline.request import CompiledTimers
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
 from superopt.te.expr.dtype import to_numpy
 
@@ -88,3 +89,6 @@ def time_models(
             ready[n].run(feeds)
             times[n].append((time.perf_counter() - begin) * 1e6)
     return times
+
+
+TIMERS = CompiledTimers(KIND, time_nodes, time_models)

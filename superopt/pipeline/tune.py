@@ -18,7 +18,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.cpu import Machine
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from superopt.plan.timing.cpu import build_runnable, measure_seconds
 from superopt.report.compiled import Tuned, TunedKernel
 from superopt.report.data import Event

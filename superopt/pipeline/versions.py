@@ -1,9 +1,11 @@
 """Versions of the packages that a result was made with."""
 
 import platform
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@lru_cache(maxsize=64)  # each reads the package's whole metadata
 def version_of(package: str) -> str:
     """Return the installed version, "missing" if there is none."""
     try:

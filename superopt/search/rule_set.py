@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from superopt.rules.lang.rule import Rule
-from superopt.rules.match.rule_index import RuleIndex
+from superopt.rules.match.rule_index import RuleIndex, shared_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +24,4 @@ class RuleSet:
 def rule_set(rules: Iterable[Rule]) -> RuleSet:
     """Return a set of `rules`, each name once."""
     each = tuple({r.name: r for r in rules}.values())
-    return RuleSet(each, RuleIndex(each))
+    return RuleSet(each, shared_index(each))

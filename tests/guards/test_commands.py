@@ -20,10 +20,10 @@ import pytest
 
 from superopt.commands.supervise import descendants
 from superopt.guard import resident_bytes
-from tests.commands import superopt_process
+from tests.commands import share_rule_library, superopt_process
 from tests.guards.hostile import KINDS, write
 
-BUDGET = 10.0  # seconds
+BUDGET = 5.0  # seconds
 MOST_SECONDS = 1.2 * BUDGET + 5
 MAX_MEMORY = 1_500_000_000
 POLL_SECONDS = 0.05
@@ -49,6 +49,7 @@ def started(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]
     """The command line in a process of its own, with caches and temporary files in `folder`."""
     for name in ("tmp", "cache"):
         (folder / name).mkdir(exist_ok=True)
+    share_rule_library(folder / "cache")
     environment = {
         **os.environ, "TMPDIR": str(folder / "tmp"), "XDG_CACHE_HOME": str(folder / "cache"),
         "SUPEROPT_CACHE": str(folder / "cache"),

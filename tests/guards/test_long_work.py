@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from superopt import guard
+import superopt
+from superopt import guard, rulebook
 from superopt.errors import OutOfTime
 from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read import ir_conversion as through_ir
 from superopt.onnx_io.read.protos import all_bodies
 from superopt.onnx_io.read.source import read_model
+from superopt.pipeline import certify, rule_library
 from superopt.te.eval import domain
 from tests.guards.hostile import BOOL, FLOAT, model, number, value
 
@@ -54,15 +58,14 @@ def test_a_product_in_pieces_is_the_product(
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (1, 4096), (4096, 1)])
-def test_a_large_product_ends_at_the_end(
-    shape: tuple[int, int], out_of_time: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [1000, 1 << 28])
+def test_a_product_is_not_begun_after_the_end(
+    shape: tuple[int, int], most: int, out_of_time: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, columns = shape
-    a, b = np.ones((rows, 64)), np.ones((64, columns))
-    assert domain.timed_matmul(a, b).shape == shape  # a small one is computed all the same
-    monkeypatch.setattr(domain, "TIMED_PRODUCTS", 1000)
+    monkeypatch.setattr(domain, "TIMED_PRODUCTS", most)
     with pytest.raises(OutOfTime, match="evaluating a graph"):
-        domain.timed_matmul(a, b)
+        domain.timed_matmul(np.ones((rows, 64)), np.ones((64, columns)))
 
 
 def many_initializers() -> onnx.ModelProto:
@@ -121,3 +124,52 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
         pytest.raises(guard.OverMemory, match="reading the model needs 400 MB"),
     ):
         read_model(data)
+
+
+@pytest.mark.parametrize("error", [OutOfTime("x"), guard.OverMemory("x"), MemoryError("x")])
+def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where onnx_ir's model is written nor where it is read."""
+
+    def late(*given: object) -> Iterator[object]:
+        raise error
+
+    made = read_model(many_initializers().SerializeToString()).model
+    skeleton = through_ir.skeleton_from_model(made, "m")
+    monkeypatch.setattr(through_ir, "_tensor_holders", late)
+    with pytest.raises(type(error)) as raised:
+        through_ir.skeleton_from_model(made, "m")
+    assert raised.value is error
+    with pytest.raises(type(error)) as raised:
+        through_ir.model_from_skeleton(skeleton, "m")
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("given_up", ["load_library", "own_rules"])
+@pytest.mark.parametrize("error", [OutOfTime("reading", "too late", "wait"), guard.OverMemory("x")])
+def test_optimize_without_time_for_rules_keeps_the_model(
+    given_up: str, error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The result is the model as it was given, and a note says why."""
+
+    def late(*given: object) -> tuple[()]:
+        raise error
+
+    owner = rule_library if given_up == "load_library" else rulebook
+    monkeypatch.setattr(owner, given_up, late)
+    data = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
+    found = superopt.optimize(data, budget=60)
+    assert not found.changed
+    assert f"nothing was changed: {' '.join(str(error).split())}" in found.report.notes
+    found.save(tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == data
+
+
+def test_a_certificate_without_time_is_not_decided(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def late(*given: object) -> None:
+        raise OutOfTime("replaying", "too late", "wait")
+
+    monkeypatch.setattr(certify, "read_file", late)
+    verdict = superopt.verify(b"", b"", certificate=tmp_path / "c.superopt.json")
+    assert (verdict.decision, verdict.reason) == ("unknown", "replaying too late wait")

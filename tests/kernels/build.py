@@ -13,7 +13,7 @@ from superopt.kernels.runtime.engine import psabi_machine
 from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.allowed import ALL
 from superopt.pipeline.compile import compiler
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from superopt.te.analysis.walk import computed_tensors, loads
 from superopt.te.expr.dtype import BOOL, to_numpy
 from superopt.te.expr.tensor import Tensor, TensorType, placeholder

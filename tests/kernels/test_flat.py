@@ -16,8 +16,9 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.engine import host
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.plan.program.build import plan_program
+from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import load_program
+from superopt.plan.program.plan import Settings
 from tests.kernels.test_strassen import product
 from tests.plan.test_compile import F, model, near, reference
 
@@ -87,12 +88,14 @@ def ways(name: str, registers: int, threads: int, which: Callable[[Option], bool
     shape = [n for n in graph.inputs[0].type.shape or () if isinstance(n, int)]
     given = [np.random.default_rng(1).standard_normal(shape).astype(np.float32)]
     wanted = reference(m, {"x": given[0]})
-    first = plan_program(graph, {}, machine.width, vector_registers=registers)
+    first = plan_program(graph, {}, Settings(machine.width, vector_registers=registers))
     count = 0
     for key, problem in first.problems.items():
         some = [o for o in options(problem) if which(o)]
         for option in some[:: 1 + len(some) // n]:
-            made = plan_program(graph, {}, machine.width, {key: option}, vector_registers=registers)
+            made = plan_program(
+                graph, {}, Settings(machine.width, {key: option}, vector_registers=registers)
+            )
             got = [np.full_like(a, np.nan) for a in wanted.values()]
             load_program(made, machine, threads, None)(given, got)
             near(dict(zip(wanted, got, strict=True)), wanted)

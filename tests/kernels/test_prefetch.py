@@ -1,6 +1,7 @@
 """How far ahead constants are asked for."""
 
 import re
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -16,8 +17,12 @@ from superopt.kernels.llvm.prefetch import (
     plan_prefetches,
     prefetch_address,
 )
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import parse_schedule
 from superopt.kernels.runtime.target_cpu import LEVELS
+from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.kernels.build import planned
 from tests.plan.test_compile import F, model
 
@@ -111,3 +116,40 @@ def test_what_is_read_in_steps_is_asked_for(
     text = kernel_text(pool, width)
     read = re.findall(r"load <\d+ x float>, ptr %v", text)  # not of registers
     assert text.count("call void @llvm.prefetch") * 9 == len(read) * each
+
+
+def windows() -> tuple[list[Tensor], dict[Tensor, str]]:
+    """Rows read in steps of two, without a window and in one."""
+    x = Tensor("x", F32, (64, 8192))
+    p = compute((30, 8192), lambda i, j: x[i * 2, j], name="p")
+    q = compute((30, 8192), lambda i, j: reduce_sum(3, lambda k: x[i * 2 + k, j]), name="q")
+    tiles = "tile(i0, i1, 2, 8); unroll(i0.i); vectorize(i1.i)"
+    rows = "tile(i0, i1, 2, 8); reorder(i0.o, i1.o, k0, i0.i, i1.i); unroll(k0); unroll(i0.i)"
+    return [x], {p: tiles, q: f"{rows}; vectorize(i1.i)"}
+
+
+SHAPES = ((512, 2048), (8, 512), (64, 512))
+
+
+def products() -> tuple[list[Tensor], dict[Tensor, str]]:
+    """A packed constant, whose panels one product reads once and another several times."""
+    b, x, z = (Tensor(n, F32, s) for n, s in zip("bxz", SHAPES, strict=True))
+    p = compute((8, 2048), lambda i, j: reduce_sum(512, lambda k: x[i, k] * b[k, j]), name="p")
+    q = compute((64, 2048), lambda i, j: reduce_sum(512, lambda k: z[i, k] * b[k, j]), name="q")
+    panel = "split(i1, 32); reorder(i1.o, k0, i0, i1.i); unroll(i0); vectorize(i1.i)"
+    tiles = "tile(i0, i1, 8, 32); reorder(i1.o, i0.o, k0, i0.i, i1.i); unroll(i0.i)"
+    return [b, x, z], {p: panel, q: f"{tiles}; vectorize(i1.i)"}
+
+
+@pytest.mark.parametrize("make", [windows, products])
+def test_a_prefetch_is_emitted_in_the_loops_that_it_is_planned_for(
+    make: Callable[[], tuple[list[Tensor], dict[Tensor, str]]],
+) -> None:
+    inputs, how = make()
+    packed = [t for t in inputs if t.name == "b"]
+    counts = []
+    for outputs in (list(how), list(how)[1:]):
+        schedules = {t: parse_schedule(how[t]) for t in outputs}
+        text = kernel_text(lower_kernel("k", inputs, outputs, schedules, packed=packed), 32)
+        counts.append(text.count("call void @llvm.prefetch"))
+    assert counts[0] == counts[1] > 0

@@ -13,7 +13,8 @@ from superopt.ir import graph
 from superopt.kernels.loops.loop_transforms import initial_loops
 from superopt.kernels.loops.region import read_region
 from superopt.ops import OPS
-from superopt.plan.program.build import plan_program
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import F32, INDEX
 from superopt.te.expr.node import Axis, Const, Expr
@@ -64,7 +65,9 @@ def _held(c: int) -> int:
     x = graph.Input("x", TensorType(F32, (1, 64, 26, 26)))
     w = graph.constant(np.ones((c, 64, 3, 3), np.float32))
     y = graph.node(OPS["Conv"], [x, w], pads=(1, 1, 1, 1))
-    made = plan_program(graph.Graph((x,), (y,)), {}, 32, multiply_bytes=32, vector_registers=16)
+    made = plan_program(
+        graph.Graph((x,), (y,)), {}, Settings(32, multiply_bytes=32, vector_registers=16)
+    )
     assert any(o.algorithm == "winograd" for o in made.options.values())
     sizes = [
         prod(n for n in t.shape if isinstance(n, int))

@@ -16,7 +16,7 @@ from tests.plan.test_compile import F, model
 
 PROBE = """
 import resource
-from superopt.kernels.room import remaining_address_space, require_address_space
+from superopt.kernels.runtime.memory_limit import remaining_address_space, require_address_space
 assert remaining_address_space() is None
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
 before = remaining_address_space()

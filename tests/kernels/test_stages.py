@@ -1,10 +1,11 @@
 """Schedules of several tensors: which are inlined, and at whose loops the others are computed."""
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from superopt.kernels.loops import schedule
@@ -12,7 +13,7 @@ from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import IllegalSchedule, Schedule, parse_schedule, schedule_text
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.cpu import load_kernel
-from superopt.te.expr.dtype import I32
+from superopt.te.expr.dtype import F32, F64, I32, DType, to_numpy
 from superopt.te.expr.tensor import Tensor, compute, in_range, reduce_sum, select
 from tests.kernels.build import blank
 from tests.kernels.schedules import Draw, draws, grown
@@ -38,7 +39,7 @@ def chain() -> dict[str, Tensor]:
     return {t.name: t for t in (a, b, p, q, r, y)}
 
 
-def product() -> dict[str, Tensor]:
+def gram() -> dict[str, Tensor]:
     """A sum of sums, and a sum under a guard."""
     a = Tensor("a", I32, (8, 8))
     s = compute((8, 8), lambda i, j: reduce_sum(8, lambda k: a[k, i] * a[k, j]), name="s")
@@ -50,16 +51,16 @@ def product() -> dict[str, Tensor]:
     return {"a": a, "s": s, "y": y}
 
 
-def nested() -> dict[str, Tensor]:
+def nested(dtype: DType = I32) -> dict[str, Tensor]:
     """A sum in a sum in a sum, all of whose axes have one name."""
-    a, b = Tensor("a", I32, (4, 4)), Tensor("b", I32, (4, 4))
+    a, b = Tensor("a", dtype, (4, 4)), Tensor("b", dtype, (4, 4))
     s = compute((4,), lambda i: reduce_sum(4, lambda k: a[i, k] + b[k, i]), name="s")
     r = compute((4,), lambda i: reduce_sum(4, lambda k: b[i, k] * s[i]), name="r")
     y = compute((4, 4), lambda i, j: reduce_sum(4, lambda k: r[k] * a[k, j] + b[i, k]), name="y")
     return {t.name: t for t in (a, b, s, r, y)}
 
 
-NETS = {"chain": chain, "product": product, "nested": nested}
+NETS = {"chain": chain, "gram": gram, "nested": nested}
 
 
 def kernel(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> Kernel:
@@ -70,7 +71,7 @@ def kernel(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> Kernel:
 def run(net: Mapping[str, Tensor], how: Mapping[str, Schedule]) -> np.ndarray:
     k = kernel(net, how)
     rng = np.random.default_rng(3)
-    given = [rng.integers(-9, 9, p.shape, np.int32) for p in k.params[:-1]]
+    given = [rng.integers(-9, 9, p.shape).astype(to_numpy(p.dtype)) for p in k.params[:-1]]
     (out,) = blank(k, 1)
     load_kernel(k)(*given, out)
     return out
@@ -89,19 +90,17 @@ def test_what_is_not_scheduled_is_right() -> None:
     np.testing.assert_array_equal(WANTED["chain"], q @ b + before)
 
 
-# A defect that drawn schedules find: `unroll` of the outer loop of the stage `s` of this net.
-WRONG_WHEN_UNROLLED = pytest.mark.xfail(reason="unroll(i0) of a nested stage", strict=False)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=WRONG_WHEN_UNROLLED if n == "nested" else ()) for n in NETS],
-)
+@pytest.mark.parametrize("name", NETS)
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     order=st.permutations(["p", "q", "r", "s", "y"]),
     numbers=st.lists(draws(6), min_size=5, max_size=5),
     where=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), min_size=5, max_size=5),
+)
+@example(
+    order=["p", "q", "r", "s", "y"],
+    numbers=[[], [], [], [(4, 0, 1)], []],  # s: unroll(i0)
+    where=[(0, 0)] * 5,
 )
 def test_no_schedules_change_what_is_computed(
     name: str, order: list[str], numbers: list[list[Draw]], where: list[tuple[int, int]]
@@ -145,6 +144,48 @@ def test_axes_of_one_name_are_told_apart() -> None:
     np.testing.assert_array_equal(run(net, {"s": inline, "r": inline}), WANTED["nested"])
 
 
+UNROLLED = (
+    "unroll(i0)",
+    "unroll(k0)",
+    "reorder(k0, i0); unroll(k0)",
+    "split(i0, 3); unroll(i0.o)",
+    "cache_write(i0); unroll(i0)",
+    "unroll(i0); cache_read(b, i0)",
+)
+READERS = (
+    "",
+    "reorder(k0, i0); vectorize(i0)",
+    "reorder(k0, i0); split(i0, 2); unroll(k0); vectorize(i0.i)",
+    "vthread(i0)",
+)
+
+
+@pytest.mark.parametrize("dtype", [I32, F32, F64], ids=str)
+def test_an_unrolled_loop_ends_before_the_next_stage(dtype: DType) -> None:
+    for source, reader in product(UNROLLED, READERS):
+        how = {"s": parse_schedule(source), "r": parse_schedule(reader) if reader else ()}
+        message = f"s: {source}\nr: {reader}"
+        np.testing.assert_array_equal(run(nested(dtype), how), WANTED["nested"], message)
+
+
+@pytest.mark.parametrize("reader", ["", "unroll(k0)"])
+def test_a_table_is_read_in_unrolled_loops_only(reader: str) -> None:
+    t, a = Tensor("t", I32, (4,)), Tensor("a", I32, (4, 4))
+    p = compute((4,), lambda i: reduce_sum(4, lambda k: t[k] * a[i, k]), name="p")
+    q = compute((4,), lambda i: reduce_sum(4, lambda k: t[k] * a[k, i]), name="q")
+    numbers = np.array([2, -3, 5, 7], np.int32)
+    how = {p: parse_schedule("unroll(k0)"), q: parse_schedule(reader) if reader else ()}
+    k = lower_kernel("k", [a], [p, q], how, tables={t: numbers})
+    if not reader:  # the last step of p's loop is not a step of q's
+        with pytest.raises(NotImplementedError, match="no unrolled loops determine"):
+            load_kernel(k)
+        return
+    given = np.random.default_rng(3).integers(-9, 9, (4, 4), np.int32)
+    out = blank(k, 2)
+    load_kernel(k)(given, *out)
+    np.testing.assert_array_equal(out, [given @ numbers, numbers @ given])
+
+
 BEFORE_AND_AFTER = {
     "inline": {"p": "inline()", "q": "inline()"},
     "compute_at": {"r": "compute_at(y, i0)", "q": "compute_at(y, i0)", "p": "compute_at(y, i0)"},
@@ -171,7 +212,7 @@ def test_before_and_after(golden: Callable[[str, str], None]) -> None:
 
 ILLEGAL = {
     "a sum under a guard": (
-        product,
+        gram,
         {"s": "inline()"},
         "s is a reduction, and y reads it under a guard",
     ),
@@ -188,7 +229,7 @@ ILLEGAL = {
         "compute_at(q, i0): y reads p outside of that loop",
     ),
     "another order of an operand": (
-        product,
+        gram,
         {
             "s": "tile(i0, i1, 4, 4); split(k0, 4); "
             "reorder(i0.o, i1.o, k0.o, i0.i, i1.i, k0.i); tensorize(i0.i, mma4x4x4)"

@@ -377,9 +377,9 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from superopt.kernels.gpu_module import define_functions
-from superopt.kernels.gpu_run import compile_options
-from superopt.kernels.gpu_text import triton_text
+from superopt.kernels.triton.module import define_functions
+from superopt.kernels.triton.loader import compile_options
+from superopt.kernels.triton.codegen import triton_text
 from tests.kernels.blocks import PRINTED
 
 names = {"f16": "fp16", "f32": "fp32"}

@@ -206,7 +206,7 @@ def test_it_ends_with_its_owner() -> None:
     """Also where that is killed."""
     code = """if True:
         import os, signal, time
-        from superopt.onnx_io import checker
+        from superopt.onnx_io.check import checker_server as checker
         from tests.onnx_io.test_checker import GOOD
         checker.FORKS_BEFORE_SERVER = 0
         while checker._server is None or not checker._server.ready:

@@ -18,6 +18,7 @@ from superopt.pipeline import own_mutants
 from superopt.pipeline.own_journal import opened
 from superopt.pipeline.own_mutants import with_mutants
 from superopt.pipeline.request import Deadline, Request
+from superopt.pipeline.timed import TIMERS
 from superopt.report.rules_text import mutation
 from tests.partial.test_moves import F, model, net, weights
 from tests.partial.test_own import kept
@@ -176,7 +177,7 @@ def test_generate_says_what_of_a_journal_was_not_so(
 
     def generated() -> tuple[str, str]:
         made = own_mutants.own_mutants(
-            read_model(path), out, tmp_path / "costs.db", lambda event: None
+            read_model(path), out, tmp_path / "costs.db", lambda event: None, TIMERS
         )
         return mutation(made), (out / "net.corrected.rules").read_text()
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from superopt.onnx_io.read.weightless import demo_models
-from tests.commands import superopt_process
+from tests.commands import share_rule_library, superopt_process
 
 LIMIT = 120.0  # seconds; a command that hangs is killed
 
@@ -32,6 +32,7 @@ class Places:
         self.out, self.temporary, self.cache = folder / "out", folder / "tmp", folder / "cache"
         for place in (self.out, self.temporary, self.cache):
             place.mkdir()
+        share_rule_library(self.cache)
         self.model = self.out / "fast.onnx"
 
     def left(self) -> list[str]:
@@ -48,7 +49,7 @@ def command(model: Path, places: Places, *more: str) -> Iterator[subprocess.Pope
     """`superopt optimize` with measured costs, its output as text; never longer than LIMIT."""
     given = ["optimize", str(model), "-o", str(places.model), "--budget", "20s", *more]
     environment = {
-        **os.environ, "TMPDIR": str(places.temporary), "XDG_CACHE_HOME": str(places.cache)
+        **os.environ, "TMPDIR": str(places.temporary), "SUPEROPT_CACHE": str(places.cache)
     }  # fmt: skip
     with superopt_process(given, environment, LIMIT) as process:
         yield process

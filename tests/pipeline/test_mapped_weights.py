@@ -119,7 +119,7 @@ def test_an_onnxruntime_that_refuses_gets_the_file(monkeypatch: pytest.MonkeyPat
 
 PEAK = """
 import sys
-from superopt.onnx_io.source import read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.foreign import Original
 
 def peak() -> int:

@@ -15,7 +15,7 @@ from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near

@@ -15,7 +15,7 @@ from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from superopt.plan.rewrites.matmul.cell_fusion import MAX_GEMV_ROWS, MAX_SUM_TERMS
 from superopt.te.analysis.walk import computed_tensors, reductions
 from superopt.te.expr.node import Apply

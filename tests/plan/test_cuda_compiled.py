@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 
@@ -23,13 +24,13 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels import gpu_space
-from superopt.kernels.gpu_machine_code import is_sound
-from superopt.kernels.gpu_module import define_functions
-from superopt.kernels.gpu_run import compile_options
-from superopt.kernels.option import Option
-from superopt.kernels.gpu_text import triton_text
-from superopt.onnx_io.source import read_model
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.triton.machine_code_check import is_sound
+from superopt.kernels.triton.module import define_functions
+from superopt.kernels.triton.loader import compile_options
+from superopt.kernels.loops.option import Option
+from superopt.kernels.triton.codegen import triton_text
+from superopt.onnx_io.read.source import read_model
 from superopt.pipeline import cuda, gpu_running
 from tests.plan.test_cuda import MODELS
 from tests.plan.gpu_models import values_of_heads
@@ -48,34 +49,39 @@ MODELS |= {n: made for n, (made, *_) in {**FEW, **PAIRS}.items()}
 MODELS |= {n: lambda n=n: product(n) for n in CASES}
 MODELS |= {"values of heads": values_of_heads}
 MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
-if sys.argv[1] in BLOCKS:
-    MODELS[sys.argv[1]], option = BLOCKS[sys.argv[1]]
-    gpu_space.choose = so(Option.parse(option))
+# more models
 names = {"f16": "fp16", "f32": "fp32"}
 cuda.execution_device = lambda: "cpu"
 gpu_running.build_program = lambda calls, *rest, **more: calls
 cuda.Part = lambda s, made, calls: calls
-for precision in sys.argv[2].split(","):
-    exe = cuda.compile(read_model(MODELS[sys.argv[1]]()), precision)
-    (calls,) = exe.compiler.steps(exe.model, {})
-    for c in calls:
-        if c.kernel.library:
-            continue
-        text = triton_text(c.kernel, exe.dots, dependent_launch=True)
-        for x in text.launches:
-            f = define_functions(text.source, [x.name])[x.name]
-            kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
-            known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
-            source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
-            how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
-            made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
-            assert len(made.asm["cubin"]) > 0
-            assert is_sound(made)
-    print(precision, len(calls))
+choose = gpu_space.choose
+for model_name in sys.argv[2:]:
+    gpu_space.choose = choose
+    if model_name in BLOCKS:
+        MODELS[model_name], option = BLOCKS[model_name]
+        gpu_space.choose = so(Option.parse(option))
+    for precision in sys.argv[1].split(","):
+        exe = cuda.compile(read_model(MODELS[model_name]()), precision)
+        (calls,) = exe.compiler.steps(exe.model, {})
+        for c in calls:
+            if c.kernel.library:
+                continue
+            text = triton_text(c.kernel, exe.dots, dependent_launch=True)
+            for x in text.launches:
+                f = define_functions(text.source, [x.name])[x.name]
+                kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]
+                known = {(n,): [["tt.divisibility", 16]] for n in range(len(kinds))}
+                source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {}, known)
+                how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
+                made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how)
+                assert len(made.asm["cubin"]) > 0
+                assert is_sound(made)
+        print(precision, len(calls))
 """
 
 
 ALL = ["fp16", "tf32", "fp32"]
+SHORT_FLOATS = ("float16", "bfloat16")
 QUICK = ["powers", "layer norm", "values of heads"]
 OTHERS = [
     "a block", "ragged heads", "depthwise", "turned", "columns", "rotary", "gated",
@@ -89,37 +95,38 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+    "models", [QUICK, *(pytest.param([name], marks=pytest.mark.slow) for name in OTHERS)], ids=str
 )
-def test_kernels_compile_for_sm_90(name: str) -> None:
+def test_kernels_compile_for_sm_90(models: list[str]) -> None:
     """To machine code, without a GPU; in a process without the interpreter."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, name, ",".join(ALL)],
+        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED, ",".join(ALL), *models],
         env=plain, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ALL
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ALL * len(models)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", ["sign", "mod", "swallowed"])
-def test_values_that_decide_are_rounded_between_operations(case: str, kind: str) -> None:
+def test_values_that_decide_are_rounded_between_operations() -> None:
     """LLVM computes such operations in 16 bits, and would contract a product and a sum of these."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
-    before, after = COMPILED.split("if sys.argv[1] in BLOCKS:")
+    cases = [(case, kind) for case in ("sign", "mod", "swallowed") for kind in SHORT_FLOATS]
     own = (
         "from tests.plan.test_decisions import CASES as DECIDED, model as deciding\n"
-        f"MODELS['decided'] = lambda: deciding(DECIDED[{case!r}], {kind!r})\n"
+        f"for case, kind in {cases!r}:\n"
+        "    MODELS[case + kind] = lambda case=case, kind=kind: deciding(DECIDED[case], kind)\n"
     )
-    code = before + own + "if sys.argv[1] in BLOCKS:" + after
-    unfused = 'assert not re.search(r"fma.rn.b?f16", made.asm["ptx"])'
+    code = COMPILED.replace("# more models", own)
+    unfused = 'assert not re.search(r"fma.rn.b?f16", made.asm["ptx"]), model_name'
     code = "import re\n" + code.replace("assert is_sound(made)", unfused)
     code = code.replace('names = {"f16": "fp16",', 'names = {"bf16": "bf16", "f16": "fp16",')
     done = subprocess.run(
-        [sys.executable, "-c", code, "decided", "fp32"], env=plain, capture_output=True, text=True
-    )
+        [sys.executable, "-c", code, "fp32", *map("".join, cases)],
+        env=plain, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(cases)
 
 
 def test_a_rounded_product_is_computed() -> None:
@@ -131,7 +138,7 @@ def test_a_rounded_product_is_computed() -> None:
     counted = "assert is_sound(made), made.asm['ptx'].count('tf32.tf32')"
     code = code.replace("assert is_sound(made)", counted)
     done = subprocess.run(
-        [sys.executable, "-c", code, "values of heads", "tf32"],
+        [sys.executable, "-c", code, "tf32", "values of heads"],
         env=plain, capture_output=True, text=True,
     )  # fmt: skip
     dropped = re.search(r"AssertionError: (\d+)", done.stderr)
@@ -163,19 +170,20 @@ def test_a_choice_behind_a_product_reads_no_more() -> None:
     """Than what has no choice: the bias and the residual once, with the slopes where there are
     some; in tf32, too, to which all of it is rounded."""
     plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
-    found: dict[str, list[int]] = {}
-    before, after = COMPILED.split("if sys.argv[1] in BLOCKS:")
-    told = "print(precision, sum(found))"
-    code = before + LOADS + "if sys.argv[1] in BLOCKS:" + after
-    code = code.replace("    for c in calls:", "    found = []\n    for c in calls:")
+    told = "print(model_name, sum(found))"
+    code = COMPILED.replace("# more models", LOADS)
+    code = code.replace("for c in calls:", "found = []\n        for c in calls:")
     code = code.replace("assert is_sound(made)", 'found.append(made.asm["ptx"].count("ld.global"))')
     code = code.replace("print(precision, len(calls))", told)
-    for fn in ("Relu", "LeakyRelu", "Elu", "PRelu"):
-        done = subprocess.run(
-            [sys.executable, "-c", code, fn, "fp16,tf32"], env=plain, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        found[fn] = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "fp16,tf32", "Relu", "LeakyRelu", "Elu", "PRelu"],
+        env=plain, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[int]] = defaultdict(list)
+    for line in done.stdout.splitlines():
+        fn, count = line.split()
+        found[fn].append(int(count))
     assert len(found["Relu"]) == 2
     assert found["LeakyRelu"] == found["Elu"] == found["Relu"]
     assert all(x <= 2 * y for x, y in zip(found["PRelu"], found["Relu"], strict=True))

@@ -50,8 +50,8 @@ def between() -> onnx.ModelProto:
         node("LpNormalization", "b", "c0", axis=-1), node("Unique", "c0", "c", sorted=0),
         node("MatMul", "b", "v", "d"), node("Relu", "d", "y"), node("Size", "c", "n"),
     ]  # fmt: skip
-    known = {"w": drawn(512, 384, scale=0.05), "v": drawn(384, 256)}
-    return model(nodes, {"x": (F, [128, 512])}, ["y", "n", "x"], known)
+    known = {"w": drawn(96, 72, scale=0.1), "v": drawn(72, 40)}
+    return model(nodes, {"x": (F, [37, 96])}, ["y", "n", "x"], known)
 
 
 def test_what_has_no_kernel_runs_in_onnxruntime() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 
 from superopt import api
+from superopt.plan.passes import PASSES
 from tests.kernels.test_passes import NAMES
 from tests.plan.test_compile import net
 
@@ -15,7 +16,7 @@ def test_each_pass_of_each_kernel_is_a_file(tmp_path: Path) -> None:
     said = api.compilation(tmp_path / "m.onnx", threads=1, shapes={"n": 2}, dump=folder)
     assert said.kernels > 3
     kernels: dict[str, dict[str, str]] = {}
-    for path in folder.iterdir():
+    for path in filter(Path.is_file, folder.iterdir()):
         kernel, _, name = path.name.partition(".")
         kernels.setdefault(kernel, {})[name] = path.read_text()
     assert len(kernels) == said.calls
@@ -25,3 +26,12 @@ def test_each_pass_of_each_kernel_is_a_file(tmp_path: Path) -> None:
         assert all(texts[name].strip() for name in NAMES if name != "schedule")
     assert any("vectorize" in texts["schedule"] for texts in kernels.values())
     assert any("for i1" in texts["loops"] for texts in kernels.values())
+    plans = [*(folder / "passes").iterdir()]
+    assert plans
+    names = {each.name for each in PASSES}
+    for plan in plans:
+        numbered = sorted(path.stem for path in plan.iterdir())
+        assert numbered[0] == "00-lower-graph"
+        assert numbered[-1].endswith("-assign-buffers")
+        assert {name.partition("-")[2] for name in numbered} <= names
+        assert "call k" in (plan / f"{numbered[-1]}.txt").read_text()

@@ -14,7 +14,7 @@ from onnx import helper
 
 import superopt
 from superopt.pipeline.steps import Native
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from tests.kernels.build import planned
 from tests.plan.test_compile import F, I, model, near, reference
 

@@ -47,7 +47,7 @@ def by_driver(
     options = gpu_ready.Options("fp16", **given)
     driver = fake_cuda.driver(device)
     for module in (cuda_driver, loaded_image):
-        monkeypatch.setattr(module, "driver", lambda: driver)
+        monkeypatch.setattr(module, "load_driver", lambda: driver)
     found = cuda_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
     where = gpu_ready.Place("cuda", found.name, found.capability)
@@ -211,7 +211,8 @@ def test_the_gpu_is_the_one_that_torch_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 LIGHT = """
 import sys, numpy, superopt
-from superopt.kernels import gpu_driver, gpu_resident
+from superopt.kernels.cuda import driver as gpu_driver
+from superopt.kernels.runtime import loaded_image as gpu_resident
 from tests.plan import fake_cuda
 
 driver = fake_cuda.driver(fake_cuda.Device())
@@ -243,8 +244,9 @@ import gc
 import os
 from types import SimpleNamespace
 import torch
-from superopt.kernels import gpu_compiled, gpu_driver
-from superopt.kernels.gpu_module import define_functions
+from superopt.kernels.cuda import driver as gpu_driver
+from superopt.kernels.triton import compiler as gpu_compiled
+from superopt.kernels.triton.module import define_functions
 from tests.plan import fake_cuda
 
 text = '''

@@ -16,8 +16,9 @@ from superopt.partial.correct.partial_rules import load_pairs
 from superopt.partial.correct.sized_pairs import pair_at, size_names
 from superopt.partial.regions.find import find_regions
 from superopt.plan.lowering.scatter_into import find_scatter_into
-from superopt.plan.program.build import plan_program
+from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import load_program
+from superopt.plan.program.plan import Settings
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 from tests.plan.test_compile import F, I, model, near, reference
@@ -48,9 +49,8 @@ def test_corrections(name: str) -> None:
     out = [np.empty(v.type.shape, np.float32) for _ in range(2)]
     for y, root in zip(out, (s.program, v), strict=True):
         m = host()
-        made = plan_program(
-            ir_graph.Graph(inputs, (root,)), {}, m.width, vector_registers=m.vector_registers
-        )
+        settings = Settings(m.width, vector_registers=m.vector_registers)
+        made = plan_program(ir_graph.Graph(inputs, (root,)), {}, settings)
         load_program(made, m, 1, None)(given, (y,))
     np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)
 
@@ -61,7 +61,7 @@ def test_what_corrects_reads_a_copy_with_zeros_around() -> None:
 
     def copied(begin: int, pads: tuple[int, ...]) -> bool:
         v = ir_graph.node(OPS["Conv"], [_cut(x, begin, begin + 4, axis=2), k], pads=pads)
-        made = plan_program(ir_graph.Graph((x, k), (v,)), {}, host().width)
+        made = plan_program(ir_graph.Graph((x, k), (v,)), {}, Settings(host().width))
         return (2, 16, 4, 14) in {t.shape for t in made.call_results}
 
     assert copied(10, (1, 1, 0, 1))

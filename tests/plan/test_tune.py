@@ -26,8 +26,10 @@ from superopt.pipeline.optimize import decisions, optimize
 from superopt.pipeline.request import Request
 from superopt.pipeline.steps import Native
 from superopt.plan.graph.simplify import simplify_graph
-from superopt.plan.program.build import Program, plan_program
+from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import load_program
+from superopt.plan.program.plan import Settings
+from superopt.plan.program.program import Program
 from superopt.rules.library.load import load_library
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
@@ -95,8 +97,8 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
     feeds = {i.name: a for i, a in zip(graph.inputs, given, strict=True)}
     wanted = reference(m, feeds)
     count = 0
-    for key, option in each_option(plan_program(graph, sizes, host().width), many):
-        made = plan_program(graph, sizes, host().width, {key: option})
+    for key, option in each_option(plan_program(graph, sizes, Settings(host().width)), many):
+        made = plan_program(graph, sizes, Settings(host().width, {key: option}))
         assert made.options[key] == option
         got = [np.empty_like(a) for a in wanted.values()]
         load_program(made, host(), 1, None)(given, got)
@@ -107,7 +109,7 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
 
 def test_options_print_and_parse() -> None:
     some = [o for p in MODELS.values() for _, o in each_option(
-        plan_program(graph_of(p()), {"n": 1}, host().width))]  # fmt: skip
+        plan_program(graph_of(p()), {"n": 1}, Settings(host().width)))]  # fmt: skip
     assert {o.algorithm for o in some} == set(ALGORITHMS)
     for o in some:
         assert Option.parse(str(o)) == o
@@ -117,11 +119,11 @@ def test_options_print_and_parse() -> None:
 
 def test_an_option_of_another_problem_is_not_taken() -> None:
     graph = graph_of(matrices())
-    first = plan_program(graph, {}, host().width)
+    first = plan_program(graph, {}, Settings(host().width))
     wrong = dict.fromkeys(first.problems, Option.make("winograd", m=9))
-    assert plan_program(graph, {}, host().width, wrong).options == first.options
+    assert plan_program(graph, {}, Settings(host().width, wrong)).options == first.options
     wrong = dict.fromkeys(first.problems, Option.make("spell", n=1))
-    assert plan_program(graph, {}, host().width, wrong).options == first.options
+    assert plan_program(graph, {}, Settings(host().width, wrong)).options == first.options
 
 
 def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:

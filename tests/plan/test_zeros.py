@@ -16,7 +16,8 @@ import superopt
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.steps import Native
-from superopt.plan.program.build import plan_program
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
 
 # What comes after the product `t`, whose rows of zeros give zeros.
 AFTER: dict[str, Sequence[onnx.NodeProto]] = {
@@ -158,7 +159,7 @@ def windows(after: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, np.ndarra
 
 def ways(m: onnx.ModelProto) -> set[str]:
     """How its kernels are computed."""
-    found = plan_program(import_model(read_model(m)).graph, {}, 64, multiply_bytes=32)
+    found = plan_program(import_model(read_model(m)).graph, {}, Settings(64, multiply_bytes=32))
     return {o.algorithm for o in found.options.values()}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from superopt.te.analysis.affine import (
@@ -18,8 +19,8 @@ from superopt.te.analysis.affine import (
 )
 from superopt.te.eval.load_access import DirectAccess, direct_access, padded_access
 from superopt.te.expr import index
-from superopt.te.expr.dtype import F64, INDEX
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
+from superopt.te.expr.dtype import BOOL, F64, I64, INDEX
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
 from superopt.te.expr.tensor import (
     TensorType,
     compare,
@@ -59,6 +60,12 @@ def value(e: Expr, at: dict[Axis, int]) -> int:
                     return min(v)
                 case "max":
                     return max(v)
+                case "select":
+                    return v[1] if v[0] else v[2]
+                case "lt":
+                    return int(v[0] < v[1])
+                case "cast":
+                    return v[0]
     raise TypeError(f"{e}")
 
 
@@ -72,6 +79,10 @@ def places(draw: st.DrawFn) -> Expr:
         if draw(st.booleans()):
             fn = draw(st.sampled_from(("floordiv", "mod", "min", "max")))
             out = Apply(fn, (out, _number(draw, 1, 12)), INDEX)
+        if draw(st.integers(0, 3)) == 0:
+            fn, bound = draw(st.sampled_from(("min", "max"))), draw(st.sampled_from(AXES))
+            guard = Apply("lt", (out, Apply("mod", (bound, _number(draw, 1, 3)), INDEX)), BOOL)
+            out = Apply("select", (guard, Apply(fn, (out, bound), INDEX), out), INDEX)
     return out
 
 
@@ -103,14 +114,52 @@ def test_quotient_and_remainder(e: Expr, m: int) -> None:
         assert (value(quotient, at), value(remainder, at)) == divmod(value(e, at), m)
 
 
-@pytest.mark.xfail(reason="min(a + a % 2, 1): expand_mod does not look inside min", strict=False)
 @given(places())
+@example(Apply("min", (AXES[0] + AXES[0] % 2, const(1, INDEX)), INDEX))
 def test_remainders_written_as_quotients(e: Expr) -> None:
     simple = substitute(e, {})
     plain = expand_mod(simple)
     assert "%" not in str(plain)
     for at in points():
         assert value(plain, at) == value(e, at)
+
+
+A, B, _ = AXES
+REMAINDERS: dict[str, Callable[[Expr], Expr]] = {
+    "min": lambda r: Apply("min", (A + r, const(1, INDEX)), INDEX),
+    "max": lambda r: Apply("max", (A - r, B), INDEX),
+    "guard": lambda r: Apply("select", (r > A, A, B), INDEX),
+    "branch": lambda r: Apply("select", (A < 2, r, A - r), INDEX),
+    "comparison": lambda r: Apply("lt", (r * 2, B), BOOL),
+    "cast": lambda r: Apply("cast", (A + r,), I64),
+    "factor": lambda r: r * (A + r),
+    "quotient": lambda r: (A + r * 3) // 4,
+    "min in a remainder": lambda r: Apply("min", (A + r, B), INDEX) % 3,
+}
+
+
+@pytest.mark.parametrize("name", REMAINDERS)
+def test_remainders_inside_any_function_are_written_as_quotients(name: str) -> None:
+    e = REMAINDERS[name](A % 4)
+    plain = expand_mod(e)
+    assert "%" in str(e)
+    assert "%" not in str(plain)
+    for at in points():
+        assert value(plain, at) == value(e, at)
+
+
+def test_remainders_of_the_index_of_an_element_are_written_as_quotients() -> None:
+    x = placeholder("x", TensorType(I64, (6,)))
+    e = Index(x[index.as_index(A % 4 + A // 4 * 4)], const(6, INDEX))
+    assert expand_mod(e) == Index(x[A], const(6, INDEX))
+
+
+def test_a_clamped_reshape_is_affine_in_the_address() -> None:
+    x, n = placeholder("x", TensorType(F64, (4, 7))), Axis("n", 21)
+    again = index.as_index(n // 6 * 6 + n % 6)  # at most 20; by intervals, 23
+    clamped = Apply("min", (again, const(21, INDEX)), INDEX)
+    found = direct_access(x[clamped // 7, clamped % 7])
+    assert found == DirectAccess((Affine(0, ((n, 1),)),), flat=True)
 
 
 @given(places(), places())

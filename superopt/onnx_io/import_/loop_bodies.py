@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as oir
 
-from superopt.errors import SuperoptError
+from superopt.errors import OutOfTime, SuperoptError
 from superopt.ir import graph
 from superopt.ir.substitute import substitute_values
 from superopt.onnx_io.import_.dtypes import onnx_dtype
@@ -57,6 +57,8 @@ def body_graph(
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         made = import_model(read_model(model)).graph
+    except OutOfTime:
+        raise
     except (SuperoptError, ValueError, TypeError, KeyError, RuntimeError) as e:
         raise UnreadableBody(f"its body cannot be read: {e}") from e
     inner = dict(zip((i.name for i in made.inputs), made.inputs, strict=True))

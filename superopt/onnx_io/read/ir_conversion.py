@@ -54,7 +54,7 @@ def skeleton_from_model(model: ir.Model, label: str) -> Skeleton:
         proto = to_model_proto(model)
         _drop_repeated_metadata(proto)
         data = proto.SerializeToString()
-    except ModelError:
+    except (ModelError, OutOfTime, MemoryError):
         raise
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable_error(label, error) from error
@@ -89,7 +89,7 @@ def model_from_skeleton(skeleton: Skeleton, label: str) -> ir.Model:
             if isinstance(seat.tensor, ir.ExternalTensor):
                 index = int(str(seat.tensor.location).removeprefix(wire.STUB_PREFIX))
                 seat.assign(_fill_stub(seat.tensor, skeleton.blobs[index]))
-    except OutOfTime:
+    except (OutOfTime, MemoryError):
         raise
     except Exception as error:  # onnx_ir raises errors of many kinds, and wraps them in its own
         raise _unrepresentable_error(label, error) from error

@@ -20,7 +20,7 @@ from superopt.kernels.algorithms.scatter import ScatterProblem, block_elements, 
 from superopt.kernels.llvm.calls import Call, Ref
 from superopt.kernels.llvm.codegen import chunk_count
 from superopt.plan.lowering.graph_tensors import is_exact_constant
-from superopt.plan.program.build import Program
+from superopt.plan.program.program import Program
 from superopt.te.expr.dtype import F32, F64, I32, I64
 from superopt.te.expr.tensor import TensorType
 

@@ -20,8 +20,8 @@ from superopt.plan.graph.scatter_nodes import SCATTER_OP, scatter_program
 from superopt.plan.linking.loop_buffers import LoopBuffers, loop_buffers, nbytes
 from superopt.plan.lowering.provenance import Provenance
 from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife, assign_offsets
-from superopt.plan.program.build import Program
 from superopt.plan.program.pack_constants import ConstantSlot
+from superopt.plan.program.program import Program
 from superopt.te.expr.tensor import Tensor
 
 PlanFunction = Callable[[ir_graph.Graph, bool, tuple[int, ...]], Program]

@@ -14,7 +14,6 @@ from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
 from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
 from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
 from superopt.kernels.runtime.engine import link_objects
-from superopt.plan.program.build import Program
 from superopt.plan.program.constant_pool import PackedConstants
 from superopt.plan.program.image import (
     LoadedProgram,
@@ -24,6 +23,7 @@ from superopt.plan.program.image import (
     pointer_table,
 )
 from superopt.plan.program.pack_constants import constant_numbers, pack_constants, split_constants
+from superopt.plan.program.program import Program
 
 
 def load_program(

@@ -18,8 +18,8 @@ from superopt.kernels.runtime.engine import Machine, link_objects
 from superopt.kernels.runtime.thread_pool import Pool, start_pool
 
 if TYPE_CHECKING:
-    from superopt.plan.program.build import Program
     from superopt.plan.program.constant_pool import PackedConstants
+    from superopt.plan.program.program import Program
 
 ALIGNMENT_BYTES = 64
 HUGE_PAGE_BYTES = 1 << 21  # of a huge page

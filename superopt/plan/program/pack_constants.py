@@ -10,9 +10,9 @@ import numpy as np
 
 from superopt.kernels.loops.pack import pack_constant
 from superopt.kernels.loops.tile import Pack
+from superopt.plan.lowering.derived_constants import Load
 from superopt.plan.program.constant_pool import (
     CONSTANT_POOL,
-    Load,
     PackedConstants,
     Writer,
     pool_arrays,

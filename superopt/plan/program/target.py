@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import choose
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.option import Option
-from superopt.plan.lowering.image_layouts import blocked_layouts
+from superopt.plan.lowering.image_layouts import blocked_layouts, channels_last_layouts
 from superopt.plan.program.streams import AssignStreams
-from superopt.plan.rewrites.matmul.attention import AttentionFusion, cpu_attention_fusion
+from superopt.plan.rewrites.matmul.attention import (
+    AttentionFusion,
+    cpu_attention_fusion,
+    gpu_attention_fusion,
+)
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.tensor import Tensor
 
@@ -53,3 +58,29 @@ class Target:
 
 
 CPU = Target(bounds_transformed_constants=True)
+
+
+def gpu_target(
+    choose: Callable[[Problem, Option | None], Choice] = gpu_space.choose,
+    *,
+    fuses_attention: bool = True,
+    storage_dtype: DType | None = None,
+    dropped_bits: int = 0,
+    min_parallel_elements: int = 0,
+    assign_streams: AssignStreams | None = None,
+) -> Target:
+    """Return the target of a GPU; see Target for the parameters. fuses_attention: attention may be
+    one kernel, which reorders its sums."""
+    return Target(
+        choose,
+        channels_last_layouts,
+        gpu_attention_fusion if fuses_attention else None,
+        reorders_operands=False,
+        fuses_horizontally=True,
+        clears_borders=False,
+        replaces_causal_masks=True,
+        storage_dtype=storage_dtype,
+        dropped_bits=dropped_bits,
+        min_parallel_elements=min_parallel_elements,
+        assign_streams=assign_streams,
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from superopt.te.analysis.walk import operands, with_operands
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
@@ -173,24 +174,17 @@ def _split_multiple(p: te_index.Poly, g: int) -> tuple[Expr, Expr] | None:
     return te_index.from_polynomial(more), te_index.from_polynomial(less)
 
 
+@lru_cache(maxsize=1 << 14)
 def expand_mod(e: Expr) -> Expr:
-    """Return `e` with every x % m written as x - m (x // m), so that m (x // m) + x % m becomes
-    x."""
-    out: Expr = Const(0, INDEX)
-    for atoms, c in te_index.polynomial(e).items():
-        term: Expr = Const(c, INDEX)
-        for a in atoms:
-            match a:
-                case Apply("mod", (x, Const(m)), _):
-                    inner = expand_mod(x)
-                    q, _ = divmod_normal_form(inner, int(m))
-                    term = te_index.as_index(term * (inner - q * int(m)))
-                case Apply("floordiv", (x, Const(m)), _):
-                    term = te_index.as_index(term * divmod_normal_form(expand_mod(x), int(m))[0])
-                case _:
-                    term = te_index.as_index(term * a)
-        out = te_index.as_index(out + term)
-    return out
+    """Return `e` with every index x % m, for a constant m >= 1, written as x - m (x // m), so that
+    m (x // m) + x % m becomes x."""
+    new = tuple(map(expand_mod, operands(e)))
+    match e, new:
+        case Apply("mod", _, dtype), (x, Const(m)) if dtype == INDEX and m > 0:
+            return te_index.as_index(x - divmod_normal_form(x, int(m))[0] * int(m))
+        case Apply(fn, _, dtype), _:
+            return rebuild(fn, new, dtype)
+    return with_operands(e, new)
 
 
 def rebuild(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:

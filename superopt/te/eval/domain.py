@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from superopt import guard
+from superopt.te.eval.blas import matmul
 from superopt.te.expr.dtype import BOOL, F32, DType, to_numpy
 from superopt.te.expr.functions import scalar_function
 from superopt.te.expr.node import Number
@@ -256,20 +257,19 @@ def _integer_matmul(a: np.ndarray, b: np.ndarray, stored: np.dtype) -> np.ndarra
 
 
 def timed_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """np.matmul, in pieces of at most TIMED_PRODUCTS multiplications. Raises OutOfTime between two
-    of them where the time of the call is over."""
+    """Return `np.matmul(a, b)`, in pieces of at most TIMED_PRODUCTS multiplications. Raises
+    OutOfTime before a piece where the time of the call is over."""
+    guard.check_time("evaluating a graph")
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     lengths = (*batch, a.shape[-2], b.shape[-1])
     pieces = math.ceil(math.prod(lengths) * a.shape[-1] / TIMED_PRODUCTS)
     longest = max(lengths)
     if pieces <= 1 or longest <= 1:
-        whole: np.ndarray = np.matmul(a, b)
-        return whole
+        return matmul(a, b)
     axis = lengths.index(longest) - len(lengths)
     step = math.ceil(longest / pieces)
     out = np.empty(lengths, a.dtype)
     for start in range(0, longest, step):
-        guard.check_time("evaluating a graph")
         sides = [
             x if axis == kept else _cut(x, axis, start, step) for x, kept in ((a, -1), (b, -2))
         ]

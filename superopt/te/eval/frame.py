@@ -98,6 +98,7 @@ class Frame:
 
     def compute(self, step: ArrayOp) -> np.ndarray:
         domain = self.source.domain
+        guard.check_time("evaluating a graph")
         if not isinstance(step, StridedView | Reduction | ConstantArray):
             self.admit(step)
         match step:
@@ -124,8 +125,8 @@ class Frame:
                 if kinds[0] == INDEX and fn != "cast":
                     return _index_function(fn, values)
                 return domain.apply(fn, values, kinds, dtype)
-            case Select(_, _, guard, yes, no):
-                return np.where(self.run(guard), self.run(yes), self.run(no))
+            case Select(_, _, condition, yes, no):
+                return np.where(self.run(condition), self.run(yes), self.run(no))
             case Reduction():
                 return self.reduce(step)
             case Contraction(scope, _, inner, factors, dtype):

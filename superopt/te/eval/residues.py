@@ -12,6 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from superopt.te.eval import blas
+
 P = 2147483579
 Q = 1073741789
 MODULI = (P, Q)
@@ -175,7 +177,7 @@ def _blas_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
         (b >> _LIMB_BITS).astype(np.float64),
         (b & ((1 << _LIMB_BITS) - 1)).astype(np.float64),
     )
-    high, low = np.matmul(a1, b1), np.matmul(a0, b0)
-    middle = (np.matmul(a1 + a0, b1 + b0) - high - low).astype(np.int64) % m
+    high, low = blas.matmul(a1, b1), blas.matmul(a0, b0)
+    middle = (blas.matmul(a1 + a0, b1 + b0) - high - low).astype(np.int64) % m
     top = (high.astype(np.int64) % m) * ((1 << (2 * _LIMB_BITS)) % m) % m
     return np.asarray((top + (middle << _LIMB_BITS) + low.astype(np.int64)) % m)

@@ -1,0 +1,106 @@
+"""The state that passes rewrite: tensor definitions first, kernels and buffers at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir import graph as ir_graph
+from superopt.kernels.algorithms.contraction import VECTOR_REGISTERS
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.llvm.calls import Ref
+from superopt.kernels.loops.layout import Layout
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.tile import Kernel
+from superopt.plan.lowering.graph_tensors import GraphTensors
+from superopt.plan.program.program import Program
+from superopt.plan.program.storage_types import StorageTypes
+from superopt.plan.program.streams import StreamOrder
+from superopt.plan.program.target import CPU, Target
+from superopt.plan.rewrites.reductions.strided_softmax import AxisOrder
+from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a plan is made for.
+
+    vector_bytes: bytes of a vector register of the target. options: how to solve problems, by key;
+    the default option is used for all others. allow_winograd: use Winograd and Strassen.
+    multiply_bytes: bytes of a vector that the machine multiplies at a time; 0 for all.
+    allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
+    element. vector_registers: their number.
+    """
+
+    vector_bytes: int
+    options: Mapping[str, Option] = field(default_factory=dict)
+    allow_winograd: bool = True
+    multiply_bytes: int = 0
+    allow_dilated_winograd: bool = True
+    vector_registers: int = VECTOR_REGISTERS
+    target: Target = CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel call before its buffers have offsets. read_offsets: bytes into each buffer that is
+    read."""
+
+    kernel: Kernel
+    reads: tuple[Tensor, ...]
+    target: Tensor
+    problem: str
+    result: Tensor
+    read_offsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A graph on its way to a program.
+
+    definitions: the definition of each tensor that a kernel computes, producers first; it loads
+    keys of this table, inputs, constants, and tensors that its own kernel computes (stages).
+    materialized: the tensors that must be in memory. image_copies: copies over which windows slide.
+    tree_walk_steps: the steps of tree walks. layouts: those that are not row-major. batch_ranks:
+    for kernels of rows, how many leading axes select a row. axis_orders: the order of the axes of
+    kernels that compute a permuted result. partial_sums: the parts of split reductions.
+
+    storage: element types in memory. direct: tensors computed without Winograd and Strassen.
+    steps, problems, chosen, places: kernel calls, what they solve, how, and where arguments are.
+    stream_order: the stream of each step. program: the result.
+    """
+
+    graph: ir_graph.Graph
+    sizes: Mapping[str, int]
+    settings: Settings
+    tensors: GraphTensors
+    outputs: Sequence[Tensor] = ()
+    definitions: Mapping[Tensor, Tensor] = field(default_factory=dict)
+    materialized: set[Tensor] = field(default_factory=set)
+    image_copies: set[Tensor] = field(default_factory=set)
+    tree_walk_steps: set[Tensor] = field(default_factory=set)
+    layouts: dict[Tensor, Layout] = field(default_factory=dict)
+    batch_ranks: dict[Tensor, int] = field(default_factory=dict)
+    axis_orders: Mapping[Tensor, AxisOrder] = field(default_factory=dict)
+    partial_sums: set[Tensor] = field(default_factory=set)
+    storage: StorageTypes | None = None
+    direct: set[Tensor] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    problems: dict[str, Problem] = field(default_factory=dict)
+    chosen: dict[str, Option] = field(default_factory=dict)
+    places: dict[Tensor, Ref] = field(default_factory=dict)
+    stream_order: StreamOrder | None = None
+    program: Program | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.settings.target
+
+    @property
+    def is_fp16(self) -> bool:
+        """True if float32 values are stored in 16 bits."""
+        return self.target.storage_dtype is not None
+
+    def written_parts(self) -> dict[Tensor, list[Tensor]]:
+        """Return, for each tensor that is written in parts, the tensors of its parts."""
+        return {t: [x.tensor for x in some] for t, some in self.tensors.parts.items()}

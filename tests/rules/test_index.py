@@ -1,0 +1,48 @@
+"""The index of rules that are matched together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.pipeline.derive import anywhere
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.match import rule_index as index
+from superopt.rules.match.rule_index import MAX_INDEXES, shared_index
+
+TEXT = "r(x: f): Neg(Neg(x)) => x"
+
+
+def test_the_same_rules_share_an_index() -> None:
+    (rule,) = parse_rules(TEXT)
+    first = shared_index([rule])
+    assert shared_index(iter([rule])) is first
+    assert shared_index([rule, rule]) is not first
+
+
+def test_equal_rules_of_other_files_have_their_own() -> None:
+    """What is reported of a rule is where it was written, which no comparison of rules sees."""
+    (rule,) = parse_rules(TEXT)
+    other = replace(rule, source="other.rules:1")
+    assert other == rule
+    assert shared_index([rule]).rules[0].source == rule.source
+    assert shared_index([other]).rules[0].source == "other.rules:1"
+
+
+def test_few_indexes_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(index, "_INDEXES", {})
+    rules = [parse_rules(TEXT) for _ in range(2 * MAX_INDEXES + 1)]
+    for each in rules:
+        shared_index(each)
+        assert len(index._INDEXES) <= MAX_INDEXES
+    assert shared_index(rules[-1]).rules == tuple(rules[-1])
+
+
+def test_conditions_that_say_where_a_rule_pays_are_left_out_once() -> None:
+    (plain,) = parse_rules(TEXT)
+    (const,) = parse_rules("c(x: f, y: f): Add(x, y) => Add(y, x) where const(y)")
+    first, second = anywhere([plain, const]), anywhere([plain, const])
+    assert first[0] is plain
+    assert first[1].where == ()
+    assert first[1] is second[1]
+    elsewhere = replace(const, source="other.rules:1")
+    assert anywhere([elsewhere])[0].source == "other.rules:1"
