@@ -127,7 +127,7 @@ def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
     file.write_text("nonsense")
     note, same = told(path)
-    assert "begun anew" in note
+    assert "a new one was started" in note
     assert same == whole
     assert told(path) == (whole,)
 
