@@ -89,9 +89,9 @@ def bisected(
     """Return the numbers (from 1) of the first and last of the steps that add most, and the errors
     before and after them.
 
-    end_errors: without and with all steps. Each half is chosen by which of its ends the middle
-    error is farther from, so that a step is found in a few runs; where errors cancel another step
-    may add more. Stops early if a graph does not run or time is over.
+    end_errors: without and with all steps. The search continues in the half across which the error
+    grows more, so that a step is found in a few runs; where errors cancel, another step may add
+    more. It stops early if a graph does not run or time is over.
     """
     low, high = 0, len(steps)
     before, after = ends
