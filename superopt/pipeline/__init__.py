@@ -1,1 +1,1 @@
-"""The main jobs, each a sequence of the parts: optimize, verify, bench, doctor."""
+"""The jobs: optimize, compile, verify, bench, doctor, and the generation of rules."""

@@ -1,4 +1,4 @@
-"""`accuracy`: a compiled model against the original in float64, on inputs that are drawn."""
+"""`accuracy`: a compiled model against the original in float64, on random inputs."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ class Compiled(Protocol):
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]: ...
 
 
-MAX_EVALUATED_STEPS = 1024  # of a recurrent layer, of all directions: some 5 s of numpy
-# What is allowed of outputs of 32 bits, by the precision: that of a type of as many digits, whose
-# rounding the original's own error is measured with.
+MAX_EVALUATED_STEPS = 1024  # steps of a recurrent layer, over all directions: about 5 s in numpy
+# The dtype whose tolerance applies to fp32 outputs, by precision. The original's own error is
+# measured with the same rounding.
 TYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
 
 
 def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
-    """By DESIGN section 14: each output within its precision's tolerance of the original's in
-    float64, or no worse than 4 times what the original errs where all of it is of that precision.
+    """Compare each output with the original in float64: it must be within its precision's
+    tolerance, or its error at most 4 times that of the original evaluated entirely in that
+    precision.
 
-    Outputs that come of nodes without an expression are left out, and named.
+    Outputs that depend on nodes without an expression are skipped, and named.
 
-    Raises UsageError where no inputs can be drawn, and where no output can be evaluated.
+    Raises UsageError if no inputs can be drawn, or if no output can be evaluated.
     """
     if sets < 1:
-        raise UsageError(f"{sets} sets of inputs", "they show nothing", "ask for one at least")
+        raise UsageError(f"{sets} sets of inputs", "at least one is needed", "use another number")
     at = representative(exe.model, shapes)
     short, graph = TYPES[exe.precision], _evaluable(exe.model, at)
     names = [v.name or "" for v in exe.model.source.model.graph.outputs]
     of = dict(zip(names, graph.outputs, strict=True))
     apart = {n: why for n, v in of.items() if (why := _without(v))}
-    # Of the others there are values; where there are none, what is evaluated says why.
+    # If no output can be evaluated, evaluating them raises the reason.
     kept = {n: v for n, v in of.items() if n not in apart} or of
     graph = replace(graph, outputs=tuple(kept.values()))
     worst: dict[str, Compared] = {}
@@ -65,8 +66,8 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
             own = evaluate(graph, given, Reals(None if short == F32 else short))
         except (TypeError, KeyError, ValueError, IndexError, MemoryError) as e:
             raise UsageError(
-                f"{exe.model.source.label}: the original has no values to compare with", str(e),
-                "compare outputs yourself, of inputs that the model is for",
+                f"{exe.model.source.label}: the original cannot be evaluated", str(e),
+                "compare outputs yourself, on inputs that are typical of the model",
             ) from None  # fmt: skip
         got = {n: x for n, x in exe.run(given).items() if n in kept}
         rows = zip(got.items(), graph.outputs, exact, own, strict=True)
@@ -75,14 +76,14 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
             if kind is not None and kind.is_float:
                 kind = short if kind == F32 else kind
                 with np.errstate(over="ignore"):
-                    if short != F32:  # what is beyond its numbers excuses nothing
+                    if short != F32:  # overflow of the original excuses no error
                         beyond = np.isfinite(wanted) & ~np.isfinite(original)
                         original = np.where(beyond, wanted, original)
                         lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
             found = compare(kind, wanted, original, x)
             if found.failure and (kind is None or not kind.is_float):
-                # Integers that floats tell are others where these are rounded.
+                # Integers computed from floats may differ where these are rounded.
                 found = compare(kind, wanted, wanted.astype(x.dtype), x)
             found = replace(found, original_max=np.inf) if lost else found
             if name not in worst or _rank(found) > _rank(worst[name]):
@@ -95,21 +96,21 @@ def accuracy(exe: Compiled, shapes: Mapping[str, int], sets: int) -> Accuracy:
 
 
 def _evaluable(model: Model, at: Mapping[str, int]) -> Graph:
-    """The model's graph, with the steps of recurrent layers, which have no expression, written out
-    if these are not too many."""
+    """Return the model's graph, with recurrent layers, which have no expression, unrolled if they
+    have few steps."""
     if at and any(map(is_recurrent, nodes(model.graph))):
-        model = sized(model, at) or model  # their sizes are to be numbers
+        model = sized(model, at) or model  # unrolling needs static sizes
     return unroll_recurrent(model.graph, max_steps=MAX_EVALUATED_STEPS)
 
 
 def _without(v: Value) -> str:
-    """Why an output has no value in float64; empty where it has one."""
+    """Return why an output cannot be evaluated in float64; empty if it can."""
     found = next((n for n in nodes([v]) if n.op.opaque), None)
     return "" if found is None else f"{found.op.title} has no tensor expression"
 
 
 def _rms(x: np.ndarray) -> float:
-    """Of its finite numbers."""
+    """Return the root mean square of the finite elements."""
     some = np.asarray(x, np.float64)
     some = some[np.isfinite(some)]
     return float(np.sqrt((some**2).mean())) if some.size else 0.0

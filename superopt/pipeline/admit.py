@@ -29,29 +29,29 @@ from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved, Refuted
 
 TIERS = ("A", "B", "C")
-PROOF = 5.0  # seconds for the proof of a rule of the user's
+PROOF = 5.0  # minimum time for proving the user's rules
 WORK = Limits(
     seconds=60, work=60_000, work_beyond=100_000
-)  # of one: what it gives hangs on no clock
-PROOFS = 0.1  # of the budget: for all of them, but at least as long as for one
+)  # for one rule; the result depends on work, not on a clock
+PROOFS = 0.1  # of the budget, for all of them; at least MIN_PROOF_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Rules that may be applied, and those that may not by what stands in the way."""
+    """Rules that may be applied, and those that may not, by the reason."""
 
     rules: tuple[Rule, ...]
     left_out: tuple[LeftOut, ...]
 
 
 def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admitted:
-    """Those of the request's rules whose results can be written in this opset, that divide by
-    nothing that the model does not divide by, and are of the tier and float class that are asked.
+    """Return the rules of the request whose results can be written in this opset, which add no
+    divisor, and which have the requested tier and float class.
 
-    Rules of the user's are proved now, where proofs are asked. note: is told which of them are left
-    out, and why.
+    The user's rules are proved here if proofs are required. add_note: called with each rule that is
+    left out, and why.
 
-    Raises CheckFailed where one of them is refuted.
+    Raises CheckFailed if one of them is refuted.
     """
     end = time.monotonic() + max(PROOF, PROOFS * request.budget)
     found: list[Rule] = []
@@ -66,8 +66,8 @@ def admitted(request: Request, opset: int, note: Callable[[str], None]) -> Admit
         if not _enough(rule, request) and rule.name in request.untried:  # it may be wrong
             request.progress(Event("load", f"proving rule {rule.name}", 0.04))
             left = end - time.monotonic()
-            why = prove_now(rule, min(PROOF, left)) if left > 0 else "there was no time to prove it"
-            why = why and f"{why}; --tier C uses what is only tried"
+            why = prove_now(rule, min(PROOF, left)) if left > 0 else "no time was left to prove it"
+            why = why and f"{why}; --tier C uses rules that are only tested"
             if not why and not _enough(rule, request):
                 why = "it is proved up to a bound only; --tier B uses it"
         if not why:
@@ -89,8 +89,8 @@ def _is_written(rule: Rule, opset: int) -> bool:
 
 
 def _of_known_class(rule: Rule, request: Request) -> Rule:
-    """The rule; one of the library whose text was changed, so that no class is known of it, in the
-    one that is computed now, where it may be applied."""
+    """Return the rule; for a library rule whose text was changed, so that its float class is
+    unknown, with the class computed now if it may be applied."""
     own = rule.name in request.untried
     if own or proof_key(rule) in library_float_classes() or not _enough(rule, request):
         return rule
@@ -98,7 +98,7 @@ def _of_known_class(rule: Rule, request: Request) -> Rule:
 
 
 def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
-    """Why no proof would help the rule, if none would."""
+    """Return why the rule may not be used even if it is proved; None if it may."""
     if by := new_divisors(rule):
         return "divides", f"it divides by {by[0]}, which may be 0"
     own = rule.float_class
@@ -108,25 +108,25 @@ def _barred(rule: Rule, request: Request) -> tuple[Bar, str] | None:
 
 
 def _enough(rule: Rule, request: Request) -> bool:
-    """Is the rule proved as far as is asked?"""
+    """True if the rule is proved as far as requested."""
     return TIERS.index(tier(rule)) <= TIERS.index(request.tier) or is_proved_for_one_shape(rule)
 
 
 def prove_now(rule: Rule, seconds: float = WORK.seconds) -> str:
-    """Prove a rule of the user's, which is of tier A or B from then on, or say why not.
+    """Prove a user's rule, which then has tier A or B; return why it could not be proved, or "".
 
-    Raises CheckFailed where it is refuted.
+    Raises CheckFailed if it is refuted.
     """
     verdict = best_proof(rule, replace(WORK, seconds=seconds))
     if isinstance(verdict, Refuted):
         raise CheckFailed(
             f"rule {rule.name} is wrong; nothing was written",
             told(rule, 0, verdict),
-            f"correct or leave out this rule ({rule.source})",
+            f"correct or remove this rule ({rule.source})",
         )
     if not isinstance(verdict, Proved):
         return f"it is not proved: {verdict.reason}"
     if not entirely(replace(verdict, bound=None)):
-        return f"it is proved in part only: {verdict.scope}"
+        return f"it is only partly proved: {verdict.scope}"
     record_proof(rule, verdict.proof)
     return ""

@@ -1,4 +1,4 @@
-"""Where a rule was applied: what its sizes are there."""
+"""The sizes of a rule where it was applied."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from superopt.te.expr.node import Expr
 
 
 def sizes_at(rule: Rule, step: Step, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What the names of a rule's sizes are where a step applied it, at these sizes of the model;
-    none where that is not found in the whole graph (of a tactic, whose rewrites have others)."""
+    """Return the values of a rule's sizes where a step applied it, at these sizes of the model;
+    empty if that is not found in the whole graph (for a tactic, whose rewrites have other sizes).
+    """
     for m in matches(rule, graph_context(step.before)):
         if m.roots and set(m.roots) == step.change.keys():
             return {

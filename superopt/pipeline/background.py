@@ -1,10 +1,10 @@
-"""Work beside the calls of a process, one job at a time.
+"""Background work of a process, one job at a time.
 
-A thread takes the jobs; it ends when there are none. What needs the interpreter for long it does in
-a forked child process (`in_child`), which shares the parent's memory until it writes to it, has a
-low priority, and hands its results over in files; so calls do not wait for Python's lock, and what
-compiling leaves behind goes with the child. Where there is no fork, or only one that is unsafe
-(macOS), the thread does it.
+A thread takes the jobs and ends when there are none. Work that would hold the interpreter for long
+runs in a forked child process (`run_in_child`). The child shares the parent's memory copy-on-write,
+has a low priority, and hands its results over in files, so calls do not wait for the GIL, and the
+memory that compilation leaves behind goes with the child. Without a safe fork (macOS has an unsafe
+one) the thread does the work.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from typing import Final, NoReturn
 
 from superopt.errors import SuperoptError
 
-NICE: Final = 10  # how much lower a child's priority is
-EXIT_SECONDS: Final = 10.0  # that the end of the process waits for a job
-PATIENCE_SECONDS: Final = 0.2  # before a thread is interrupted
-MOST_JOBS: Final = 8  # that wait
+NICE: Final = 10  # niceness of a child
+EXIT_SECONDS: Final = 10.0  # the end of the process waits so long for a job
+PATIENCE_SECONDS: Final = 0.2  # until a thread is interrupted
+MOST_JOBS: Final = 8  # waiting jobs
 FORKS: Final = sys.platform == "linux"
 
 
 class ChildFailed(SuperoptError):
-    """A child process ended without doing its work."""
+    """A child process ended without a result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """owner: whose jobs can be waited for; run: does not raise."""
+    """owner: whose jobs can be waited for; run: must not raise."""
 
     owner: int
     run: Callable[[], None]
@@ -59,7 +59,7 @@ class Worker:
     stopping: bool = False
 
     def submit(self, job: Job) -> bool:
-        """False where too many wait already, and when the process ends."""
+        """Add a job. False if too many wait already, or the process ends."""
         with self.changed:
             if self.stopping or len(self.jobs) >= MOST_JOBS:
                 return False
@@ -70,7 +70,7 @@ class Worker:
             return True
 
     def wait(self, owner: int, timeout: float | None = None) -> bool:
-        """Wait until no job of this owner is left; False where that takes longer, in seconds."""
+        """Wait until no job of this owner is left. False on timeout, in seconds."""
         with self.changed:
             return self.changed.wait_for(lambda: not self._has(owner), timeout)
 
@@ -92,7 +92,7 @@ class Worker:
                 self.stopping = True
 
     def stop(self) -> None:
-        """End the work before the interpreter ends: a thread within LLVM would not survive it."""
+        """End the work before the interpreter exits: a thread inside LLVM would crash then."""
         with self.changed:
             self.stopping = True
             self.jobs.clear()
@@ -103,25 +103,25 @@ class Worker:
         if thread is None or thread.ident is None:
             return
         thread.join(PATIENCE_SECONDS)
-        if thread.is_alive():  # it works without a child: interrupt it where it is back in Python
+        if thread.is_alive():  # it works without a child: interrupt it once it is back in Python
             stop = ctypes.py_object(SystemExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), stop)
             thread.join(EXIT_SECONDS)
 
 
 _worker = Worker()
-# Held while LLVM or the planner runs in this process, and while it is forked, so that a child finds
+# Held while LLVM or the planner runs in this process, and while it forks, so that a child finds
 # their locks free.
 _compiling = threading.RLock()
 
 
 def worker() -> Worker:
-    """That of this process."""
+    """Return the worker of this process."""
     return _worker
 
 
 def compiling() -> threading.RLock:
-    """The lock of this process that whoever compiles holds."""
+    """Return this process's lock, which is held while compiling."""
     return _compiling
 
 
@@ -130,7 +130,7 @@ def _stop() -> None:
 
 
 def _forked() -> None:
-    """In a process that was forked: neither the thread nor its jobs are in it."""
+    """Reset the state in a forked process: it has neither the thread nor its jobs."""
     global _worker, _compiling
     _worker = Worker()
     _compiling = threading.RLock()
@@ -146,16 +146,18 @@ def in_child(
     seconds: float,
     forkable: contextlib.AbstractContextManager[object] | None = None,
 ) -> str:
-    """What `work` gives, in a forked child of low priority, which has so many seconds.
+    """Return the result of `work`, computed in a forked child of low priority within `timeout_s`.
 
-    forkable: held while this process forks, so that the child can use a library that has locks.
+    fork_lock: held while this process forks, so that the child can use a library that has locks.
 
-    Raises ChildFailed where it ends otherwise, and where `work` raises; OSError where there is no
-    memory for another process."""
+    Raises ChildFailed if the child ends otherwise or `work` raises; OSError if there is no memory
+    for another process.
+    """
     reader, writer = os.pipe()
     try:
         with compiling(), forkable or contextlib.nullcontext(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
+            # about forking a process with threads
+            warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
             if child == 0:
                 _be_the_child(work, reader, writer)
@@ -167,36 +169,36 @@ def in_child(
     _worker.child = child
     text = None
     try:
-        if _worker.stopping:  # `stop` did not see the child
+        if _worker.stopping:  # `stop` ran before the child was known
             seconds = 0.0
         text = _read(reader, time.monotonic() + seconds)
     finally:
         os.close(reader)
         with _worker.changed:
-            _worker.child = None  # from here on its number may be another's
+            _worker.child = None  # from here on its PID may be reused
         status = _ended(child, kill=text is None)
     if text is None:
-        why = f"it took more than {seconds:.0f} s"
-        raise ChildFailed("compiling in the background was given up", why)
+        why = f"it took longer than {seconds:.0f} s"
+        raise ChildFailed("background compilation timed out", why)
     if status != 0 or not text.startswith("+"):
         why = text[1:] or f"its process ended with {status}"
-        raise ChildFailed("compiling in the background failed", why)
+        raise ChildFailed("background compilation failed", why)
     return text[1:]
 
 
 def _ended(child: int, kill: bool) -> int:
-    """The exit status of a child; negative: the signal that ended it."""
+    """Return the exit status of a child; negative: the signal that killed it."""
     if kill:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except ChildProcessError:  # somebody else waited for it
+    except ChildProcessError:  # another thread waited for it
         return 0
 
 
 def _read(reader: int, deadline: float) -> str | None:
-    """All that comes through a pipe until its other end closes; None if that takes too long."""
+    """Return all data of a pipe until its other end closes; None on timeout."""
     parts: list[bytes] = []
     ready = select.poll()
     ready.register(reader, select.POLLIN | select.POLLHUP)
@@ -210,10 +212,10 @@ def _read(reader: int, deadline: float) -> str | None:
 
 
 def _be_the_child(work: Callable[[], str], reader: int, writer: int) -> NoReturn:
-    """Work, write the result, and end without any cleaning up."""
+    """Run the work, write its result, and exit without cleanup."""
     code = 1
     try:
-        gc.disable()  # it would write to all objects, and so copy them
+        gc.disable()  # it would write to all objects and so copy their pages
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
         faulthandler.disable()
         os.close(reader)

@@ -1,4 +1,5 @@
-"""`bench`: models against each other and in other runtimes, in turns: medians and confidence."""
+"""`bench`: time models against each other and in other runtimes, interleaved; medians and
+confidence intervals."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ from superopt.report.data import BenchRow, Event
 RUNTIMES = ("ort", "openvino", "torch", "superopt")
 ROUNDS = 40
 SITTINGS = 5
-TELL_EVERY = 0.5  # seconds between two events, which would disturb the caches
+TELL_EVERY = 0.5  # seconds between two events, which disturb the caches
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """Where superopt and torch run, and how floats are kept there; see `superopt.compile`."""
+    """The target of superopt and torch, and the precision of floats; see `superopt.compile`."""
 
     target: str = "cpu"
     precision: str = "fp32"
@@ -50,13 +51,13 @@ class _Lane:
 
     model: str
     runtime: str
-    load: Callable[[], Callable[[], object]]  # a run of it, as a call
-    note: str  # why it does not run; empty where it does
+    load: Callable[[], Callable[[], object]]  # loads the model and returns a function that runs it
+    note: str  # why it does not run; empty if it does
 
 
 @dataclass(frozen=True, slots=True)
 class _Sat:
-    """One sitting: the rounds of every lane that runs, and the load meanwhile."""
+    """One repetition: the rounds of every model that runs, and the load during it."""
 
     times: Mapping[int, Sequence[float]]
     load: Load
@@ -74,15 +75,15 @@ def bench(
     stop: Callable[[], bool] = lambda: False,
     on: On = On(),
 ) -> tuple[BenchRow, ...]:
-    """Time every model in every runtime, one run of each in every round, for `seconds` together.
+    """Time every model in every runtime, one run of each in every round, for `seconds` in total.
 
-    All models take the same inputs where their inputs agree. The speedup is against the first
+    All models take the same inputs if their inputs agree. The speedup is relative to the first
     model in the first runtime. Raises UsageError for an unknown runtime.
     """
     for name in vs:
         if name not in RUNTIMES:
             raise UsageError(
-                f"no runtime {name}", f"there are {', '.join(RUNTIMES)}", "name one of them"
+                f"no runtime {name}", f"runtimes are {', '.join(RUNTIMES)}", "use one of them"
             )
     lanes: list[_Lane] = []
     own: list[str] = []
@@ -93,7 +94,7 @@ def bench(
             made = next(feeds(model.graph, representative(model, shapes or {}), seed)).arrays
         except (TypeError, KeyError, MemoryError) as e:
             raise UsageError(
-                f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "leave it out"
+                f"{path.name} cannot be timed", f"no inputs can be drawn: {e}", "omit it"
             ) from None
         own.append(chosen(model, shapes or {}))
         arrays = dict(made)
@@ -105,29 +106,29 @@ def bench(
             lanes.append(_lane(path, runtime, arrays, threads, on, seconds))
     if all(lane.note for lane in lanes):
         raise UsageError(
-            "nothing was timed",
+            "no model was timed",
             "; ".join(dict.fromkeys(f"{lane.model}: {lane.note}" for lane in lanes)),
-            f"name a model and a runtime that go together; see `superopt doctor`{_others(own)}",
+            f"name a model and a runtime that runs it; see `superopt doctor`{_others(own)}",
         )
     sat = _times(lanes, seconds, threads, seed, stop, progress)
     return tuple(_rows(lanes, sat, threads, seed))
 
 
 def _others(own: Sequence[str]) -> str:
-    """What to do about sizes that were chosen."""
+    """Return a hint about sizes that superopt chose; empty if it chose none."""
     some = ", ".join(dict.fromkeys(filter(None, own)))
-    return f"; superopt chose {some}: give others by --shape NAME=N" if some else ""
+    return f"; superopt chose {some}: set other sizes by --shape NAME=N" if some else ""
 
 
 def _fits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
-    """Do two models ask for the same inputs?"""
+    """True if two models take the same inputs."""
     return {n: (x.shape, x.dtype) for n, x in a.items()} == {
         n: (x.shape, x.dtype) for n, x in b.items()
     }
 
 
 def _as_declared(session: ort.Session, found: Mapping[str, object]) -> bool:
-    """Have outputs the shapes that the model says?"""
+    """True if the outputs have the shapes that the model declares."""
     for port in session.raw.get_outputs():
         shape = getattr(found[port.name], "shape", port.shape)
         said = [m if isinstance(m, int) else n for m, n in zip(port.shape, shape, strict=False)]
@@ -144,15 +145,17 @@ def _lane(
     on: On,
     seconds: float,
 ) -> _Lane:
-    """A model in a runtime; with a note where it does not run, or takes longer than `seconds`."""
+    """Load a model in a runtime. The result has a note if the model does not run, or if one run
+    takes longer than `seconds`."""
 
     def in_ort() -> Callable[[], object]:
         session = ort.session(path, threads=threads)
         with guard.limited(seconds):
-            found = ort.run(session, arrays)  # says in words what is wrong with them
+            found = ort.run(session, arrays)  # raises a readable error for unfit inputs
         if _as_declared(session, found):
             return prepare(session, arrays)
-        return lambda: session.raw.run(None, dict(arrays))  # no output can be bound then
+        # outputs of other shapes cannot be bound
+        return lambda: session.raw.run(None, dict(arrays))
 
     def in_openvino() -> Callable[[], object]:
         return openvino.prepare(path, arrays, threads)
@@ -185,7 +188,7 @@ def _lane(
 
 
 def _called(runtime: str, on: On) -> str:
-    """A runtime with its version."""
+    """Return the name of a runtime with its version."""
     there = f" on the GPU, in {on.precision}" if on.target == "cuda" else ""
     if there and runtime == "superopt" and os.environ.get("TRITON_INTERPRET") == "1":
         there = f" in Triton's interpreter, in {on.precision}"
@@ -207,10 +210,11 @@ def _times(
     stop: Callable[[], bool],
     progress: Callable[[Event], None],
 ) -> list[_Sat]:
-    """Microseconds of every lane in every round: the median of a burst of runs, as in service,
-    where one model runs again and again; the order of bursts within a round is drawn anew.
+    """Return the times of every model in every round, in microseconds: the median of a burst of
+    runs, as in service, where one model runs repeatedly. The order of bursts within a round is
+    random.
 
-    In several sittings, each with all models loaded anew: where memory lies makes a difference.
+    Models are loaded again for each repetition, because memory addresses affect the times.
     """
     begin = told = time.monotonic()
 
@@ -218,7 +222,7 @@ def _times(
         nonlocal told
         if time.monotonic() - told > TELL_EVERY:
             told = time.monotonic()
-            progress(Event("time", "models in turns", min(1.0, (told - begin) / seconds)))
+            progress(Event("time", "models, interleaved", min(1.0, (told - begin) / seconds)))
         return stop()
 
     live = [i for i, lane in enumerate(lanes) if not lane.note]

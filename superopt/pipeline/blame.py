@@ -1,4 +1,4 @@
-"""Which step made a rewritten graph wrong: bisecting the trace of a search."""
+"""Which step made a rewritten graph wrong: bisection of a search's steps."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ IsWrong = Callable[[ir_graph.Graph], bool]
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The step with which the graph becomes wrong, and its number in the trace (from 1)."""
+    """The step after which the graph is wrong, and its number (from 1)."""
 
     step: Step
     number: int
 
 
 def culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
-    """The first step found by bisection whose graph is wrong while the one before it is right.
+    """Return a step, found by bisection, whose graph is wrong while the one before it is right.
 
-    The last step's graph should be wrong and the first one's start right; None where neither the
-    rounds of the trace nor the steps in a round tell.
+    The last step's graph should be wrong and the first one's start right; None if neither the
+    rounds of the search nor the steps of a round tell.
     """
     rounds = [list(group) for _, group in groupby(steps, key=lambda s: id(s.before))]
     if not rounds or not is_wrong(rounds[-1][-1].after):
@@ -55,7 +55,7 @@ def culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
 
     def partly(k: int) -> bool:
         if k == len(some) - 1:
-            return True  # all of the round
+            return True  # the whole round
         try:
             return is_wrong(apply_together(before, [s.change for s in some[: k + 1]]))
         except ReplacementCycle:
@@ -66,7 +66,8 @@ def culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
 
 
 def _first(count: int, wrong: Callable[[int], bool]) -> int:
-    """The least number below `count` at which `wrong` becomes true, taking the last for wrong."""
+    """Return the least number below `count` for which `predicate` is true, assuming that it is for
+    the last."""
     low, high = -1, count - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -78,8 +79,8 @@ def _first(count: int, wrong: Callable[[int], bool]) -> int:
 
 
 class ProvedButOff(CheckFailed):
-    """A graph that is too far off, though the rule of the step that is to blame is proved for all
-    sizes over the real numbers. It is not used; the report names the step."""
+    """A graph whose error is too large, though the rule to blame is proved for all sizes over the
+    real numbers. The graph is not used; the report names the step."""
 
 
 def blame(
@@ -90,7 +91,8 @@ def blame(
     folder: Path,
     threads: int,
 ) -> CheckFailed:
-    """The error for a failed check: which step did it, where, and how far off it is."""
+    """Return the error for a failed check: which step caused it, where, and the size of the
+    error."""
     exact = _in_float64(original, wrong)
     in_file = _in_runtime(original, wrong, folder, threads)
     label = original.model.source.label
@@ -99,14 +101,14 @@ def blame(
     found = culprit(steps, exact)
     rounding = ""
     if found is None and not exact(wrong.graph):
-        rounding = "; in float64 both agree: the step loses precision, or onnxruntime does"
+        rounding = "; in float64 both agree: the step or onnxruntime loses precision"
         found = culprit(steps, in_file)
     if found is None:
         what = "folding constants" if exact(wrong.graph) else "writing or running the graph"
         return CheckFailed(
             f"{label}: {what} changes the results; nothing was written",
             f"{why}{rounding}",
-            "report this model: no step of the search is to blame",
+            "please report this model: no step of the search is the cause",
         )
     names = Names(original.model.names)
     s = found.step
@@ -118,15 +120,15 @@ def blame(
     proved = rule is not None and tier(rule) == "A" and not rounding
     return (ProvedButOff if proved else CheckFailed)(
         f"{label}: rule {s.rule} changes the results at {_short(where)}; nothing was written",
-        f"step {found.number} of {len(steps)} made {_short(before)} into {_short(after)}; {why}"
+        f"step {found.number} of {len(steps)} replaced {_short(before)} by {_short(after)}; {why}"
         f"{rounding}",
-        f"correct or leave out this rule ({source})" if source else "leave out this rule",
+        f"correct or remove this rule ({source})" if source else "exclude this rule",
     )
 
 
 def lossy_step(original: Original, steps: Sequence[Step], n: int, folder: Path) -> Culprit | None:
-    """The step with which rounding errors of an output become too large on set number `n`; None
-    where no step does it alone. Models are written to `folder`."""
+    """Return the step that makes the rounding errors of an output too large on set `set_number`;
+    None if no single step does. Models are written to `folder`."""
     ref = output_reference(original, n)
     if isinstance(ref, str):
         return None
@@ -153,7 +155,8 @@ def _short(text: str, most: int = 120) -> str:
 
 
 def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
-    """Does a graph differ from the original in float64, at the place that failed?"""
+    """Return a predicate: does a graph differ from the original in float64, at the place that
+    failed?"""
     regions, ref = original.regions, wrong.ref
     at = [n for n, p in enumerate(regions.places) if p.name == wrong.result.place]
 
@@ -181,7 +184,7 @@ def _in_float64(original: Original, wrong: Wrong) -> IsWrong:
 
 
 def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) -> IsWrong:
-    """Does a graph, folded and written to a file, fail as the candidate did?"""
+    """Return a predicate: does a graph, folded and written to a file, fail as the candidate did?"""
     judge = in_runtime(original, wrong.ref, folder, threads)
     return lambda graph: any(r.compared.failure for r in judge(graph))
 
@@ -189,8 +192,8 @@ def _in_runtime(original: Original, wrong: Wrong, folder: Path, threads: int) ->
 def in_runtime(
     original: Original, ref: Reference, folder: Path, threads: int
 ) -> Callable[[ir_graph.Graph], tuple[Result, ...]]:
-    """What asks onnxruntime how far a graph, folded and written to a file, is from `ref`: a result
-    for each place that can be compared; none where it does not run."""
+    """Return a function that compares a graph, folded, written and run in ONNX Runtime, with `ref`:
+    it returns a result for each comparable place; none if the graph does not run."""
     number = 0
 
     def judge(graph: ir_graph.Graph) -> tuple[Result, ...]:

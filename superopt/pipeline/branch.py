@@ -1,5 +1,5 @@
-"""A model at an If whose condition only a call tells: programs for the condition and for each
-branch with what follows it, of which a call runs two."""
+"""A model at an If with a dynamic condition: a program for the condition, and one for each branch
+with the nodes after it. A call runs two of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The whole model, at an If.
+    """The whole model at an If.
 
-    takes: the names of the model's inputs, in order; gives: of its outputs; graph: returns the
-    model's graph. condition: the name of the value; prefix: computes it and what else the arms
-    take; None where it is an input. by_name: runs the model on arrays by the inputs' names
-    that are checked already.
+    input_names, output_names: of the model, in order; load_graph: returns the model's graph.
+    condition: the name of the value; prefix: computes it and the other inputs of the branches; None
+    if the condition is an input. named_call: runs the model on checked arrays by input name.
     """
 
     takes: tuple[str, ...]
@@ -38,21 +37,21 @@ class Branch:
 
     @property
     def parts(self) -> tuple[Executable, ...]:
-        """The programs."""
+        """The executables of the prefix and the branches."""
         return (*(() if self.prefix is None else (self.prefix,)), *self.arms.values())
 
     def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The outputs by name, of the inputs in order."""
+        """Return the outputs by name, for the inputs in order."""
         return self.by_name(dict(zip(self.takes, arrays, strict=True)))
 
     def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
-        """Computes the graph's outputs from its inputs."""
+        """Compute the graph's outputs from its inputs."""
         graph = self.graph()
         found = self.call([env[i] for i in graph.inputs])
         env.update(zip(graph.outputs, (found[name] for name in self.gives), strict=True))
 
     def runs(self, feeds: Mapping[str, Any]) -> Iterator[tuple[Executable, dict[str, Any]]]:
-        """The programs that a call with these inputs runs, and their inputs."""
+        """Yield the executables that a call with these inputs runs, with their inputs."""
         values = dict(feeds)
         if self.prefix is not None:
             own = _of(self.prefix, values)
@@ -63,11 +62,11 @@ class Branch:
 
 
 def truth(value: Any, name: str) -> bool:
-    """The condition's value. Raises ModelError where it has not one element."""
+    """Return the condition's value. Raises ModelError if it does not have exactly one element."""
     if value.size != 1:
         raise ModelError(
             f"the condition {name!r} of an If has shape {list(value.shape)}",
-            "ONNX says that it has one element", "correct the model, or give other inputs",
+            "ONNX requires one element", "correct the model, or pass other inputs",
         )  # fmt: skip
     return bool(value.reshape(-1)[0])
 

@@ -1,4 +1,4 @@
-"""Makes the programs of a model at an If whose condition only a call tells (`branch.Branch`)."""
+"""Compile a model at an If with a dynamic condition (`dynamic_if.DynamicIf`)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 if TYPE_CHECKING:
     from superopt.pipeline.compile import Compiler
 
-# Ifs one after the other, or inside each other. Deeper ones run in onnxruntime: each doubles the
-# paths through the model.
+# Sequential or nested Ifs. Deeper ones run in ONNX Runtime: each doubles the number of paths
+# through the model.
 MAX_DEPTH = 8
-# So deep branches are compiled ahead of the first call that takes them.
+# Branches up to this depth are compiled before the first call that takes them.
 MAX_DEPTH_AHEAD = 3
 
 
 def branch(c: Compiler) -> Branch | None:
-    """The model as programs chosen at its first undecided If. None where it has none, and where
-    nothing but onnxruntime would run in any of the programs."""
+    """Return the programs at the model's first dynamic If. None if it has none, or if all programs
+    would run in ONNX Runtime only."""
     if c.depth >= MAX_DEPTH or c.all_fall_back or first_dynamic_if(c.model) is None:
         return None
     try:
@@ -38,7 +38,7 @@ def branch(c: Compiler) -> Branch | None:
             return None
         arms = {taken: _part(c, source) for taken, source in found.branches.items()}
         prefix = None if found.prefix is None else _part(c, found.prefix)
-    except ModelError:  # a part makes no sense by itself
+    except ModelError:  # a part is not a valid model
         return None
     if not any(map(_has_kernels, arms.values())):
         return None
@@ -58,7 +58,7 @@ def _part(c: Compiler, source: Source) -> Compiler:
 
 
 def _has_kernels(c: Compiler) -> bool:
-    """False if all of it runs in onnxruntime; True where only a call tells."""
+    """False if all of it runs in ONNX Runtime; True if that is known only at a call."""
     if symbolic(c.ports()) or first_dynamic_if(c.model) is not None:
         return not c.all_fall_back
     at = c.at({})
@@ -66,14 +66,14 @@ def _has_kernels(c: Compiler) -> bool:
 
 
 def compile_ahead(b: Branch, depth: int) -> None:
-    """Compile the programs whose sizes are known, but of branches that are very deep."""
+    """Compile the executables with static sizes, except for deep branches."""
     for taken, exe in ((None, b.prefix), *b.arms.items()):
         if (
             exe is not None
             and not symbolic(exe.ports)
             and (taken is None or depth < MAX_DEPTH_AHEAD)
         ):
-            # A branch that makes no sense at these sizes is an error when it is taken.
+            # A branch that is invalid at these sizes raises when it is taken.
             with suppress(ModelError):
                 exe.variant({})
 
@@ -81,9 +81,11 @@ def compile_ahead(b: Branch, depth: int) -> None:
 def nodes_in_onnxruntime(
     c: Compiler, sizes: Mapping[str, int], why: str = ""
 ) -> list[tuple[ir_graph.Node, str]]:
-    """The nodes that run in onnxruntime at these sizes, and why: those of all branches.
+    """Return the nodes that run in ONNX Runtime at these sizes, in all branches, each with the
+    reason.
 
-    why: given where all nodes do, for this reason."""
+    common_reason: given if all nodes run there for this reason.
+    """
     if why:
         return [(n, opaque_reason(c.model, n, why)) for n in ir_graph.nodes(c.model.graph)]
     if (at := c.at(sizes)) is not c:
@@ -95,7 +97,7 @@ def nodes_in_onnxruntime(
 
 
 def value_names(c: Compiler, sizes: Mapping[str, int]) -> Mapping[ir_graph.Value, str]:
-    """The file's names of values, those of branches included."""
+    """Return the file's names of values, including those in branches."""
     at = c.at(sizes)
     b = at.branch()
     parts = () if b is None else b.parts

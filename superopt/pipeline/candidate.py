@@ -23,9 +23,9 @@ from superopt.search.improve import Variant
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rewritten model in a file, in onnxruntime, and its check.
+    """A rewritten model in a file, its ONNX Runtime session, and its check.
 
-    sha256: of the file; nodes: in the file, constants not counted; notes: what was not folded;
+    sha256: of the file; node_count: in the file, without constants; notes: what was not folded;
     certificate: of the winner only.
     """
 
@@ -40,7 +40,8 @@ class Candidate:
 
 
 def write(model: Model, graph: ir_graph.Graph, path: Path) -> int:
-    """Write `graph` as a file; how many nodes it has. ExportError where it cannot be said."""
+    """Write `graph` to a file; return its number of nodes. Raises ExportError if it cannot be
+    expressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = export_model(model, graph)
     write_model(made, path, original=model.source)
@@ -50,8 +51,8 @@ def write(model: Model, graph: ir_graph.Graph, path: Path) -> int:
 def examine(
     original: Original, variant: Variant, folder: Path, threads: int, deadline: Deadline
 ) -> Candidate | Dropped | Wrong:
-    """Fold, write and check a variant; its files are in `folder`, which is emptied unless it is a
-    Candidate."""
+    """Fold, write and check a variant. Its files are in `folder`, which is removed unless the
+    result is a Candidate."""
     path = folder / "model.onnx"
     session = Session(path, threads)
     kept = False

@@ -1,4 +1,4 @@
-"""Certificates: made of what an optimization found, and checked for two models."""
+"""Certificates: made from the result of an optimization, and checked for two models."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from superopt.rules.library.records import rules_digest, statement, tier
 from superopt.rules.trial.float_class import with_computed_class
 from superopt.search.move import Step
 
-MADE_BY = ("superopt", "onnx", "numpy")  # whose versions a certificate names
+MADE_BY = ("superopt", "onnx", "numpy")  # packages whose versions a certificate records
 
 
 def certificate(
     original: Model, optimized: Source, steps: Sequence[Step], rules: Sequence[Rule]
 ) -> Certificate:
-    """What leads from `original` to the file `optimized`, replayed once before it is given.
+    """Return the certificate of the rewrites from `original` to the file `optimized`, after
+    replaying it.
 
-    Raises CheckFailed where the replay refuses it, or a rule of the user's is refuted.
+    Raises CheckFailed if the replay rejects it, or if a user's rule is refuted.
     """
     book, library = {r.name: r for r in rules}, load_library()
     try:
@@ -67,9 +68,9 @@ def certificate(
         check(found, original, file, book, found.library)
     except (Refused, Untraceable) as e:
         raise CheckFailed(
-            f"{optimized.label}: there is no certificate of how it was made",
+            f"{optimized.label}: no certificate could be made",
             str(e),
-            "please report this: it is a fault of superopt, though the model passed its check",
+            "please report this bug in superopt; the model itself passed its check",
         ) from None
     return found
 
@@ -79,7 +80,7 @@ def _stated(rule: Rule) -> StatedRule:
 
 
 def write_file(c: Certificate, model: Path) -> Path:
-    """Write a certificate beside its model, by rename; its path."""
+    """Write a certificate beside its model, by an atomic rename; return its path."""
     path = certificate_path(model)
     with atomic_files() as create:
         create(path).file.write(certificate_json(c).encode())
@@ -87,10 +88,10 @@ def write_file(c: Certificate, model: Path) -> Path:
 
 
 def read_file(path: Path) -> Certificate:
-    """The certificate in a file. Raises UsageError where there is none."""
+    """Return the certificate in a file. Raises UsageError if there is none."""
     try:
         if path.stat().st_size > LONGEST:
-            raise UsageError(f"{path} is no certificate", "it is too long", "name another file")
+            raise UsageError(f"{path} is not a certificate", "it is too long", "name another file")
         return read_certificate(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(
@@ -99,17 +100,17 @@ def read_file(path: Path) -> Certificate:
 
 
 def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> Verdict:
-    """Does the certificate lead from model `a` to model `b`?
+    """Check that a certificate leads from model `a` to model `b`.
 
-    own: rules beside the library's that it may apply. Others that it names are proved anew, from
-    the text that it holds.
+    user_rules: rules that it may apply beside the library's. Other rules that it names are proved
+    again, from the text that it contains.
     """
     one, two = load_model(a).model, load_model(b).model
     library = load_library()
     rules: dict[str, Rule] = {r.name: r for r in (*library, *own)}
     try:
         if tuple(name for name, _ in c.versions) != MADE_BY:
-            raise Refused(f"it names versions of {c.versions}, not of {', '.join(MADE_BY)}")
+            raise Refused(f"it has versions of {c.versions}, not of {', '.join(MADE_BY)}")
         prove_own((r.name for r in c.rules), own)
         rules |= {r.name: _proved(r) for r in c.rules if r.name not in rules}
         with collecting_rarely():
@@ -127,10 +128,10 @@ def verdict(a: Source, b: Source, c: Certificate, own: Sequence[Rule] = ()) -> V
 
 
 def prove_own(used: Iterable[str], own: Iterable[Rule]) -> None:
-    """Prove those rules of the user's that are used, whatever a certificate says of them: their
-    tier is what is found here, by a count of work, and what says otherwise is refused.
+    """Prove the user's rules that are used, whatever a certificate states: their tier is what is
+    found here, within a limit of work, and a different statement is rejected.
 
-    Raises CheckFailed where one of them is refuted.
+    Raises CheckFailed if one of them is refuted.
     """
     names = frozenset(used)
     for rule in own:
@@ -139,18 +140,18 @@ def prove_own(used: Iterable[str], own: Iterable[Rule]) -> None:
 
 
 def _proved(stated: StatedRule) -> Rule:
-    """A rule that only the certificate knows (a mutant that was made for this model, or of a file
-    that is not given): its text is not believed, but proved.
+    """Prove a rule that only the certificate contains (a mutant generated for this model, or a rule
+    of a file that is not given): its text is not trusted.
 
-    Raises Refused where it is not, CheckFailed where it is refuted.
+    Raises Refused if it is not proved, CheckFailed if it is refuted.
     """
-    what = f"rule {stated.name}, which is not of the library"
+    what = f"rule {stated.name}, which is not in the library"
     try:
         found = parse_rules(stated.text)
     except UsageError as e:
         raise Refused(f"{what}, cannot be read: {e.why}") from None
     if [r.name for r in found] != [stated.name]:
-        raise Refused(f"{what}, is not what its text says: {stated.text!r}")
+        raise Refused(f"{what}, has another name in its text: {stated.text!r}")
     (rule,) = map(with_computed_class, found)
     why = prove_now(rule)
     if why:
@@ -169,7 +170,7 @@ def _notes(c: Certificate, applied: Sequence[Rule]) -> list[str]:
     if c.folded:
         how = Counter(f.how for f in c.folded)
         notes.append(
-            f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed, within"
+            f"folded tensors: {how['moved']} moved, bit for bit; {how['rounded']} computed within"
             " 1 unit in the last place"
         )
     notes += dict.fromkeys(f"{r.name}: {r.caveat}" for r in applied if r.caveat)

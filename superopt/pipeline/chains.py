@@ -1,4 +1,4 @@
-"""Outputs that are equal by a chain of rules, each of which is proved."""
+"""Proofs that outputs are equal, by chains of proved rules."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from superopt.rules.match.derive import Derived, DeriveLimits, derive
 from superopt.rules.match.rule_index import RuleIndex
 from superopt.rules.trial.new_divisors import new_divisors
 
-NEAR = 0.3  # of the time: for the graphs down to what both share only
+NEAR = 0.3  # of the time, for the graphs above the values that both share
 
 
 @lru_cache(maxsize=1)
 def proved_rules() -> RuleIndex:
-    """The library's rules that are proved for all sizes and divide by nothing new: what they make
-    has a value wherever the model has one, so that a chain of them says what each of them says."""
+    """Return the library's rules that are proved for all sizes and add no divisor: their results
+    are defined wherever the model's are, so a chain of them proves what each of them proves."""
     return RuleIndex(anywhere(r for r in load_library() if tier(r) == "A" and not new_divisors(r)))
 
 
 def by_rules(
     a: ir_graph.Graph, b: ir_graph.Graph, output: int, seconds: float, stop: Callable[[], bool]
 ) -> tuple[str, ...] | str:
-    """The names of rules that lead from one output to the other, or why none were found. Both
-    graphs are over the same inputs."""
+    """Return the names of the rules of a chain from one output to the other, or why none was found.
+    Both graphs have the same inputs."""
     x, y = a.outputs[output], b.outputs[output]
     one, two = ir_graph.Graph(a.inputs, (x,)), ir_graph.Graph(a.inputs, (y,))
     near = _above_what_is_shared(one, two)
@@ -45,7 +45,7 @@ def _chain(
     a: ir_graph.Graph, b: ir_graph.Graph, seconds: float, stop: Callable[[], bool]
 ) -> tuple[str, ...] | str:
     if seconds <= 0:
-        return "there was no time left"
+        return "no time was left"
     bounds = DeriveLimits(max_steps=STEPS, max_graphs=GRAPHS, max_seconds=seconds)
     found = derive(a, b, proved_rules(), bounds, stop)
     if not isinstance(found, Derived):
@@ -56,7 +56,8 @@ def _chain(
 def _above_what_is_shared(
     a: ir_graph.Graph, b: ir_graph.Graph
 ) -> tuple[ir_graph.Graph, ir_graph.Graph] | None:
-    """Both graphs with an input for each node's value that is in both; None where none is."""
+    """Return both graphs with an input for each node value that is in both; None if there is
+    none."""
     (x,), (y,) = a.outputs, b.outputs
     theirs = set(ir_graph.walk(b))
     shared = [v for v in ir_graph.walk(a) if v in theirs and v not in (x, y)]

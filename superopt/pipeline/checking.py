@@ -1,4 +1,4 @@
-"""The check of one rewritten graph, and of the file that it was written to."""
+"""The check of one rewritten graph and of the file that it was written to."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ from superopt.pipeline.original import Original, free_values
 from superopt.pipeline.request import Deadline
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
-RACE_SECONDS = 2.0  # kept for timing when it is decided whether there is time for another input
-# Of the bounds by which `verify` decides, what a rewritten model may use up: on other inputs, or
-# another machine, its error beside the original's is another one.
+# reserved for timing when it is decided whether there is time for another input set
+RACE_SECONDS = 2.0
+# The part of `verify`'s tolerances that a rewritten model may use up: on other inputs, or on
+# another machine, its error relative to the original differs.
 ALLOWED_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why a graph is not used though nothing is known to be wrong with it.
+    """Why a graph is not used, though it is not known to be wrong.
 
-    lossy: the number of the set of inputs on which its rounding errors are too large, if they are.
+    lossy_set: the number of the input set on which its rounding errors are too large, if they are.
     """
 
     reason: str
@@ -58,9 +59,11 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A graph that disagrees with the original: where, and what is needed to find the step.
+    """A graph that disagrees with the original: where, and what the search for the wrong step
+    needs.
 
-    graph: the folded one; found: what the runtime gave at the places (None: it did not run).
+    graph: after constant folding; runtime_values: the values that the runtime computed at the
+    compared places; None if it did not run.
     """
 
     graph: ir_graph.Graph
@@ -71,14 +74,14 @@ class Wrong:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a check found so far."""
+    """The state of a check."""
 
     results: list[Result] = field(default_factory=list)
     skipped: dict[str, None] = field(default_factory=dict)
     sets: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     own: bool = False
-    whole: bool = False  # were outputs compared with float64 values of the whole model?
+    whole: bool = False  # whether outputs were compared with float64 values of the whole model
 
 
 def check(
@@ -88,11 +91,12 @@ def check(
     session: Session,
     deadline: Deadline,
 ) -> Checked | Dropped | Wrong:
-    """Compare `folded`, written to the session's file, with the original on every set of inputs.
+    """Compare `folded`, which was written to the session's file, with the original on every input
+    set.
 
-    graph: the same before constants were folded. The file's outputs are compared with float64 as
-    `verify` does it, within part of its bounds. On sets that need not be they are compared with the
-    original's in onnxruntime where float64 would take too much of the time.
+    graph: the graph before constant folding. The file's outputs are compared with float64 values as
+    `verify` compares them, within a part of its tolerances. On optional sets they are compared with
+    the original's results in ONNX Runtime if float64 evaluation would take too much time.
     """
     try:
         regions, values = cut_like(original.regions, folded)
@@ -129,10 +133,10 @@ def _on_sets(
     second: Second,
     deadline: Deadline,
 ) -> Dropped | Wrong | None:
-    """Fill the tally; what ends the check early, if anything does."""
+    """Fill the state; return what ends the check early, if anything does."""
     if run is not None and run[1].refused:
-        return Dropped(f"onnxruntime refuses it: {run[1].refused}")
-    # What a subgraph reads shows in an output only where the subgraph runs.
+        return Dropped(f"onnxruntime rejects it: {run[1].refused}")
+    # What a subgraph reads affects an output only if the subgraph runs.
     lazy = any(captured_values(file_node(n)) for n in opaque_nodes(original.model.graph))
     for n, s in enumerate(original.sets):
         if not s.must and tally.results and not _time_for(original, n, deadline):
@@ -149,7 +153,7 @@ def _on_sets(
         if original.regions.free and isinstance(whole, list):
             tally.results += whole
             tally.whole = True
-            if tally.sets and not lazy:  # other inputs tell nothing more of the regions
+            if tally.sets and not lazy:  # other inputs reveal nothing more about the regions
                 tally.sets.append(s.feed.kind)
                 continue
         ref = original.reference(n)
@@ -163,7 +167,7 @@ def _on_sets(
             got = run[1].run(s.feed)
             if isinstance(got, ort.Failed):
                 return Dropped(
-                    f"onnxruntime fails on {s.feed.kind} inputs, on which it runs the original:"
+                    f"onnxruntime fails on {s.feed.kind} inputs, but runs the original on them:"
                     f" {got.message}"
                 )
             found, ref = _found(original, folded, values, run[0], got, ref)
@@ -185,12 +189,13 @@ def _on_sets(
 
 
 def _far_from_runtime(original: Original, n: int, second: Second) -> Dropped | str | None:
-    """Why `second` is not used, where it is not near what onnxruntime gives for the original on set
-    number `n`; a line where that cannot be said. Needs no float64 evaluation: what is within
-    ALLOWED_PART of the original's own results is within the bounds beside float64, too."""
+    """Return why the compared model is not used, if its outputs are not near the original's results
+    in ONNX Runtime on set number `n`; a text if these cannot be compared. This needs no float64
+    evaluation: outputs within ACCEPTED_TOLERANCE_PART of the original's own results are within the
+    tolerances of float64, too."""
     s = original.sets[n]
     if s.got is None:
-        return f"{s.feed.kind} inputs: there was no time left"
+        return f"{s.feed.kind} inputs: no time was left"
     ref = runtime_reference(s.feed, original.names, s.got)
     found = compare_outputs(original, ref, second, part=ALLOWED_PART, exactly=False)
     return found if isinstance(found, str) else _lossy(found, n)
@@ -199,9 +204,9 @@ def _far_from_runtime(original: Original, n: int, second: Second) -> Dropped | s
 def _end_to_end(
     original: Original, n: int, second: Second, *, exactly: bool
 ) -> list[Result] | Dropped | str | None:
-    """Compare the file's outputs on set number `n` with the float64 values of the whole model:
-    results of the rewritten ones; or why it is not used, where `verify` would refute it or nearly
-    so; a line where nothing can be compared, None where there are no float64 values."""
+    """Compare the file's outputs on set number `n` with the float64 values of the whole model.
+    Return the results of the rewritten outputs; a rejection if `verify` would refute the model, or
+    nearly; a text if nothing can be compared; None if there are no float64 values."""
     ref = output_reference(original, n)
     if isinstance(ref, str):
         return ref
@@ -219,12 +224,12 @@ def _lossy(found: Sequence[Result | str], n: int) -> Dropped | None:
     for r in found:
         if isinstance(r, Result) and r.compared.failure:
             why = f"{r.compared.failure} (inputs: {r.kind})"
-            return Dropped(f"rounding grows too far at {r.place}: {why}", n)
+            return Dropped(f"rounding errors grow too large at {r.place}: {why}", n)
     return None
 
 
 def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
-    """Is there time to evaluate the original on set `n`, which need not be?"""
+    """True if there is time to evaluate the original on set `n`, which is optional."""
     if original.knows(n):
         return not deadline.over()
     slowest = original.slowest
@@ -235,8 +240,8 @@ def _time_for(original: Original, n: int, deadline: Deadline) -> bool:
 def _checked(tally: _Tally, original: Original, regions: ir_graph.Graph) -> Checked:
     if tally.late:
         tally.skipped[
-            f"{', '.join(tally.late)} inputs: there was no time left for float64; outputs are near"
-            " the original's in onnxruntime"
+            f"{', '.join(tally.late)} inputs: no time was left for float64; outputs are close to"
+            " those of the original in onnxruntime"
         ] = None
     method = OWN if tally.own else RUNTIME
     if original.regions.free:
@@ -257,8 +262,8 @@ def _found(
     got: Got,
     ref: Reference,
 ) -> tuple[Values, Reference]:
-    """The graph's values at the places; and the original's, for what the opaque nodes gave in this
-    very run: a random one never gives the same twice."""
+    """Return the graph's values at the compared places, and the original's values given what the
+    opaque nodes computed in this very run: a random node never returns the same values twice."""
     found = tuple(None if v is None else value(file.ports, got, ref.feed, v) for v in values)
     free = free_values(original.regions, graph, file.ports, got, ref.feed)
     if all(_same(a, ref.free.get(name)) for name, a in free.items()):
@@ -281,8 +286,8 @@ def _judge(
     ref: Reference,
     found: Values | None,
 ) -> Dropped | Wrong | None:
-    """Add what comparing on one set of inputs gave to the tally; Wrong where it failed, Dropped
-    where it failed by rounding alone."""
+    """Add the comparison on one input set to the state. Return WrongResult if it failed,
+    RejectedCandidate if it failed by rounding alone."""
     try:
         judged = compare_on(ref, original.regions, regions, found)
     except Unrunnable as e:
@@ -293,7 +298,7 @@ def _judge(
         bad = min(failures, key=lambda r: r.compared.exceptional)
         if _inexact(original, graph, ref, failures):
             return Dropped(
-                f"rounding grows too far at {bad.place}: {bad.compared.failure}; in float64 it is"
+                f"rounding errors grow too large at {bad.place}: {bad.compared.failure}; float64 is"
                 " equal"
             )
         return Wrong(folded, ref, found, bad)
@@ -302,8 +307,8 @@ def _judge(
             tally.skipped[r] = None
         elif r.compared.failure:
             tally.skipped[
-                f"{r.place}: on {r.kind} inputs rounding decides a few elements otherwise; in"
-                f" float64 all are equal"
+                f"{r.place}: on {r.kind} inputs rounding changes a choice in a few elements; in"
+                f" float64 all elements are equal"
             ] = None
             tally.results.append(replace(r, compared=Compared(0, 0, 0, 0, 0, 0, "")))
         else:
@@ -316,7 +321,7 @@ def _exactly(original: Original, graph: ir_graph.Graph, ref: Reference) -> Resul
         exact, _ = cut_like(original.regions, graph)
         return exactly(ref, original.regions, exact)
     except (Unmatched, Unrunnable):
-        return None  # the runtime's values are what counts there
+        return None  # the runtime's values decide there
 
 
 def _inexact(

@@ -1,4 +1,4 @@
-"""What costs are measured by: the runtime that is asked for, on this machine."""
+"""The clock that measures costs: by the requested runtime, on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def target(request: Request, machine: Machine) -> Target:
 def measured(
     model: Model, request: Request, deadline: Deadline, store: Store, machine: Machine, part: float
 ) -> MeasuredClock:
-    """Costs of the model's nodes and others, measured for this part of the budget at most."""
+    """Return the clock of the model's nodes and others, for at most this part of the budget."""
     timers = request.timers
     timer: dict[str, Any] = {} if timers is None else {"kind": timers.kind, "timer": timers.nodes}
     return MeasuredClock(

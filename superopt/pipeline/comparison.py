@@ -1,7 +1,7 @@
-"""Compare the outputs of two models on one set of inputs.
+"""Comparison of the outputs of two models on one set of inputs.
 
-`verify` decides by it, and `optimize` accepts a file by it, so that what the one writes the other
-does not refute on the same inputs.
+`verify` decides by it and `optimize` accepts a file by it, so `verify` does not refute on the same
+inputs what `optimize` wrote.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from superopt.te.expr.dtype import F64
 class Second:
     """The model that is compared with the original.
 
-    label: what messages call it; source: where its opaque nodes were read from; graph: as it is in
-    the file; session: the file in onnxruntime.
+    label: its name in messages; source: where its opaque nodes were read from; graph: as in the
+    file; session: the file in ONNX Runtime.
     """
 
     label: str
@@ -43,8 +43,8 @@ class Second:
 
 
 def output_reference(original: Original, n: int) -> Reference | str:
-    """What the whole original gives at its outputs on set number `n`; a line where nothing can be
-    compared. `exact` is float64 where every opaque node has a value in float64."""
+    """Return the outputs of the whole original on set number `n`; a text if they cannot be
+    compared. `exact` is float64 if every opaque node has a float64 value."""
     if not opaque_nodes(original.model.graph):
         return original.reference(n)
     known = original.outputs.get(n)
@@ -78,7 +78,7 @@ def _with_opaque(original: Original, feed: Feeds) -> Reference | str:
 
 
 def runtime_reference(feed: Feeds, names: Sequence[str], got: Got) -> Reference:
-    """The results of a run at the outputs `names`, which stand for the exact ones, too."""
+    """Return the results of a run at the outputs `names`; they stand for the exact values, too."""
     own = tuple(_array(got.get(name)) for name in names)
     exact = tuple(a.astype(np.float64) if a is not None and _floating(a) else a for a in own)
     return Reference(feed, {}, exact, own, rounded=True)
@@ -87,11 +87,11 @@ def runtime_reference(feed: Feeds, names: Sequence[str], got: Got) -> Reference:
 def compare_outputs(
     original: Original, ref: Reference, second: Second, *, part: float, exactly: bool
 ) -> list[Result | str] | str:
-    """Compare the outputs of `second` with `ref`: for each output a result, or a line that says why
-    it has none; only a line where nothing can be compared.
+    """Compare the outputs of `compared_model` with `ref`. Return, for each output, a result or a
+    text that says why there is none; or one text if nothing can be compared.
 
-    part: of the bounds of `compare`, how much is allowed; exactly: compare in float64, too, where
-    both have a value in float64.
+    tolerance_part: the allowed part of the tolerances of `compare`; compare_float64: compare in
+    float64, too, if both models have float64 values.
     """
     found = _found(original, ref, second)
     if isinstance(found, str):
@@ -105,11 +105,11 @@ def compare_outputs(
     for k, name in enumerate(names):
         r, o, c = ref.exact[k], ref.own[k], found.get(name)
         if r is None or o is None:
-            results.append(f"{name}: the original gives no tensor")
+            results.append(f"{name}: the original's output is not a tensor")
             continue
         dtype = original.regions.places[k].value.type.dtype
         if not isinstance(c, np.ndarray):
-            compared = failed("it is no tensor, or has no value there")
+            compared = failed("it is not a tensor, or has no value there")
         else:
             compared = compare(dtype, r, o, c, part)
         own = None if exact is None else exact[k]
@@ -127,7 +127,7 @@ def _found(original: Original, ref: Reference, second: Second) -> Got | str:
     if isinstance(got, ort.Failed):
         if ref.free or got.kind != "error":
             return f"{kind} inputs: {second.label}: {got.message}"
-        return {}  # it fails where the original does not: that is a difference
+        return {}  # it fails where the original does not: a difference
     if got is not None:
         return got
     if opaque_nodes(original.model.graph) or opaque_nodes(second.graph):
@@ -140,7 +140,7 @@ def _found(original: Original, ref: Reference, second: Second) -> Got | str:
 
 
 def _in_float64(graph: ir_graph.Graph, source: Source, feed: Feeds) -> Values:
-    """The outputs of a graph in float64; Unrunnable where they have no value."""
+    """Return the outputs of a graph in float64. Raises Unrunnable if they have no value."""
     return values_at(graph, feed, {}, Reals(F64), opaque=OpaqueNodes(source))
 
 
@@ -154,5 +154,5 @@ def _floating(a: np.ndarray) -> bool:
 
 def _same(a: object, b: object) -> bool:
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-        return True  # no tensor: not compared
+        return True  # non-tensors are not compared
     return a.shape == b.shape and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))

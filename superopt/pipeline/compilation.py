@@ -1,4 +1,4 @@
-"""What became of a model that was compiled: numbers, and the texts of its kernels."""
+"""The report of a model compiled for the CPU: numbers, and the texts of its kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compilation(
     dump: Path | None,
     allowed: Allowed = ALL,
 ) -> Compilation:
-    """Compile for these sizes, and say what became of the model."""
+    """Compile for these sizes, and report the result."""
     begin = time.monotonic()
     with dump_passes(dump):
         exe = compile(source, threads=threads, allowed=allowed, rewrite=rewritten)
@@ -65,7 +65,7 @@ def compilation(
 
 
 def _dumped(p: Program, machine: Machine, folder: Path) -> None:
-    """The texts of a program after each pass, in the order in which its kernels run."""
+    """Write the texts of a program after each pass, in the order of its kernels."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.kernel_calls()):

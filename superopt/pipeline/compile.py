@@ -1,4 +1,4 @@
-"""`compile`: a model as machine code."""
+"""The CPU compiler: a model as machine code."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ Rewrite = Callable[[Source, str], Source]
 
 @dataclass(slots=True)
 class Compiler:
-    """A model, and how it is compiled. chosen: how problems are computed that were tuned, by their
-    keys. packed: constants of programs that are known, by the programs' identities. allowed: what
-    may be done. without: nodes that turned out to have no kernel, and why. fixed: what `at` gives,
-    by sizes. session: runs the model, where superopt does not read it (`outside`). own: whatever
-    has a kernel is to run as one, also where onnxruntime is faster. simple: as in `program_of`.
-    original: what onnxruntime gets where it runs all of the model. depth: how many Ifs were decided
-    before. is_sized: the model's sizes are fixed (`at`). units: see `segments`. branches: the
-    programs at the first If, or None, once that is known.
+    """A model and how it is compiled.
+
+    tuned_options: of problems, by key. packed_constants: of programs, by identity.
+    fallback_reasons: nodes without a kernel, and why. sized_compilers: results of `compiler_for`.
+    session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
+    kernels even if ONNX Runtime is faster. simplified_segments: see `plan_segment_program`.
+    given_model: the model for ONNX Runtime. if_depth: dynamic Ifs above. is_sized: sizes are
+    static. units: see `segments`. dynamic_if_cache: empty, or the result of `dynamic_if`.
     """
 
     model: Model
@@ -108,12 +108,12 @@ class Compiler:
         self.units = units(self.model)
 
     def at(self, sizes: Mapping[str, int]) -> Compiler:
-        """The compiler itself; or, where these sizes leave shapes unknown or the model is read in
-        other words at them, that of the model whose inputs have these sizes."""
+        """Return this compiler; or, if these sizes leave shapes unknown or the model has rewrites
+        for static sizes, that of the model with these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self.fixed:
             more = sizes or plainer(self.model)
-            none = 0 in sizes.values()  # expressions are of sizes from 1 on
+            none = 0 in sizes.values()  # tensor expressions require sizes >= 1
             open_ = not self.all_fall_back and more and (none or fallback_nodes(self.split(sizes)))
             model = sized(self.model, sizes) if open_ else None
             own = {} if model is None or self.own else without_kernels(model)
@@ -123,11 +123,11 @@ class Compiler:
 
     @property
     def all_fall_back(self) -> bool:
-        """True if all nodes run in onnxruntime, whatever the sizes are."""
+        """True if all nodes run in ONNX Runtime, at any sizes."""
         return all(n in self.without for n in ir_graph.nodes(self.model.graph))
 
     def executable(self) -> Executable:
-        """The model, nothing of which is compiled yet."""
+        """Return the executable; nothing is compiled yet."""
         about = self.ports(), self.names(), self.threads
         return Executable(*about, lambda: self.machine, lambda: self)
 
@@ -135,7 +135,7 @@ class Compiler:
         return tuple(port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
 
     def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name, in the model's order, of the inputs in order."""
+        """Return the outputs by name, in the model's order, for the inputs in order."""
         graph = self.model.graph
         env: Arrays = dict(zip(graph.inputs, arrays, strict=True))
         for step in steps:
@@ -148,33 +148,32 @@ class Compiler:
         return out
 
     def direct(self, steps: Steps) -> Direct | None:
-        """What runs the model as one function, where there is one."""
+        """Return one function that runs all steps, if there is one."""
         parts = [s for s in steps if isinstance(s, Native | Foreign)]
         named = dict(zip(self.names(), self.model.graph.outputs, strict=True))
         return in_turn(parts, self.model.graph.inputs, named) if len(parts) == len(steps) else None
 
     def names(self) -> tuple[str, ...]:
-        """Of the outputs."""
+        """Return the names of the outputs."""
         return tuple(v.name or "" for v in self.model.source.model.graph.outputs)
 
     def default(self, name: str) -> np.ndarray:
-        """The model's own value for an input."""
+        """Return the model's default value of an input."""
         (found,) = (v for i, v in self.model.input_defaults.items() if i.name == name)
         assert found.const_value is not None
         return found.const_value.numpy()
 
     def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
         return given_sizes(self.model.graph, arrays)
 
     def compiled(self, sizes: Mapping[str, int], *, sessions: bool = True) -> Steps:
-        """The steps for inputs of these sizes, of the model of which `at` is. sessions: also those
-        in onnxruntime; a forked process makes none."""
+        """Return the steps for these sizes. open_sessions: open the sessions in ONNX Runtime."""
         self.model.source.check_unchanged()
         if (other := self.at(sizes)) is not self:
             try:
                 return other.compiled({}, sessions=sessions)
-            except ModelError:  # onnxruntime refuses some of what it sees no more in a branch
+            except ModelError:  # ONNX Runtime rejects some nodes that a folded If exposes
                 if not plainer(self.model):
                     raise
                 self.fixed[tuple(sorted(sizes.items()))] = self
@@ -209,8 +208,7 @@ class Compiler:
     def planned(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
     ) -> tuple[Segment, Program]:
-        """The only segment, and how its program was planned when it was compiled, with these
-        options."""
+        """Return the only segment, and its program planned again with these options."""
         if (other := self.at(sizes)) is not self:
             return other.planned({}, options)
         (s,) = self.split(sizes)
@@ -218,7 +216,7 @@ class Compiler:
         return s, replace(self, chosen=own).program(s, sizes)
 
     def image(self, made: Native) -> ProgramImage:
-        """What code and sizes a part was compiled to."""
+        """Return the code and sizes of a compiled segment."""
         return build_image(made.code.program, self.machine, self.threads, self.folder)
 
     def tune(
@@ -229,7 +227,7 @@ class Compiler:
         progress: Progress,
         stop: Callable[[], bool],
     ) -> Tuned:
-        """Find faster ways to compute the kernels of these steps, and take them from now on."""
+        """Find faster options for the kernels of these steps, and use them from now on."""
         programs = [s.code.program for s in natives(steps)]
         parts, end = [], time.monotonic() + budget
         for n, p in enumerate(programs):
@@ -249,7 +247,8 @@ class Compiler:
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> Exported:
         known = [dict(key) for key in exe.variants]
-        if any(map(self.fallen, (*known, shapes))):  # it may have kernels all the same
+        # these nodes may have kernels that are slower than ONNX Runtime
+        if any(map(self.fallen, (*known, shapes))):
             exe = replace(self, own=True, without={}, fixed={}).executable()
             for sizes in known:
                 exe.variant(sizes)
@@ -271,7 +270,7 @@ class Compiler:
         return not self.why_not(n, sizes)
 
     def why_not(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
-        """Why a node runs in onnxruntime; empty where it does not."""
+        """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
         why = self.without.get(n) or unsupported_reason(n, sizes)
         if why or self.own or has_scatter_kernel(n) or not (slow := slow_reason(n, sizes)):
             return why
@@ -281,23 +280,23 @@ class Compiler:
         whole = len(s.nodes) == len(ir_graph.nodes(self.model.graph))
         if whole and (self.session is not None or not self.is_sized):
             return self.fallback()
-        # Of a whole model, too: onnxruntime refuses sizes that do not fit when it sees them.
+        # Also for a whole model: ONNX Runtime rejects unfit sizes when it sees them.
         part = foreign(self.model, s, self.threads, sizes, self.original)
         return self.fallback() if whole else part
 
     def branch(self) -> Branch | None:
-        """The programs at the first If that is not decided; None where there is none."""
+        """Return the programs at the first If with a dynamic condition; None if there is none."""
         if not self.branches:
             self.branches.append(branch(self))
         return self.branches[0]
 
     def part(self, source: Source, original: Source) -> Compiler:
-        """A part of the model at an If, compiled as the model is."""
+        """Return the compiler of a part of the model at an If, with the options of this one."""
         how = self.threads, self.machine, self.chosen, self.packed, self.allowed
         return replace(_compiler(Readable(source, original), *how), depth=self.depth + 1)
 
     def fallback(self) -> Fallback:
-        """All of the model in onnxruntime, as it was given."""
+        """Return the whole model, as given, in ONNX Runtime."""
         graph = self.model.graph
         checked_available(self.model, ir_graph.nodes(graph))
         with fitting_shapes(self.model):
@@ -306,19 +305,20 @@ class Compiler:
         return Fallback(session, tuple(i.name for i in graph.inputs), self.names(), lambda: graph)
 
     def forkable(self) -> AbstractContextManager[object]:
-        """While it is held a forked process can compile."""
+        """Return a lock; a process forked while it is held can compile."""
         return llvm_lock()
 
     def outside(self, e: Unlike) -> None:
-        """From now on all of it runs in onnxruntime."""
+        """Run the whole model in ONNX Runtime from now on."""
         self.without |= whole(self.model.graph, e)
 
     def elsewhere(self) -> Steps | None:
-        """All of it in onnxruntime, for any sizes; None where that is not there."""
+        """Return the whole model in ONNX Runtime, for any sizes; None if it is not installed."""
         return [self.fallback()] if ort.available() else None
 
     def fallen(self, sizes: Mapping[str, int], why: str = "") -> list[tuple[ir_graph.Node, str]]:
-        """The nodes that run in onnxruntime, and why. why: if it is the same for all nodes."""
+        """Return the nodes that run in ONNX Runtime, each with the reason. common_reason: if it is
+        the same for all nodes."""
         return nodes_in_onnxruntime(self, sizes, why)
 
 
@@ -332,10 +332,10 @@ def compile(
     rewrite: Rewrite | None = None,
     valid: bool = False,
 ) -> Executable:
-    """The model, to be compiled when the sizes of its inputs are known; at once, where they are.
+    """Return the executable of a model; it is compiled once the sizes of its inputs are known.
 
-    store: where it is written how kernels were tuned, if not in the user's cache. valid: the model
-    is one that superopt made, of which nothing is asked.
+    store: the file of measurements, if not in the user's cache. is_valid: superopt made the model;
+    skip the checks.
 
     Raises ModelError for an invalid model.
     """
@@ -355,10 +355,10 @@ def compiler(
     rewrite: Rewrite | None = None,
     valid: bool = False,
 ) -> Compiler:
-    """Of the model, with what was tuned. rewrite: makes the graph that was found, by a log
-    (`rewritten`). Raises ModelError for an invalid model."""
+    """Return the compiler of a model with its tuned options. rewrite: applies a stored rewrite log
+    (`graph_rewrites`). Raises ModelError for an invalid model."""
     try:
-        require_address_space(0, source.size_bytes)  # some way or other its weights are copied
+        require_address_space(0, source.size_bytes)  # its weights are copied at least once
     except MemoryError as e:
         raise out_of_memory(source.label, str(e)) from None
     given = Readable(source, source) if valid else readable(source, threads)
@@ -372,7 +372,7 @@ def compiler(
 
 
 def loaded(s: Saved, threads: int | None = None, machine: Machine | None = None) -> Executable:
-    """The compiled model; for vectors of another width kernels and constants are made again."""
+    """Return the executable of a saved model. For other vectors kernels are compiled again."""
     machine = machine or host()
     same = s.width == machine.width
     options, constants = (s.options, s.constants) if same else ({}, {})

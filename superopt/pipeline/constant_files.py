@@ -1,5 +1,5 @@
-"""Packed constants on disk: each once, named by the digest of its bytes, and mapped when it is
-read, so that models, sizes and processes share the file's pages."""
+"""Packed constants on disk: each is stored once, named by the digest of its bytes, and mapped when
+it is read, so that models, sizes and processes share its pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from superopt.onnx_io.read.mapped_file import Region
 
 SUFFIX = ".constant"
-_CHUNK = 1 << 20  # bytes that are summed at a time
+_CHUNK = 1 << 20  # bytes summed at a time
 _CHECK_BYTES = 16
 
 
@@ -29,16 +29,18 @@ def path_of(digest: str) -> Path:
 
 
 def checksum(data: np.ndarray) -> str:
-    """Tells damage of a file, in the time that reading takes: sums of the words of each chunk.
+    """Return a checksum that detects damage at the speed of reading: sums of the words of each
+    chunk.
 
-    data: bytes, a multiple of 8 of them."""
+    data: bytes; their number is a multiple of 8.
+    """
     words = (data[at : at + _CHUNK].view(np.uint64) for at in range(0, len(data), _CHUNK))
     sums = np.array([np.add.reduce(some) for some in words], np.uint64)
     return blake2b(sums.data, digest_size=_CHECK_BYTES).hexdigest()
 
 
 def keep(digest: str, data: np.ndarray) -> bool:
-    """Write a constant unless it is there; False where it cannot be."""
+    """Write a constant unless it exists; False if it cannot be written."""
     path = path_of(digest)
     if not files.ensure_private(path.parent):
         return False
@@ -48,8 +50,9 @@ def keep(digest: str, data: np.ndarray) -> bool:
 
 
 def keep_region(region: Region) -> str | None:
-    """Write a piece of a model's file as a constant in its original layout, unless it is there; its
-    digest. None where it cannot be written. Pages of the model are given back meanwhile."""
+    """Write a region of a model's file as a constant in its original layout, unless it exists;
+    return its digest. None if it cannot be written. The model's pages are released as they are
+    read."""
     padding = bytes(padded_bytes(region.size) - region.size)
     found = blake2b(digest_size=DIGEST_BYTES)
     region.update_hash(found)
@@ -84,8 +87,8 @@ def _holds(path: Path, region: Region) -> bool:
 
 
 def read(digest: str, size: int, check: str) -> np.ndarray | None:
-    """The constant, from the process's pool or mapped from its file; None where that has not the
-    bytes that were written."""
+    """Return a constant from the process's pool, or mapped from its file; None if the file does not
+    match the checksum."""
     if (found := CONSTANT_POOL.get(digest)) is not None:
         return found
     path = path_of(digest)
@@ -99,13 +102,13 @@ def read(digest: str, size: int, check: str) -> np.ndarray | None:
     data = np.frombuffer(pages, np.uint8)
     if checksum(data) != check:
         with suppress(OSError):
-            path.unlink()  # or it would count as written
+            path.unlink()  # else it would count as written
         return None
     return CONSTANT_POOL.add(digest, data)
 
 
 def _touched(path: Path, size: int) -> bool:
-    """Is there a file of this size? It counts as used now."""
+    """True if there is a file of this size. Marks it as used now."""
     try:
         if path.stat().st_size != size:
             return False

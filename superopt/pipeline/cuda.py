@@ -1,4 +1,4 @@
-"""`compile(target="cuda")`: a model as Triton kernels, one CUDA graph."""
+"""The CUDA compiler: a model as Triton kernels in one CUDA graph."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from superopt.report.profile import Profile
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BF16, F16, DType
 
-# By the name of a precision: how floats of 32 bits lie in memory, and how they are multiplied.
+# By precision: the storage dtype of fp32 values (None: fp32), and the precision of their products.
 PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "fp32": (None, "ieee"),
     "tf32": (None, "tf32"),
@@ -72,21 +72,22 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "bf16": (BF16, "ieee"),
 }
 TODO = (
-    'pip install "superopt-onnx[gpu]", on a machine with an NVIDIA GPU; "superopt doctor" says what '
-    "is there, and TRITON_INTERPRET=1 runs kernels on the processor, slowly"
+    'pip install "superopt-onnx[gpu]" on a machine with an NVIDIA GPU; "superopt doctor" shows what is '
+    "installed, and TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
 )
-ONLINE = FORMS = "E2"  # the float class of a softmax by blocks, and of convolutions in tiles
-STREAMS, MOST_STREAMS = 4, 32  # unless others are asked for, and at most
+ONLINE = FORMS = "E2"  # float class of online softmax, and of Winograd convolutions
+STREAMS, MOST_STREAMS = 4, 32  # default and maximum number of streams
 PARTS = 32 * MULTIPROCESSORS  # see Target.min_parallel_elements
-# Operations that are fewer than what it takes to bring numbers to the processor and back: where a
-# kernel computes more than it would have to, it is faster still.
+# Up to so many operations a kernel is faster than the round trip to the CPU, even if it computes
+# more than needed.
 LITTLE = 1 << 27
-MOST_FIXED = 256  # sizes of which models of their own are remembered
-WIDTH = 64  # bytes, of vectors that no GPU has: what a plan says of these does not hold
+MOST_FIXED = 256  # sizes whose models are remembered
+# vector bytes of a CPU plan; GPUs have no such vectors, so what depends on them is unused
+WIDTH = 64
 
 
 class May(TypedDict, total=False):
-    """See gpu_space.options."""
+    """Options of gpu_space.options."""
 
     vendor: bool
     forms: bool
@@ -94,16 +95,17 @@ class May(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Compiler:
-    """A model, and how it is compiled for a GPU.
+    """A model and how it is compiled for a GPU.
 
-    vendor: may its libraries compute products, convolutions and attention? streams: on how many
-    branches may run that do not hang on each other, where that should pay. chosen: how problems are
-    computed that were tuned, by their keys. without: nodes that turned out to have no kernel, and
-    why. fixed: models for some sizes alone. little: nodes of which a kernel computes more than it
-    would have to, and little nevertheless. number: of the GPU. session: runs the model, where
-    superopt does not read it (`outside`). threads: onnxruntime's. fallback: as chosen, of ours.
-    tried: ways to compute problems of which Triton did not compile the first, by their keys.
-    original: the model as it was given."""
+    vendor: allow vendor libraries for products, convolutions and attention. streams: maximum number
+    of streams for independent branches. tuned_options: of problems, by key. fallback_reasons: nodes
+    without a kernel, each with the reason. sized_models: models for some sizes alone. small_nodes:
+    nodes whose kernel computes more than needed, but little. gpu_number: None for the current GPU.
+    session: runs a model that superopt does not read (`readable_model`). threads: of ONNX Runtime.
+    fallback_options: tuned without vendor libraries, for lower float classes. tried_options: by
+    problem, options tried after Triton failed to compile the first. given_model: the model as
+    given.
+    """
 
     model: Model
     precision: str
@@ -123,7 +125,7 @@ class Compiler:
     original: Original | None = None
 
     def executable(self) -> OnGpu:
-        """The model, nothing of which is compiled yet."""
+        """Return the executable; nothing is compiled yet."""
         about = self.ports(), self.names(), self.precision, self.device
         return OnGpu(*about, lambda: self, number=self.number)
 
@@ -131,32 +133,32 @@ class Compiler:
         return tuple(port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
 
     def names(self) -> tuple[str, ...]:
-        """Of the outputs."""
+        """Return the names of the outputs."""
         return tuple(v.name or "" for v in self.model.source.model.graph.outputs)
 
     def default(self, name: str) -> np.ndarray:
-        """The model's own value for an input."""
+        """Return the model's default value of an input."""
         (found,) = (v for i, v in self.model.input_defaults.items() if i.name == name)
         assert found.const_value is not None
         return found.const_value.numpy()
 
     def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
         try:
             return infer_sizes(dict(zip(self.model.graph.inputs, arrays, strict=True)), Reals())
         except ValueError as e:
-            raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+            raise UsageError("the inputs do not fit", str(e), "pass other shapes") from None
 
     def compiled(self, sizes: Mapping[str, int], options: Mapping[str, str]) -> Variant:
-        """The steps for inputs of these sizes. options: how problems are computed, by their keys,
-        where they were so when it was compiled before."""
+        """Return the steps for inputs of these sizes. options: of problems, by key, as they were
+        compiled before."""
         if options:
             own = {key: Option.parse(text) for key, text in options.items()}
             return replace(self, chosen={**self.chosen, **own}).compiled(sizes, {})
-        none = self.session is None and 0 in sizes.values()  # expressions are of sizes from 1 on
+        none = self.session is None and 0 in sizes.values()  # tensor expressions require sizes >= 1
         made = () if none else self.steps(self.model, sizes)
         if none or (sizes and not self.session and any(isinstance(s, Foreign) for s in made)):
-            # Shapes may be known of the model whose inputs have these sizes.
+            # With these sizes the model may have known shapes.
             key = tuple(sorted(sizes.items()))
             if key not in self.fixed:
                 if len(self.fixed) >= MOST_FIXED:
@@ -191,7 +193,7 @@ class Compiler:
         return not self.why_not(n, sizes)
 
     def why_not(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
-        """Why a node runs in onnxruntime; empty where it does not."""
+        """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
         why = self.without.get(n) or unsupported_reason(n, sizes, MAX_UNROLLED_STEPS_GPU)
         if why or ort.available() is None or not (slow := slow_reason(n, sizes)):
             return why
@@ -201,7 +203,7 @@ class Compiler:
         return "" if self.little[key] else slow
 
     def operations(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> float:
-        """Of its kernels; as many as none is worth where it has none."""
+        """Return the operations of a node's kernels; infinite if it has none."""
         try:
             made = self.program(_alone(n), sizes)
         except NO_KERNEL_ERRORS:
@@ -209,11 +211,11 @@ class Compiler:
         return float(sum(count_operations(p.tensor) for p in made.problems.values()))
 
     def outside(self, made: Variant, e: Unlike) -> None:
-        """From now on all of it runs in onnxruntime."""
+        """Run the whole model in ONNX Runtime from now on."""
         self.without |= whole(made.model.graph, e) | whole(self.model.graph, e)
 
     def elsewhere(self) -> Variant | None:
-        """All of it in onnxruntime, for any sizes; None where that is not there."""
+        """Return the whole model in ONNX Runtime, for any sizes; None if it is not installed."""
         if ort.available() is None or self.session is not None:
             return None
         own = dict.fromkeys(ir_graph.nodes(self.model.graph), "not compiled for these sizes yet")
@@ -221,15 +223,15 @@ class Compiler:
         return made.compiled({}, {})
 
     def run(self, made: Variant, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The outputs by name, numpy's, of the inputs in order."""
+        """Return the outputs by name as numpy arrays, for the inputs in order."""
         return dict(zip(self.names(), made.run([*arrays], ""), strict=True))
 
     def fallen(self, made: Variant, sizes: Mapping[str, int]) -> list[tuple[ir_graph.Node, str]]:
-        """The nodes that run in onnxruntime, and why."""
+        """Return the nodes that run in ONNX Runtime, each with the reason."""
         return [(n, self.why_not(n, sizes) or TOO_SMALL_REASON) for n in made.fallen()]
 
     def blamed(self, s: Segment, sizes: Mapping[str, int]) -> dict[ir_graph.Node, str]:
-        """The nodes of a segment that no kernel computes, each with why."""
+        """Return the nodes of a segment that have no kernel, each with the reason."""
         out = {}
         for n in s.nodes:
             try:
@@ -241,19 +243,19 @@ class Compiler:
 
     @property
     def dots(self) -> str:
-        """The precision of products of float32, as Triton has it."""
+        """The precision of fp32 products, as Triton names it."""
         return PRECISIONS[self.precision][1]
 
     @property
     def may(self) -> May:
-        """Which ways to compute kernels there are; see gpu_space.options."""
+        """The allowed kinds of kernels; see gpu_space.options."""
         if self.float_class >= FORMS:
             return {"vendor": self.vendor}
         return {"vendor": self.vendor, "forms": False}
 
     def program(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        # Products of one operand are one there (plan/joint.py), which is less to launch than rows
-        # of one matrix: NASRNN takes 30 us so, and 40 the other way.
+        # Products with a common operand become one batched product (batched_gemm.py), which needs
+        # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         graph = simplify_graph(segment_graph(s), self.float_class, 1, False, s.sensitive_outputs)
         kind, dots = PRECISIONS[self.precision]
         drops = TF32_DROPPED_BITS if dots == "tf32" else 0
@@ -288,7 +290,7 @@ class Compiler:
         self, made: Variant, store: Store | None, budget: float, most: int, seen: Seen,
         stop: Callable[[], bool],
     ) -> Tuned:  # fmt: skip
-        """Find faster ways to compute the kernels of these steps, and take them from now on."""
+        """Find faster options for the kernels of these steps, and use them from now on."""
         programs = [p.program for p in made.parts]
         options = partial(gpu_space.options, **self.may)
         found = tuned(programs, options, self.device, self.dots, store, budget, most, seen, stop)
@@ -296,7 +298,7 @@ class Compiler:
         return found.report
 
     def keep(self, key: str, sizes: Sizes, made: Variant) -> None:
-        """Write down what was compiled for these sizes, under a model's key."""
+        """Store what was compiled for these sizes, under a model's key."""
         keep(key, sizes, made, self.device, self.dots)
 
     def profile(self, exe: OnGpu, feeds: Mapping[str, Any] | None, seconds: float) -> Profile:
@@ -334,8 +336,8 @@ def compile(
     vendor: bool = True,
     streams: int = STREAMS,
 ) -> OnGpu:
-    """The model of a source, to be compiled when the sizes of its inputs are known; see
-    `compiler`."""
+    """Return the executable of a model, which is compiled when the sizes of its inputs are known;
+    see `tuned_compiler`."""
     return compiler(source, precision, float_class, store, vendor, streams).executable()
 
 
@@ -348,22 +350,22 @@ def compiler(
     streams: int = STREAMS,
     number: int | None = None,
 ) -> Compiler:
-    """Of the model of a source. store: where it is written how kernels were tuned, if not in the
-    user's cache. vendor: may the vendor's libraries compute some? streams: for branches, at most.
-    number: of the GPU, if not the current one.
+    """Return the compiler of a model. store: the file of measurements, if not in the user's cache.
+    vendor: allow vendor libraries. streams: maximum number, for branches. gpu_number: None for the
+    current GPU.
 
-    Raises ModelError for an invalid model; UsageError where there is no GPU, and for another
-    precision, or so many streams.
+    Raises ModelError for an invalid model; UsageError if there is no GPU, or for an unknown
+    precision or number of streams.
     """
     if precision not in PRECISIONS:
         raise UsageError(
-            f"precision {precision!r}", f"there are {', '.join(PRECISIONS)}", "use one of them"
+            f"precision {precision!r}", f"precisions are {', '.join(PRECISIONS)}", "use one of them"
         )
     if type(streams) is not int or not 1 <= streams <= MOST_STREAMS:
-        some = f"it is a whole number from 1 to {MOST_STREAMS}"
-        raise UsageError(f"streams {streams!r}", some, "give another")
+        some = f"it must be an integer in [1, {MOST_STREAMS}]"
+        raise UsageError(f"streams {streams!r}", some, "use another number")
     try:
-        own = current_gpu_number(where := execution_device())  # torch has its GPUs from here on
+        own = current_gpu_number(where := execution_device())  # initialises torch's GPUs
         number = own if number is None else number
     except RuntimeError as e:
         raise UsageError("target cuda", str(e), TODO) from None
@@ -380,7 +382,7 @@ def compiler(
 
 
 def loaded(s: Saved) -> OnGpu:
-    """What `OnGpu.save` wrote."""
+    """Return the executable of a model that `CudaExecutable.save` wrote."""
     how = s.precision, s.allowed.float_class
     made = compiler(s.source, *how, vendor=s.vendor, streams=s.streams)
     made.chosen = {**made.chosen, **s.options}

@@ -1,4 +1,4 @@
-"""`derive`: is the equality of two models a consequence of the rules?"""
+"""`derive`: does the equality of two models follow from the rules?"""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from superopt.rules.match.rule_index import shared_index
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 
-STEPS, GRAPHS = 16, 1_000_000  # it is the seconds that end a search
+STEPS, GRAPHS = 16, 1_000_000  # large: the time limit ends a search
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller asked; see `superopt.api.derive`."""
+    """The arguments of `superopt.api.derive`."""
 
     rules: tuple[Rule, ...]
     limit: float = 60.0
@@ -43,11 +43,11 @@ class Asked:
     stop: Callable[[], bool] = lambda: False
 
 
-SAME = "they are the same graph, with constants computed and equal to a few units in the last place"
+SAME = "both are the same graph after constant folding, with constants equal within a few ulp"
 
 
 def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
-    """A chain of rules from model `a` to model `b`, or why there is none."""
+    """Return a chain of rules from model `a` to model `b`, or why there is none."""
     begin = time.monotonic()
     asked.progress(Event("load", f"{a.label} and {b.label}", 0.0))
     one, two = load_model(a).model, load_model(b).model
@@ -56,8 +56,8 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
     if other is None:
         raise UsageError(
             f"{a.label} and {b.label} have different interfaces",
-            mismatch or "their symbolic sizes have other names",
-            "give models with the same inputs and outputs",
+            mismatch or "their symbolic sizes have different names",
+            "use models with the same inputs and outputs",
         )
     asked.progress(Event("compare", "both models on random inputs", 0.1))
     differs = difference(one, other)
@@ -89,9 +89,9 @@ def derivation(a: Source, b: Source, asked: Asked) -> Derivation:
 
 
 def difference(one: Model, other: ir_graph.Graph) -> str:
-    """How two graphs with the same inputs differ on one set of random ones, computed in float64 by
-    their operators' expressions; empty where they do not, or cannot be computed. Where they do, no
-    chain of true rules leads from one to the other."""
+    """Return how two graphs with the same inputs differ on one set of random inputs, evaluated in
+    float64; empty if they do not, or cannot be evaluated. If they differ, no chain of valid rules
+    leads from one to the other."""
     sizes = representative(one, {})
     try:
         (feed,) = feeds(one.graph, sizes, 0, ("normal",))
@@ -114,12 +114,12 @@ def difference(one: Model, other: ir_graph.Graph) -> str:
 
 
 def anywhere(rules: Iterable[Rule]) -> list[Rule]:
-    """The rules without `const(x)` among their conditions, which says where a rule pays, not where
-    it holds: their trial draws any value there."""
+    """Return the rules without their `const(x)` conditions, which say where a rule pays, not where
+    it holds: trials draw any value there."""
     return [_anywhere(r, r.source) for r in rules]
 
 
-@lru_cache(maxsize=1 << 13)  # so that one index serves all requests with the library's 2,292 rules
+@lru_cache(maxsize=1 << 13)  # so that all requests share one index of the library's 2,292 rules
 def _anywhere(rule: Rule, source: str) -> Rule:
     where = tuple(f for f in rule.where if not (isinstance(f, Call) and f.fn == "const"))
     return rule if where == rule.where else replace(rule, where=where)

@@ -1,4 +1,4 @@
-"""What is said of a compiled model's outputs."""
+"""A one-line summary of a compiled model's output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from superopt.report.compiled import OutputValue
 
 
 def described(name: str, x: np.ndarray) -> OutputValue:
-    """An output in a line."""
+    """Return an output as one line."""
     numbers = isinstance(x, np.ndarray) and x.size > 0 and x.dtype.kind in "biuf"
     least, most = (float(np.min(x)), float(np.max(x))) if numbers else (None, None)
     shape = list(x.shape) if isinstance(x, np.ndarray) else ""

@@ -1,4 +1,4 @@
-"""The two sides of a rule as graphs in which equal terms are one box."""
+"""Both sides of a rule as graphs in which equal terms share a box."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,8 +34,8 @@ from superopt.rules.lang.term import (
     walk,
 )
 
-# Variables of comprehensions around a term: the box of each, or a negative number that no other
-# comprehension has where only formulas use the variable.
+# Variables of the enclosing comprehensions: the box of each, or a unique negative number if only
+# formulas use the variable.
 Scope = Mapping[str, int]
 
 
@@ -47,7 +47,7 @@ def rule_diagram(
     unproved: str = "",
     floats: tuple[str, float | None] = ("", None),
 ) -> RuleDiagram:
-    """The rule as data that can be drawn; the others as in `RuleDiagram`."""
+    """Return a rule as drawable data; parameters are as in `RuleDiagram`."""
     parameters = tuple(
         Parameter(
             "*" * p.is_run + p.name,
@@ -89,7 +89,8 @@ def _side(
 def _results(
     terms: tuple[Term, ...], others: tuple[Term, ...], builder: "_Builder"
 ) -> list[tuple[str, Link]]:
-    """The results with their names; an operator alone may give what several terms do opposite."""
+    """Return the results with their names. A single operator may produce what several terms do on
+    the other side."""
     if len(terms) == 1 and isinstance(terms[0], App):
         box = builder.box(terms[0], {})
         if any(isinstance(t, (OperandRun, AllResults, MapTerms)) for t in others):
@@ -112,7 +113,7 @@ class _Builder:
         self.runs = {p.name[1:] for p in parameters if p.name.startswith("*")}
         self.boxes: list[Box] = []
         self.known: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
-        self.hidden = 0  # variables without a box
+        self.hidden = 0  # count of variables without a box
 
     def link(self, t: Term, scope: Scope) -> Link:
         match t:
@@ -124,7 +125,7 @@ class _Builder:
                 return Link(self.box(t, scope))
 
     def box(self, t: Term, scope: Scope) -> int:
-        """The position of the term's box, which is made at its first use."""
+        """Return the number of a term's box, which is created on first use."""
         if isinstance(t, Var) and t.name in scope:
             return scope[t.name]
         key = show(t), tuple(sorted((n, scope[n]) for n in free_names(t) if n in scope))
@@ -153,7 +154,8 @@ class _Builder:
         return self.add("parameter", p.name, [p.kind, *["constant"] * p.constant])
 
     def each(self, t: MapTerms, scope: Scope) -> int:
-        """A comprehension: its variables come from what it runs over, its body goes into a box."""
+        """Add a comprehension: its variables come from what it iterates over, its body is one
+        box."""
         said = t.over.op.name if isinstance(t.over, App) else show(t.over)
         used = {v.name for v in walk(t.body) if isinstance(v, Var)} & set(t.names)
         sources = self.sources(t.over, scope) if used else []
@@ -169,7 +171,7 @@ class _Builder:
         return self.add("each", "each", [f"for {', '.join(t.names)} in {said}"], (body,))
 
     def sources(self, over: Formula | App, scope: Scope) -> list[Link]:
-        """The runs that a comprehension takes its values from, in the order they are named."""
+        """Return the runs that a comprehension iterates over, in the order of their names in it."""
         if isinstance(over, App):
             return [Link(self.box(over, scope), "all")]
         named = dict.fromkeys(f.id for f in walk(over) if isinstance(f, Name))

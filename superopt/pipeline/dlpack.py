@@ -1,4 +1,4 @@
-"""Tensors by DLPack of types that numpy has no name for: bfloat16, as torch has it."""
+"""DLPack tensors of types that numpy lacks: bfloat16, as torch has it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 NAME = b"dltensor"
-HOST = (1, 3, 13)  # devices whose memory the processor reads: its own, and what it shares with GPUs
-BFLOAT = 4  # a code of types
+HOST = (1, 3, 13)  # devices whose memory the CPU reads: its own, and what it shares with GPUs
+BFLOAT = 4  # kDLBfloat
 
 
 class _Tensor(ctypes.Structure):
-    """What a capsule has, as dlpack.h says it; the rest of it is none of ours."""
+    """The first fields of a DLManagedTensor, as in dlpack.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -36,8 +36,8 @@ _pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def bfloat16(given: Any, dtype: np.dtype) -> np.ndarray | None:
-    """A copy of a tensor of bfloat16, of numpy's type for these; None where it is of others, or
-    where the processor does not read it."""
+    """Return a copy of a bfloat16 tensor, in numpy's dtype for it; None for another type, or if the
+    CPU cannot read the tensor."""
     capsule = given.__dlpack__()
     t = _Tensor.from_address(_pointer(capsule, NAME))
     if (t.code, t.bits, t.lanes) != (BFLOAT, 16, 1) or t.device not in HOST:
@@ -52,7 +52,7 @@ def bfloat16(given: Any, dtype: np.dtype) -> np.ndarray | None:
     halves = (ctypes.c_uint16 * count).from_address((t.data or 0) + t.byte_offset)
     flat = np.frombuffer(halves, np.uint16)
     strided = np.lib.stride_tricks.as_strided(flat, shape, [2 * s for s in steps])
-    return strided.copy().view(dtype)  # while the capsule is there
+    return strided.copy().view(dtype)  # copied while the capsule lives
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`doctor`: what is installed, and what it enables."""
+"""`doctor`: which packages and devices are available, and what they enable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EXTRAS = (
     ("torch", "gpu", 'target="cuda", with triton; `superopt bench --vs torch`'),
     ("triton", "gpu", 'target="cuda"'),
     ("onnx2torch", "bench", "`superopt bench --vs torch`"),
-    ("lightgbm", "learn", "`superopt tune` learns which kernels to measure first"),
+    ("lightgbm", "learn", "`superopt tune` learns which kernel options to measure first"),
 )
 _FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
@@ -40,23 +40,24 @@ DRIVER, DEVICES = Path("/proc/driver/nvidia"), Path("/dev")
 
 
 def _gpu() -> Finding:
-    """Whether there is a GPU, as far as files of its driver and packages say."""
+    """Return whether there is a GPU, according to the files of its driver and to installed
+    packages."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        how = "kernels run in Triton's interpreter, as TRITON_INTERPRET=1 says: slow, for tests"
+        how = "TRITON_INTERPRET=1: kernels run in Triton's interpreter, slowly, for tests"
         return Finding("gpu", "ok", "", how)
     version = _read(DRIVER / "version")
     nodes = list(DEVICES.glob("nvidia[0-9]*"))
     if not version and not nodes:
-        how = 'no NVIDIA driver was found on this machine: target="cuda" needs one'
+        how = 'no NVIDIA driver found on this machine; target="cuda" needs one'
         return Finding("gpu", "missing", "", how)
     found = re.search(r"\d+\.\d+(\.\d+)?", version)
     driver = f"driver {found[0]}" if found else "a driver"
     if not nodes:
         return Finding(
-            "gpu", "problem", driver, "there is no /dev/nvidia0: give this process a GPU"
+            "gpu", "problem", driver, "there is no /dev/nvidia0; give this process access to a GPU"
         )
     if (torch := _version("torch")) is not None and torch.endswith("+cpu"):
-        how = f"torch {torch} has no CUDA: install the build that has"
+        how = f"torch {torch} is built without CUDA; install a build with CUDA"
         return Finding("gpu", "problem", driver, how)
     texts = map(_read, sorted(DRIVER.glob("gpus/*/information")))
     models = [m[1].strip() for m in (re.search(r"Model:(.*)", t) for t in texts) if m]
@@ -64,7 +65,7 @@ def _gpu() -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return Finding(
         "gpu", "problem" if hidden else "ok", driver,
-        "CUDA_VISIBLE_DEVICES is empty, which hides all of them" if hidden else names,
+        "CUDA_VISIBLE_DEVICES is empty, which hides all GPUs" if hidden else names,
     )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def _read(path: Path) -> str:
 
 
 def doctor() -> tuple[Finding, ...]:
-    """One finding a row; nothing heavy is imported."""
+    """Return the findings, one for each row of the table. Imports no heavy package."""
     here = machine()
     rows = [
         Finding("superopt", "ok", __version__, sys.executable),
@@ -105,12 +106,13 @@ def doctor() -> tuple[Finding, ...]:
         status = "ok" if stats.path else "problem"
         rows.append(Finding("cost store", status, "", f"{where}, {stats.operators} entries"))  # type: ignore[arg-type]
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    rows.append(Finding("processors", "ok", str(allowed), "that this process may use"))
+    rows.append(Finding("processors", "ok", str(allowed), "available to this process"))
     return tuple(rows)
 
 
 def _flavours() -> list[Finding]:
-    """Several packages that all install the module onnxruntime overwrite each other."""
+    """Return a problem if several packages that install the module onnxruntime are installed: they
+    overwrite each other's files."""
     there = [name for name in _FLAVOURS if _version(name)]
     if len(there) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Inputs for a run that is timed: those that are given, or such as are drawn."""
+"""Inputs of a timed run: given ones, or random ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from superopt.pipeline.shapes import representative
 def given_or_drawn(
     model: Model, given: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
 ) -> Mapping[str, Any]:
-    """Drawn for the values of symbolic sizes that `shapes` has. Raises UsageError where none can
-    be, and for seconds that are no time."""
+    """Return the given inputs, or random ones for the symbolic sizes in `shapes`. Raises UsageError
+    if none can be drawn, and for seconds that are not positive."""
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"{seconds} seconds", "it is a positive number", "give another")
+        raise UsageError(
+            f"{seconds} seconds", "seconds must be positive and finite", "use another value"
+        )
     if given is not None:
         return given
     try:

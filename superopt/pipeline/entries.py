@@ -1,10 +1,10 @@
-"""Compiled models that are kept: what is in files, for whatever they are compiled.
+"""The cache of compiled models on disk, for all targets.
 
-A key is the digest of all that a compiled model is made from. Under it are the model's interface,
-and for each set of sizes a program, and beside it its constants, with sums that tell damage. What
-is not whole is compiled again.
+A key is the digest of everything that a compiled model depends on. Under it are the model's
+interface, and for each set of sizes a program and its constants, with checksums. Damaged entries
+are compiled again.
 
-That a file's digest is known is told by its place, size and times, as git does it: only of a file
+The digest of a file is remembered by the file's path, size and times, as git does: only for a file
 that had been at rest when it was read.
 """
 
@@ -30,8 +30,8 @@ from superopt.pipeline.arrays import Port
 
 FORMAT = 2
 _CHUNK = 1 << 20
-# How long a file must have been at rest: more than the clock's step, whether files' times have
-# parts of seconds or not.
+# A file must have been at rest for longer than a clock tick, whether or not its times have
+# fractions of seconds.
 _FINE, _COARSE = 100_000_000, 2_100_000_000  # nanoseconds
 _T = TypeVar("_T")
 
@@ -42,14 +42,14 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What is asked of a model, and given."""
+    """The inputs and outputs of a model."""
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
 
 
 def interface(key: str) -> Interface | None:
-    """The interface that is kept under a model's key; None where there is none that is whole."""
+    """Return the interface cached under a model's key; None if there is no intact one."""
 
     def parsed(held: bytes) -> Interface:
         about = json.loads(held)
@@ -65,8 +65,8 @@ def keep_interface(key: str, i: Interface) -> None:
 
 
 def digest_of(path: Path) -> str | None:
-    """The digest of a model's files, where that is known of these."""
-    path = path.absolute()  # beside which others are
+    """Return the digest of a model's files if it is known for their current state."""
+    path = path.absolute()  # other files are relative to it
     state = state_of(path)
 
     def parsed(held: bytes) -> str | None:
@@ -79,7 +79,7 @@ def digest_of(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Files before they are read; begun: when, in nanoseconds."""
+    """The state of a file before it is read; taken_at_ns: when."""
 
     path: Path
     state: list[int] | None
@@ -90,8 +90,8 @@ class Watch:
         return cls(path.absolute(), state_of(path), time.time_ns())
 
     def keep(self, digest: str, others: Sequence[Path]) -> None:
-        """Write down the digest of the file, and of the others that it names, if it is what is
-        there and was there."""
+        """Store the digest of the file and of the other files that it names, if none of them has
+        changed."""
         states = [(str(p), state_of(p)) for p in others]
         if not _at_rest(self.state, self.begun) or state_of(self.path) != self.state:
             return
@@ -110,7 +110,7 @@ def _at_rest(state: list[int] | None, now: int) -> bool:
 
 
 def state_of(path: Path) -> list[int] | None:
-    """What tells that a file is as it was; None where there is none."""
+    """Return what identifies the state of a file; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -123,8 +123,8 @@ OWN = Path(__file__).parent.parent
 
 @cache
 def own_files() -> str:
-    """Of superopt's own files, by their sizes and times, for what must be ready at once. A file
-    that is changed in place has another ctime, whatever its mtime is set to."""
+    """Return a digest of superopt's own files by sizes and times, which is fast. A file that is
+    changed in place has another ctime, whatever its mtime is set to."""
     states = ((e.path, e.stat()) for e in _own(str(OWN)))
     times = ((path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in states)
     return sum_of(sorted(times))
@@ -132,9 +132,9 @@ def own_files() -> str:
 
 @cache
 def own_contents() -> str:
-    """Of superopt's own files, by what is in them (some 30 ms), for what is kept for long: of the
-    same files at another place it is the same, and other ones have another, whatever their times
-    are, which installers set."""
+    """Return a digest of superopt's own files by contents (about 30 ms), for long-lived caches: it
+    is the same for the same files at another path, and does not depend on times, which installers
+    set."""
     each = (os.path.relpath(e.path, OWN) for e in _own(str(OWN)))
     return sum_of([(at, blake2b((OWN / at).read_bytes()).hexdigest()) for at in sorted(each)])
 
@@ -156,15 +156,15 @@ def entry(key: str, kind: str, parsed: Callable[[bytes], _T | None]) -> _T | Non
     held = files.read(folder(), key, kind)
     try:
         return None if held is None else parsed(held)
-    except (ValueError, TypeError, LookupError, MemoryError):  # the compiler says more of these
+    except (ValueError, TypeError, LookupError, MemoryError):  # the compiler reports the error
         return None
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype of this name, of numpy's or of ml_dtypes."""
+    """Return the dtype of this name, of numpy or of ml_dtypes."""
     try:
         return np.dtype(name)
-    except TypeError:  # it is one of those, which take 8 ms to import
+    except TypeError:  # one of ml_dtypes, which takes 8 ms to import
         found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
         return found
 
@@ -176,7 +176,7 @@ def _port(about: dict[str, Any]) -> Port:
 
 
 def _sums(constants: np.ndarray) -> Iterator[int]:
-    """Of the words of each chunk: they take no longer than reading memory does."""
+    """Yield the sum of the words of each chunk; this takes no longer than reading the memory."""
     for at in range(0, len(constants), _CHUNK):
         yield int(np.add.reduce(constants[at : at + _CHUNK].view(np.uint64)))
 
@@ -186,13 +186,13 @@ def _check(sums: Iterator[int]) -> str:
 
 
 def filled(key: str, out: np.ndarray, check: str) -> bool:
-    """Read a program's constants into bytes; False where they are not these. Read, not mapped:
-    large pages are faster to read than a file's."""
+    """Read a program's constants into `out`; False if they do not match the checksum. They are
+    read, not mapped: huge pages are faster to access than a file's."""
     sums: list[int] = []
     path = _place(key)
     try:
         with path.open("rb", buffering=0) as file:
-            # A chunk is still in the cache when it is summed.
+            # The CPU cache still holds a chunk when it is summed.
             for at in range(0, len(out), _CHUNK):
                 part = out[at : at + _CHUNK]
                 if file.readinto(part.data) != len(part):
@@ -205,15 +205,15 @@ def filled(key: str, out: np.ndarray, check: str) -> bool:
 
 
 def fits(size: int) -> bool:
-    """Are constants of so many bytes kept?"""
+    """True if constants of this size are cached."""
     return size <= limit_bytes() // 2
 
 
 def keep(
     key: str, about: Mapping[str, object], texts: Sequence[bytes], constants: np.ndarray
 ) -> None:
-    """Write down a program: a description, texts that belong to it, and its constants, of a
-    multiple of 8 bytes, whose sums are put into the description as "check"."""
+    """Write a program: a description, its texts, and its constants, whose size is a multiple of 8
+    bytes and whose checksum is put into the description as "check"."""
     size = len(constants)
     if not fits(size) or not files.ensure_private(folder()):
         return
@@ -223,14 +223,14 @@ def keep(
 
 
 def keep_program(key: str, about: Mapping[str, object], texts: Sequence[bytes]) -> None:
-    """Write down a program's description, and texts that belong to it."""
+    """Write a program's description and its texts."""
     text = json.dumps(about).encode()
     files.write(folder(), key, b"\n".join((text, b"".join(texts))), "program")
 
 
 def program(key: str, parsed: Callable[[dict[str, Any], bytes], _T | None]) -> _T | None:
-    """What `parsed` makes of a program's description and its texts; None where it makes nothing of
-    it, or there is none that is whole."""
+    """Return what `parse` makes of a program's description and texts; None if it returns None, or
+    if there is no intact program."""
 
     def read(held: bytes) -> _T | None:
         head, _, rest = held.partition(b"\n")

@@ -1,6 +1,6 @@
-"""Compiled models: calls of them, and what they are asked for besides.
+"""Executables for the CPU: calls, and what they provide besides.
 
-What a call needs is here; the compiler is loaded when something is asked of it.
+This module holds what a call needs; the compiler is loaded on demand.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _NDARRAY = np.ndarray
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Executable:
-    """A model that was compiled. What a call at other sizes of its inputs does is its policy's to
-    say (new_sizes.py); programs for sizes that were called longest ago go where all would take more
-    than a part of the memory (PART).
+    """A compiled model. `shape_policy` decides what a call at new input sizes does. The least
+    recently used variants are dropped when all of them would take more than a part of the memory
+    (PART).
 
-    ports: inputs; outputs: names. on: returns the processor. make: gives the compiler. find, keep:
-    steps that were compiled earlier, in this process or another; what to do with those that are
-    new. Calls from several threads wait for each other.
+    output_names: in order. get_machine: returns the processor. make_compiler: returns the compiler.
+    find_cached, store_cached: find steps compiled earlier, here or in another process; store new
+    ones. Calls from several threads wait for each other.
     """
 
     ports: tuple[Port, ...]
@@ -66,14 +66,14 @@ class Executable:
     lock: threading.RLock = field(default_factory=threading.RLock)
     new_sizes: NewSizes = field(default_factory=NewSizes)
     _compiler: Compiler | None = None
-    # What was called last, in which most calls fit.
+    # the last call; most calls have the same input shapes
     _last: LastCall | None = None
 
     def __post_init__(self) -> None:
         forks.known.add(self)
 
     def forked(self) -> threading.RLock:
-        self.new_sizes.pending.clear()  # what compiled them is not in this process
+        self.new_sizes.pending.clear()  # the thread that compiled them is not in this process
         return threading.RLock()
 
     def __repr__(self) -> str:
@@ -81,13 +81,13 @@ class Executable:
         return f"<Executable ({given}) => ({made}), threads={self.threads}>"
 
     def __call__(self, /, **feeds: Any) -> dict[str, np.ndarray]:
-        """The outputs by name, in the model's order; inputs are given by their names."""
+        """Return the outputs by name, in the model's order; inputs are keyword arguments."""
         return self.run(feeds)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The outputs by name, in the model's order."""
-        # First the usual case in as few steps as Python allows: arrays as they are to be, of the
-        # shapes of the last call.
+        """Return the outputs by name, in the model's order."""
+        # The fast path for the common case: arrays of the right types, with the shapes of the last
+        # call.
         last = self._last
         if last is None or type(feeds) is not dict or len(feeds) != len(last.inputs):
             return self._run(feeds)
@@ -98,7 +98,7 @@ class Executable:
                     return self._run(feeds)
             try:
                 return last.by_name(feeds)
-            except Exception:  # of a dozen types; the other way says what is wrong
+            except Exception:  # of many types; the slow path reports the error
                 return self._run(feeds)
         given = []
         for name, dtype, shape in last.inputs:
@@ -112,7 +112,7 @@ class Executable:
         if last.direct is not None:
             try:
                 return last.direct(given)
-            except Exception:  # of a dozen types; the other way says what is wrong
+            except Exception:  # of many types; the slow path reports the error
                 return self._run(feeds)
         return self._called(last, given)
 
@@ -122,7 +122,7 @@ class Executable:
                 out = last.new()
             except MemoryError as e:
                 what = "no memory for the outputs"
-                raise UsageError(what, str(e), "give smaller inputs") from None
+                raise UsageError(what, str(e), "pass smaller inputs") from None
             last.call((*(given if last.takes is None else [given[n] for n in last.takes]), *out))
         return {name: out[n] for name, n in last.gives}
 
@@ -157,7 +157,8 @@ class Executable:
         return self._called(last, given)
 
     def _in_onnxruntime(self, key: Sizes, given: list[np.ndarray]) -> dict[str, np.ndarray] | None:
-        """The outputs where a call at these sizes does not wait for a compiler."""
+        """Return the outputs if a call at these sizes runs in ONNX Runtime; None if it must
+        compile."""
         policy = self.new_sizes
         with self.lock:
             if key in self.variants or policy.in_call(key, bool(self.variants)):
@@ -172,7 +173,7 @@ class Executable:
         begin = time.perf_counter()
         try:
             out = whole.call(given)
-        except Exception:  # of a dozen types; compiled code may run what it refuses, or says more
+        except Exception:  # of many types; compiled code may succeed, or report the error
             return None
         self._note_spent(key, time.perf_counter() - begin, given)
         if key not in self.variants and (by_name := whole.by_name) is not None:
@@ -189,14 +190,16 @@ class Executable:
         return out
 
     def _note_spent(self, key: Sizes, seconds: float, given: list[np.ndarray]) -> None:
-        """A call at these sizes ran in onnxruntime; compile for them once that would have paid."""
+        """Count a call at these sizes in ONNX Runtime; compile for them once that would have
+        paid."""
         with self.lock:
             self.new_sizes.note_spent(key, seconds)
             if self.new_sizes.is_due(key) and not self.compiler.all_fall_back:
                 specialize.submit(self, key, given)
 
     def _fallback(self) -> Fallback | None:
-        """Runs the whole model in onnxruntime, at any sizes."""
+        """Return a session that runs the whole model in ONNX Runtime, at any sizes; None if it is
+        not installed."""
         steps = self.compiler.elsewhere()
         if steps is None:
             return None
@@ -205,16 +208,17 @@ class Executable:
         return whole
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing of this model is compiled in the background.
+        """Wait until no background compilation of this model is left.
 
-        timeout: seconds; None: as long as it takes. False where that is over before."""
+        timeout: seconds; None to wait without limit. Returns False on timeout.
+        """
         return background.worker().wait(id(self), timeout)
 
     def given(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
-        """The inputs' arrays; raises UsageError where they are not as the model says."""
+        """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
         if not isinstance(feeds, Mapping):
             raise UsageError(
-                f"inputs are a {type(feeds).__name__}", "they are given by name", "give a dict"
+                f"inputs are a {type(feeds).__name__}", "inputs are given by name", "pass a dict"
             )
         out = []
         for port in self.ports:
@@ -227,28 +231,30 @@ class Executable:
                 self._known(feeds)
                 raise UsageError(
                     f"no value for input {port.name!r}",
-                    f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
-                    f"give an array: {port.text}",
+                    f"given inputs: {', '.join(map(repr, feeds)) or 'none'}",
+                    f"pass an array: {port.text}",
                 )
         self._known(feeds)
         return out
 
     def _known(self, feeds: Mapping[str, Any]) -> None:
-        """Raises UsageError for a name that is no input's."""
+        """Raise UsageError for a name that is not an input's."""
         names = [p.name for p in self.ports]
         for name in feeds:
             if name not in names:
                 raise UsageError(
-                    f"no input {name!r}", f"there are {', '.join(names) or 'none'}", "leave it out"
+                    f"no input {name!r}",
+                    f"the inputs are {', '.join(names) or 'none'}",
+                    "remove it",
                 )
 
     def sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
-        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
         plain = sizes_of(self.ports, arrays)
         return self.compiler.sizes(arrays) if plain is None else plain
 
     def variant(self, sizes: Mapping[str, int]) -> Steps:
-        """The steps for inputs of these sizes."""
+        """Return the steps for inputs of these sizes; compile them if needed."""
         with self.lock:
             return self._variant(tuple(sorted(sizes.items())))
 
@@ -266,13 +272,13 @@ class Executable:
         return steps
 
     def take(self, key: Sizes, steps: Steps) -> None:
-        """Use these steps at these sizes, and give up others that were used longest ago where all
-        take too much memory. self.lock is held."""
+        """Use these steps at these sizes; drop the least recently used ones if all take too much
+        memory."""
         self.new_sizes.settled.pop(key, None)
         if key not in self.variants:
-            self._last = None  # it may run in onnxruntime, at these sizes
+            self._last = None  # it may run in ONNX Runtime at these sizes
         self.variants.pop(key, None)
-        self.variants[key] = steps  # as the last one
+        self.variants[key] = steps  # as the most recently used
         most = (machine.memory() or UNKNOWN) // PART
         while len(self.variants) > 1 and held_bytes(self.variants.values()) > most:
             old = next(iter(self.variants))
@@ -280,18 +286,18 @@ class Executable:
             self.new_sizes.note_gone(old)
 
     def at(self, sizes: Mapping[str, int]) -> Executable:
-        """The model itself, or the one that is compiled for these sizes alone (Compiler.at)."""
+        """Return this executable, or the one for these sizes alone (Compiler.compiler_for)."""
         made = self.compiler.at(sizes)
         if made is self.compiler:
             return self
         out = made.executable()
-        out.lock = self.lock  # memory is the same
+        out.lock = self.lock  # they share memory
         out.variants[()] = self.variant(sizes)
         return out
 
     @property
     def machine(self) -> Machine:
-        """What it is compiled for."""
+        """The processor that it is compiled for."""
         return self.on()
 
     @property
@@ -307,50 +313,49 @@ class Executable:
 
     @property
     def folder(self) -> Path | None:
-        """Where object files are kept."""
+        """The folder of object files."""
         return self.compiler.folder
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
-        """The nodes that run in onnxruntime, and why."""
+        """Return the nodes that run in ONNX Runtime at these sizes, each with the reason."""
         why = self.new_sizes.settled.get(tuple(sorted(sizes.items())), "")
         return self.compiler.fallen(sizes, why)
 
     def fallbacks(self) -> list[tuple[graph.Node, str]]:
-        """The same, at each of the sizes that it was compiled for, or that are known."""
+        """Return the nodes that run in ONNX Runtime, with reasons, at all compiled sizes."""
         known = self.variants or ({} if symbolic(self.ports) else {(): []})
         return [found for key in tuple(known) for found in self.fallen(dict(key))]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UsageError(
-            "a compiled model cannot be pickled or copied", "it is machine code in this process",
-            "use save and superopt.load, or compile the model where it is needed",
+            "a compiled model cannot be pickled or copied", "it holds machine code of this process",
+            "use save and superopt.load, or compile the model in the other process",
         )  # fmt: skip
 
     def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
-        """How long each kernel takes, and how long it must take at least on this machine.
+        """Measure the time of each kernel, and compute its lower bound on this machine.
 
-        feeds: inputs by name; else they are drawn. seconds: how long the model is run. `print` it
-        for a table; its `svg()` is a picture.
+        feeds: inputs by name; None to draw random ones. seconds: how long the model runs. `print`
+        the result for a table; its `svg()` is a roofline plot.
         """
         return self.compiler.profile(self, feeds, seconds)
 
     @property
     def precision(self) -> str:
-        """In which floats of 32 bits are computed."""
+        """The precision that fp32 values are computed in."""
         return "fp32"
 
     def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
-        """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
-        whether that is within float32's tolerance; `print` it for a table. shapes: symbolic sizes.
-        It evaluates the whole model twice for each set, with numpy."""
+        """Compare outputs with the original's in float64 on `sets` sets of random inputs, and with
+        the fp32 tolerance. `print` the result for a table. shapes: values of symbolic sizes.
+        Evaluates the whole model twice for each set, with numpy."""
         return self.compiler.accuracy(self, shapes or {}, sets)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.
 
-        It holds the model, how each kernel is computed, and constants as kernels read them, for
-        the sizes that were compiled so far; no machine code. Raises UsageError where it cannot be
-        written.
+        The file holds the model, the option of each kernel, and packed constants for the sizes
+        compiled so far; no machine code. Raises UsageError if it cannot be written.
         """
         with self.lock:
             self.compiler.save(self, Path(path))
@@ -360,15 +365,15 @@ class Executable:
 
             exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
 
-        path: a folder, for files named as the model is, or the files' name. shapes: symbolic sizes,
-        where not exactly one set of them was compiled. The code is for Linux on x86-64, and for
-        processors that have what this one has.
+        path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes,
+        unless exactly one set was compiled. The code is for x86-64 Linux, and for processors with
+        the features of this one.
 
-        Raises UsageError where parts run in onnxruntime, where there is no C compiler, and where
-        a file cannot be written.
+        Raises UsageError if nodes run in ONNX Runtime, without a C compiler, and if a file cannot
+        be written.
         """
         with self.lock:
-            self.new_sizes.settled.clear()  # it is compiled, whatever is faster
+            self.new_sizes.settled.clear()  # compile it, whichever is faster
             return self.compiler.export(self, Path(path), shapes or {})
 
     def tune(
@@ -379,14 +384,11 @@ class Executable:
         progress: Progress = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Tuned:
-        """Find faster ways to compute the kernels for inputs of these sizes, and take them.
-
-        budget: seconds.
-        """
+        """Find faster options for the kernels at these sizes, and use them. budget: seconds."""
         steps = self.variant(sizes)
         done = self.compiler.tune(steps, budget, store, progress, stop)
         with self.lock:
-            # What was kept was made with the options before.
+            # Cached variants were compiled with the old options.
             self.find, self.keep = lambda key: None, lambda key, made: None
             self.variants.clear()
             self._last = None

@@ -1,4 +1,5 @@
-"""Why rules were not applied: at one value of the original model, or one rule everywhere in it."""
+"""Why rules were not applied: all rules at one value of the original model, or one rule everywhere
+in it."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from superopt.rules.match.pattern import root_app
 from superopt.rules.match.rewrite import Refusal, rewrite
 from superopt.search.cost_delta import cost_delta
 
-MOST = 12  # rules shown of those that fail at a value
+MOST = 12  # shown rules that do not match at a value
 PLACES = 8  # values named for each reason
 
 
 def attempts(done: Done, names: Iterable[str]) -> tuple[Rejected, ...]:
-    """What stands in the way of the rules among `names`, and of every rule at the values among
-    `names`, in the model as it was given.
+    """Return why the rules among `names` were not applied, and why no rule was applied at the
+    values among `names`, in the original model.
 
     A rule that matches is priced by the cost model of the run.
     """
@@ -45,7 +46,7 @@ def _values(graph: ir_graph.Graph) -> Iterator[ir_graph.Value]:
 
 
 def _everywhere(done: Done, rule: Rule, ctx: GraphContext, calls: Names) -> list[Rejected]:
-    """One rule at every place where it could start: the nearest misses first."""
+    """Explain one rule at every place where it could start: the nearest misses first."""
     failed: dict[str, list[Attempt]] = {}
     found = explain(rule, ctx)
     for a in found:
@@ -56,13 +57,13 @@ def _everywhere(done: Done, rule: Rule, ctx: GraphContext, calls: Names) -> list
         where = tuple(calls[a.site] for a in some[:PLACES])
         rows.append(Rejected(rule.name, where, "match", reason, len(some)))
     if not found:
-        ops = f"the model has nothing that {rule.name} starts from"
+        ops = f"the model has no node that {rule.name} can start from"
         rows.append(Rejected(rule.name, (), "match", ops, 1))
     return rows
 
 
 def _at(done: Done, v: ir_graph.Value, ctx: GraphContext, calls: Names) -> list[Rejected]:
-    """Every rule at one value: those that match, and the nearest misses."""
+    """Explain every rule at one value: those that match, and the nearest misses."""
     rows: list[Rejected] = []
     missed: list[tuple[float, Attempt]] = []
     producer = ir_graph.producer(v)
@@ -84,7 +85,7 @@ def _at(done: Done, v: ir_graph.Value, ctx: GraphContext, calls: Names) -> list[
 def _matching(
     done: Done, rule: Rule, ctx: GraphContext, calls: Names, near: list[ir_graph.Node] | None
 ) -> list[Rejected]:
-    """The places where `rule` matches, by what spoke against it there."""
+    """Return the places where `rule` matches, grouped by why it was not applied there."""
     found: dict[tuple[str, str], list[str]] = {}
     for m in matches(rule, ctx, near):
         change = rewrite(m, ctx)
@@ -96,10 +97,10 @@ def _matching(
             continue
         effect = cost_delta(ctx, change, done.costs)
         if effect is None:
-            text = "no gain: what would come is made from what would go"
+            text = "no gain: the new nodes would read the nodes that they replace"
             found.setdefault(("cost", text), []).extend(where)
         elif effect.us >= 0:
-            text = f"no gain: {effect.us:+.2f} us by the cost model"
+            text = f"would cost {effect.us:.2f} us more by the cost model"
             found.setdefault(("cost", text), []).extend(where)
         else:
             text = f"alone it would save {-effect.us:.2f} us; {_why_not(done, rule)}"
@@ -113,11 +114,11 @@ def _matching(
 
 
 def _why_not(done: Done, rule: Rule) -> str:
-    """What became of a rule that gains by the cost model."""
+    """Return why a rule that gains by the cost model was not applied."""
     if (
         done.winner is None
         and done.best is not None
         and any(s.rule == rule.name for s in done.best.variant.steps)
     ):
-        return "the best graph has it, and is not faster than the original as a whole"
-    return "another rewrite, or the end of the time, came first"
+        return "the best graph applies it but is not faster than the original as a whole"
+    return "another rewrite was applied first, or time ran out"

@@ -1,4 +1,4 @@
-"""Compiled models as shared objects: with a C header, and weights in a file of their own."""
+"""Compiled models as shared objects, with a C header and a file of weights."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import to_numpy
 
 POOL = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE_WORD, "STOP": STOP_WORD}
-# With these a name of ours would be one of POSIX's: sem_open, W_OK, ...
+# With these prefixes a name could collide with one of POSIX: sem_open, W_OK, ...
 TAKEN = ("f", "mq", "r", "sem", "shm", "w", "x")
-_WORDS = 1 << 20  # at a time
+_WORDS = 1 << 20  # per chunk
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of the files, and of what is in them."""
+    """The names of the files, and the prefix of the symbols in them."""
 
     folder: Path
     file: str
@@ -55,14 +55,19 @@ class Names:
 
 
 def names(path: Path, label: str) -> Names:
-    """path: a folder, for files named as the model is; or the files' name in one."""
+    """Return the names of the files of a library.
+
+    path: a folder, for files named after the model; or the files' name in a folder.
+    """
     within = path.is_dir()
     folder, file = (path, Path(label).stem) if within else (path.parent, path.name)
     if not within and (done := re.fullmatch(r"(?:lib)?(.+)\.so|(.+)\.(?:h|weights)", file)):
         file = done[1] or done[2]
     if not folder.is_dir():
         raise UsageError(
-            f"{path} cannot be written", f"there is no folder {folder}", "make it, or name another"
+            f"{path} cannot be written",
+            f"there is no folder {folder}",
+            "create it, or name another",
         )
     out = Names(folder, file, identifier(file))
     for each in out.files:
@@ -71,7 +76,7 @@ def names(path: Path, label: str) -> Names:
 
 
 def identifier(file: str) -> str:
-    """A C identifier: the file's name, as far as that is one."""
+    """Return a C identifier: the file's name, with other characters replaced."""
     out = re.sub(r"[^0-9A-Za-z_]", "_", file)
     if not re.match("[A-Za-z]", out):
         out = f"model_{out.lstrip('_')}"
@@ -79,7 +84,7 @@ def identifier(file: str) -> str:
 
 
 class Compiled(Protocol):
-    """What is needed of an `Executable`."""
+    """The part of `Executable` that the export needs."""
 
     @property
     def model(self) -> Model: ...
@@ -98,7 +103,9 @@ def export(exe: Compiled, path: Path, shapes: Mapping[str, int]) -> Exported:
     """Write the files; see `Executable.export`."""
     here = f"{sys.platform} on {platform.machine()}"
     if here != "linux on x86_64":
-        raise UsageError("no shared object is made here", f"this is {here}", "use Linux on x86_64")
+        raise UsageError(
+            "shared objects are unsupported here", f"this is {here}", "use Linux on x86-64"
+        )
     at = _sizes(exe, shapes)
     if (other := exe.at(at)) is not exe:
         return export(other, path, {})
@@ -134,7 +141,8 @@ def _begun(new: NewFile, data: bytes) -> BinaryIO:
 
 
 def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
-    """Of all symbolic dimensions: the given ones, or the only ones that were compiled."""
+    """Return the values of all symbolic sizes: the given ones, or the only ones that were
+    compiled."""
     model = exe.model
     if not given and len(exe.variants) == 1:
         return dict(*exe.variants)
@@ -143,21 +151,22 @@ def _sizes(exe: Compiled, given: Mapping[str, int]) -> dict[str, int]:
     if missing:
         raise UsageError(
             f"{model.source.label}: no value for {', '.join(missing)}",
-            "a shared object is for one value of each symbolic size",
-            f"name it: --shape {missing[0]}=1, or shapes={{{missing[0]!r}: 1}}",
+            "a shared object has one value for each symbolic size",
+            f"give it: --shape {missing[0]}=1, or shapes={{{missing[0]!r}: 1}}",
         )
     found = representative(model, given)
     return {name: n for name, n in found.items() if name in model.size_bindings}
 
 
 def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
-    """What is computed, if anything is. Raises UsageError where nodes run in onnxruntime."""
+    """Return the compiled segment; None if the model computes nothing. Raises UsageError if nodes
+    run in ONNX Runtime."""
     steps = exe.variants.get(tuple(sorted(at.items())), ())
     if any(isinstance(s, Branch) for s in steps):
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
-            "a library is one program, and an If of the model is decided at the call",
-            "export a model of each branch",
+            "a library is one program, and a condition of an If is known only at run time",
+            "export one model for each branch",
         )
     if fallen := exe.fallen(at):
         of = exe.model.names
@@ -166,7 +175,7 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
         )
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
-            f"in onnxruntime run {', '.join(each)}",
+            f"these nodes run in onnxruntime: {', '.join(each)}",
             "export a model without these nodes",
         )
     steps = steps or exe.variant(at)
@@ -174,14 +183,14 @@ def _native(exe: Compiled, at: Mapping[str, int]) -> Native | None:
 
 
 class _Weights:
-    """Arrays, each from a multiple of 64 bytes on."""
+    """Arrays at offsets that are multiples of 64 bytes."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.size = 0
 
     def add(self, array: np.ndarray) -> int:
-        """Where it is."""
+        """Add an array; return its offset."""
         at = self.size
         self.arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         self.size += _rounded(array.nbytes)
@@ -199,7 +208,8 @@ class _Weights:
         return found.hexdigest()
 
     def sums(self) -> tuple[int, int]:
-        """Of words of 64 bits, modulo 2^64; and of these sums, which tell where words are."""
+        """Return the sum of the 64-bit words modulo 2^64, and the sum of its prefix sums, which
+        depends on the order of the words."""
         first = second = 0
         for a in self.arrays:
             words = np.concatenate([a, np.zeros(-len(a) % ALIGNMENT_BYTES, np.uint8)]).view("<u8")
@@ -267,7 +277,7 @@ def _port(name: str, v: graph.Value, at: Mapping[str, int]) -> Port:
     t = v.type
     if not supports_dtype(t.dtype) or t.dtype is None or t.shape is None:
         raise UsageError(
-            f"{name} is {t}", "C has no such tensors", "leave it out of the model's interface"
+            f"{name} is {t}", "C has no such tensors", "remove it from the model's interface"
         )
     shape = tuple(index.evaluate(d, dict(at)) for d in t.shape)
     kind = to_numpy(t.dtype)

@@ -1,5 +1,5 @@
-"""A whole model in ONNX Runtime: the file as it was given, so that results are the runtime's own
-bits. Importing this file loads neither the compiler nor onnxruntime."""
+"""A whole model in ONNX Runtime: the file as given, so that results are bitwise those of the
+runtime. Importing this module loads neither the compiler nor onnxruntime."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ByName = Callable[[dict[str, Any]], dict[str, Any]]
 class Fallback:
     """A session of the whole model.
 
-    takes: the names of the model's inputs, in order; gives: of its outputs; graph: returns the
-    model's graph, which calls do not need. by_name: runs the session on arrays by the inputs' names
-    that are checked already; None where numpy lacks a type of an input or of an output.
+    input_names, output_names: of the model, in order; load_graph: returns the model's graph, which
+    calls do not need. named_call: runs the session on checked arrays by input name; None if numpy
+    lacks the type of an input or output.
     """
 
     session: runtime.Session
@@ -35,8 +35,8 @@ class Fallback:
         object.__setattr__(self, "by_name", _by_name(self))
 
     def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The outputs by name, of the inputs in order. Raises ModelError where onnxruntime refuses
-        the inputs."""
+        """Return the outputs by name, for the inputs in order. Raises ModelError if ONNX Runtime
+        rejects the inputs."""
         feeds = dict(zip(self.takes, arrays, strict=True))
         try:
             found = runtime.run(self.session, feeds, tuple(dict.fromkeys(self.gives)))
@@ -46,14 +46,14 @@ class Fallback:
         return {name: found[name] for name in self.gives}
 
     def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
-        """Computes the graph's outputs from its inputs, which are all that there is, in order: of
-        this graph, or of the same at other sizes."""
+        """Compute the graph's outputs from its inputs. `env` holds the inputs only, in order, of
+        this graph or of the same graph at other sizes."""
         found = self.call([*env.values()])
         env.update(zip(self.graph().outputs, (found[name] for name in self.gives), strict=True))
 
 
 def _type(value: Any) -> str:
-    """Of an array, as ports are printed: f32[3, 4]; or of what is no tensor."""
+    """Return the type of an array as ports are printed: f32[3, 4]; or of a non-tensor."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__

@@ -1,7 +1,7 @@
-"""What was found of families and their mutants, kept in a file, and whether it can be read.
+"""The journal of families and their mutants in a file, and checks of its entries.
 
-Read are a family's pairs, their prices, and why some are dropped. Whoever changes that has other
-pairs proved, or fewer; nothing is taken for proved, or for cheaper, because a file says so.
+It contains a family's pairs, their prices, and why some are rejected. A changed entry changes which
+pairs are proved; nothing counts as proved, or as cheaper, because a file says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern
 
 
 def readable(journal: Journal, families: Mapping[str, Family]) -> Journal:
-    """The journal without results that are of no form of ours; they are found again."""
+    """Drop entries of the journal that have an unknown form; they are computed again."""
     for key, value in list(journal.known.items()):
         name, _, what = key.partition(" ")
         if name not in families or not _fine(what, value, families[name]):
@@ -38,7 +38,7 @@ def _fine(what: str, value: str, family: Family) -> bool:
 
 def _step(step: str, x: Any) -> bool:
     match step, x:
-        case (("price" | "corrected"), str()):  # why it is dropped
+        case (("price" | "corrected"), str()):  # why it is rejected
             return True
         case "price", int() | float():
             return True

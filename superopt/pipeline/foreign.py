@@ -1,4 +1,4 @@
-"""Parts of a compiled model that run in onnxruntime."""
+"""Segments of a compiled model that run in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import STRING
 
 Arrays = dict[ir_graph.Value, Any]
-UNFIT = "ShapeInferenceError"  # in what onnxruntime says of shapes
+UNFIT = "ShapeInferenceError"  # in ONNX Runtime's messages about shapes
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A segment in onnxruntime. given: its inputs' names, and the values that these are. specs: of
-    the outputs that kernels read, as they were planned; None: of another one."""
+    """A segment in ONNX Runtime. inputs: values by input name. output_specs: planned shapes and
+    types of the outputs that kernels read; None for others."""
 
     segment: Segment
     session: ort.Session
@@ -46,7 +46,7 @@ class Foreign:
     specs: tuple[Spec | None, ...]
 
     def run(self, env: Arrays) -> None:
-        """Raises Unlike where an output is not as kernels were planned for."""
+        """Run the segment. Raises Unlike if an output differs from its planned shape or type."""
         feeds = {name: env[v] for name, v in self.given.items()}
         found = ort.run(self.session, feeds, self.outputs)
         checked(self, list(found.values()))
@@ -54,23 +54,23 @@ class Foreign:
 
 
 def checked(s: Foreign, found: Sequence[Any]) -> None:
-    """Raises Unlike where an output is not as kernels were planned for."""
+    """Raise Unlike if an output differs from its planned shape or type."""
     for name, x, spec in zip(s.outputs, found, s.specs, strict=True):
         if spec is not None and (x.shape != spec[0] or x.dtype != spec[1]):
             raise Unlike(
                 f"{name} is {x.dtype}{list(x.shape)} in onnxruntime",
-                f"the model's shapes say {spec[1]}{list(spec[0])}",
-                "correct them, or run the model in onnxruntime",
+                f"shape inference gives {spec[1]}{list(spec[0])}",
+                "correct the model's shapes, or run it in onnxruntime",
             )
 
 
 def whole(graph: ir_graph.Graph, e: Unlike) -> dict[ir_graph.Node, str]:
-    """All nodes, and why they run in onnxruntime then."""
+    """Return all nodes, with why they run in ONNX Runtime."""
     return dict.fromkeys(ir_graph.nodes(graph), f"{e.what}; {e.why}")
 
 
 def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
-    """A model that superopt does not read, by what runs all of it. s: the node that stands for
+    """Return the segment of a model that superopt does not read. s: the opaque node that stands for
     it."""
     names = model.names
     given = {names[v]: v for v in s.inputs}
@@ -79,14 +79,14 @@ def unread(model: Model, s: Segment, session: ort.Session) -> Foreign:
 
 
 def unsaved(model: Model, without: Mapping[ir_graph.Node, str]) -> UsageError:
-    """What is said where such a model is to be saved. without: the node, and why."""
+    """Return the error for saving such a model. fallback_reasons: of its node."""
     (why,) = without.values()
     return UsageError(f"{model.source.label} cannot be saved", why, "keep the model itself")
 
 
 @dataclass(slots=True)
 class Original:
-    """The model as it was given, and a session of it that inputs of all sizes share."""
+    """The model as given, and a session of it for inputs of all sizes."""
 
     source: Source
     threads: int
@@ -102,15 +102,16 @@ class Original:
         return self.known
 
     def session(self) -> ort.Session:
-        """Raises ModelError where onnxruntime refuses the model, or is not installed."""
+        """Return the session. Raises ModelError if ONNX Runtime rejects the model or is not
+        installed."""
         if self.held is None:
             self.held = self._mapped() or self.part(_file(self.source), self.threads)
         return self.held
 
     def _mapped(self) -> ort.Session | None:
-        """A session that maps large weights; None where there are none, and where onnxruntime
-        does not open such a model (before version 1.20)."""
-        self.source.check_unchanged()  # or what is mapped may be gone
+        """Return a session that maps large weights; None if there are none, or if ONNX Runtime
+        cannot open such a model (before version 1.20)."""
+        self.source.check_unchanged()  # mapped data may have changed
         if (found := mapped_model(self.source)) is None:
             return None
         level, unsigned = self.mode.level, self.mode.unsigned_weights
@@ -120,20 +121,20 @@ class Original:
             return None
 
     def part(self, file: Path | bytes, threads: int) -> ort.Session:
-        """A session of a part of the model, or of all of it."""
+        """Return a session of a part of the model, or of the whole."""
         return ort.session_of_part(file, threads, self.mode.level, self.mode.unsigned_weights)
 
 
 def _saturating(source: Source) -> tuple[SaturatingNode, ...]:
     try:
         return saturating_nodes(source.model)
-    except ModelError:  # onnx_ir has no form for all that onnxruntime runs
+    except ModelError:  # onnx_ir cannot represent everything that ONNX Runtime runs
         return ()
 
 
 def _file(source: Source) -> Path | bytes:
-    """What onnxruntime loads: the file itself, where it is still the one that was read."""
-    source.check_unchanged()  # or what is mapped may be gone
+    """Return what ONNX Runtime loads: the file itself if it is unchanged."""
+    source.check_unchanged()  # mapped data may have changed
     if source.raw is None:
         names = [v.name for v in source.model.graph.outputs if v.name]
         return extract_submodel(source, {}, names)[0]
@@ -141,8 +142,8 @@ def _file(source: Source) -> Path | bytes:
 
 
 def units(model: Model) -> Units:
-    """For each node that is a part of one of the file's, or of an operator of onnxruntime (`told`),
-    all parts of it."""
+    """Return, for each node that is a part of a node of the file or of a decomposed contrib
+    operator, all parts of that node."""
     live, parts = set(ir_graph.nodes(model.graph)), dict[str, set[ir_graph.Node]]()
     for n in filter(live.__contains__, model.origins):
         if (name := _operator(model, n)) is not None:
@@ -157,18 +158,18 @@ def units(model: Model) -> Units:
 
 
 def told_operators(model: Model) -> bool:
-    """True if nodes of the model stand for operators of onnxruntime."""
+    """True if nodes of the model stand for contrib operators of ONNX Runtime."""
     return any(_operator(model, n) is not None for n in model.origins)
 
 
 def _operator(model: Model, n: ir_graph.Node) -> str | None:
-    """The first result of the operator of onnxruntime that a node is a part of; None of others."""
+    """Return the first result of the contrib operator that a node is a part of; else None."""
     origin = model.origins.get(n)
     return None if origin is None else replaced_result(origin.node)
 
 
 def checked_available(model: Model, nodes: Sequence[ir_graph.Node]) -> None:
-    """Raises ModelError where onnxruntime, which runs these nodes, is not installed."""
+    """Raise ModelError if ONNX Runtime, which runs these nodes, is not installed."""
     if ort.available() is None:
         what = ", ".join(dict.fromkeys(n.op.title for n in nodes))
         raise ModelError(
@@ -184,10 +185,11 @@ def foreign(
     sizes: Mapping[str, int],
     original: Original | None = None,
 ) -> Foreign:
-    """A segment of a model in onnxruntime: by the original's nodes, where it has parts of them.
+    """Return a segment of a model in ONNX Runtime: with the original's contrib operators if it has
+    parts of them.
 
-    Raises ModelError where onnxruntime is not installed, and where it does not run the segment, as
-    for inputs whose shapes do not fit each other.
+    Raises ModelError if ONNX Runtime is not installed, or does not run the segment, for example
+    because the shapes of the inputs do not fit each other.
     """
     checked_available(model, s.nodes)
     names = model.names
@@ -208,7 +210,7 @@ def foreign(
 
 @contextmanager
 def fitting_shapes(model: Model) -> Iterator[None]:
-    """Says more of onnxruntime's errors about shapes: what the inputs are."""
+    """Add the inputs' types to ONNX Runtime's errors about shapes."""
     try:
         yield
     except ModelError as e:
@@ -217,12 +219,12 @@ def fitting_shapes(model: Model) -> Iterator[None]:
         inputs = ", ".join(f"{i.name}: {i.type}" for i in model.graph.inputs)
         raise ModelError(
             e.what, f"{e.why}; the inputs: {inputs}",
-            "give inputs that fit each other, or check the model with onnx.checker",
+            "pass inputs whose shapes fit each other, or check the model with onnx.checker",
         ) from e  # fmt: skip
 
 
 def _specs(graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple[Spec | None, ...]:
-    """Of a whole model nothing is read by kernels."""
+    """Return the planned shapes and types of outputs. Kernels read no outputs of a whole model."""
     out: list[Spec | None] = []
     for v in s.outputs:
         t, known = v.type, len(s.nodes) < len(ir_graph.nodes(graph))
@@ -233,6 +235,6 @@ def _specs(graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]) -> tuple
 
 
 def without_kernels(model: Model) -> dict[ir_graph.Node, str]:
-    """All nodes, where onnxruntime is there and has faster kernels for the whole of it."""
+    """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model."""
     whole = ort.available() is not None and has_integer_products(model.graph)
     return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

@@ -1,5 +1,5 @@
-"""A process that was forked while others called a compiled model: they are not in it, and what they
-had locked is free, or lost."""
+"""Locks of compiled models after a fork: the threads that held them are not in the child, so they
+are free there, or what they protect is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Lost:
-    """In a lock's place, where nothing is left of what it was for: who would take it is told."""
+    """In place of a lock whose resource is lost: raises an error when acquired."""
 
     def __init__(self, why: Callable[[], Exception]) -> None:
         self.why = why
@@ -25,7 +25,7 @@ class Locked(Protocol):
     lock: Any
 
     def forked(self) -> Any:
-        """Its lock in a process that was forked from this one."""
+        """Return its lock in a process that was forked from this one."""
 
 
 known: weakref.WeakSet[Locked] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""`rules generate`: rules found by enumeration, written as a library."""
+"""`rules generate`: enumerate rules and write them as a library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCOUNT = "account.json"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the caller asked; see `superopt.api.generate_rules`. No families are all of them."""
+    """The arguments of `superopt.api.generate_rules`. No families: all of them."""
 
     out: Path
     families: Sequence[str]
@@ -44,14 +44,14 @@ class Order:
 
 
 def generation(order: Order) -> Generation:
-    """Generate the rules of some families, write a file for each and the account."""
+    """Generate the rules of some families; write a file for each, and the account."""
     begin = time.monotonic()
     made_of = _families(order)
     wanted = Wanted(
         tuple((f, operators(f, order.most)) for f in made_of), order.seed, order.jobs, order.ray
     )
     names = (f.name if f.name in FAMILIES else described(f) for f in made_of)
-    data = zlib.crc32(repr(made_of).encode())  # an edited family is another one
+    data = zlib.crc32(repr(made_of).encode())  # an edited family is a different one
     run = (
         f"{', '.join(names)}, {order.most} operators, seed {order.seed},"
         f" superopt {__version__} {data:08x}"
@@ -67,7 +67,7 @@ def generation(order: Order) -> Generation:
         def put(name: str, content: str) -> None:
             file = create(order.out / name).file
             file.write(content.encode())
-            file.flush()  # now, so that an error is told of this file
+            file.flush()  # now, so that an error names this file
 
         for name, rules in made.rules.items():
             unproved = [r for r in rules if r.name in made.unproved]
@@ -85,36 +85,36 @@ def generation(order: Order) -> Generation:
     )
 
 
-WHOLE = 4  # operators that a default run enumerates where a family is not cut before
+WHOLE = 4  # operators of a default run, for families without a limit of their own
 
 
 def operators(f: Family, most: int) -> int:
-    """How many operators are enumerated of a family: it has its own cut, and beyond a default run
-    all of them have one more for each one more."""
+    """Return the maximum number of operators of a family: its own limit, plus one for each operator
+    beyond a default run."""
     return min(most, f.top + max(0, most - WHOLE))
 
 
 def _families(order: Order) -> list[Family]:
-    """The families that are asked for, in their order."""
+    """Return the requested families in order."""
     for one, other in (("ops", "shapes"), ("shapes", "ops")):
         if getattr(order, one) is not None and getattr(order, other) is None:
             raise UsageError(
-                f"{one} without {other}", "they make a family together", f"give {other}, too"
+                f"{one} without {other}", "both together define a family", f"give {other}, too"
             )
     if order.ops is not None and order.shapes is not None:
         if order.families:
             raise UsageError(
                 "family and ops exclude each other",
                 f"family {', '.join(order.families)} has its own operators, ops {order.ops!r}",
-                "give one of them",
+                "give only one of them",
             )
         return [custom(order.ops, order.shapes)]
     for name in order.families:
         if name not in FAMILIES:
             raise UsageError(
                 f"there is no family {name!r}",
-                f"there are {', '.join(FAMILIES)}",
-                "name one of them, or give ops and shapes for one of your own",
+                f"the families are {', '.join(FAMILIES)}",
+                "name one of them, or define one by ops and shapes",
             )
     return [
         make() for name, make in FAMILIES.items() if name in order.families or not order.families
@@ -122,7 +122,7 @@ def _families(order: Order) -> list[Family]:
 
 
 def _peak() -> float:
-    """The largest memory of this process and of its largest child, MB; 0 where that is unknown."""
+    """Return the peak memory of this process or of its largest child in MB; 0 if unknown."""
     if sys.platform == "win32":
         return 0.0
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

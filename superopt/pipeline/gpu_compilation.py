@@ -1,4 +1,4 @@
-"""What became of a model that was compiled for a GPU: numbers, and the texts of its kernels."""
+"""The report of a model compiled for a GPU: numbers, and the texts of its kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compilation(
     source: Source, precision: str, shapes: Mapping[str, int], dump: Path | None, float_class: str,
     vendor: bool,
 ) -> Compilation:  # fmt: skip
-    """Compile for these sizes, and say what became of the model."""
+    """Compile for these sizes, and report the result."""
     begin = time.monotonic()
     with dump_passes(dump):
         exe = cuda.compile(source, precision, float_class, vendor=vendor)
@@ -54,7 +54,7 @@ def compilation(
 
 
 def _dumped(p: Part, folder: Path) -> None:
-    """The texts of a part's kernels as they run here, in their order."""
+    """Write the texts of a segment's kernels as they run here, in order."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for n, call in enumerate(p.program.kernel_calls()):

@@ -1,4 +1,4 @@
-"""What is written down of a model that was compiled for a GPU; gpu_ready.py finds it."""
+"""What is stored of a model compiled for a GPU; program_cache.py finds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from superopt.pipeline.ports import dtype_of
 
 
 def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, dots: str) -> None:
-    """Only of what is one program, of numbers that torch and numpy call by the same names."""
+    """Store a model that is one program whose element types have the same names in torch and
+    numpy."""
     s, graph = v.steps[0] if len(v.steps) == 1 else None, v.model.graph
     if not isinstance(s, Part) or not set(graph.outputs) <= set(s.segment.outputs):
         return
@@ -24,7 +25,7 @@ def keep(key: str, sizes: Sequence[tuple[str, int]], v: Variant, device: str, do
     for value, x in zip(ports, tensors, strict=True):
         if str(x.dtype) != f"torch.{dtype_of(value.type)}":
             return
-    if not entries.fits(s.running.constants.numel()):  # or all of it would be copied for nothing
+    if not entries.fits(s.running.constants.numel()):  # else all of it would be copied in vain
         return
     made = export_image(s.running, device, dots)
     if made is None:

@@ -1,4 +1,4 @@
-"""Calls that are like the one before, of which nothing needs to be asked."""
+"""Calls like the previous one, which need no checks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Sizes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """A call whose inputs were all tensors on the device: of another one like it nothing needs to
-    be asked. kinds: of each input its name, class, element type, shape and GPU."""
+    """A call whose inputs were all tensors on the device: another one like it needs no checks.
+    input_kinds: name, class, element type, shape and GPU of each input."""
 
     sizes: Sizes
     kinds: tuple[tuple[str, Any, Any, Any, int], ...]
@@ -26,7 +26,7 @@ class Last:
         return cls(sorted_sizes(sizes), tuple(kinds))
 
     def again(self, feeds: Mapping[str, Any]) -> list[Any] | None:
-        """The inputs in order, where they are like these."""
+        """Return the inputs in order if they are like these; else None."""
         if type(feeds) is not dict or len(feeds) != len(self.kinds):
             return None
         out = []

@@ -1,5 +1,5 @@
-"""A compiled model on a GPU, step by step: parts of it as kernels, and what has none in
-onnxruntime, on the processor."""
+"""The steps of a compiled model on a GPU: segments as kernels, and others in ONNX Runtime on the
+CPU."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Part:
     running: GpuProgram
 
     def run(self, env: Arrays) -> None:
-        """Its outputs are tensors on the device, the part's own."""
+        """Run the segment. Its outputs are tensors on the device that it owns."""
         self.running.run([env[v] for v in self.segment.inputs])
         env.update(zip(self.segment.outputs, self.running.outputs, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A part that is all of a model: the numbers of the model's inputs that it takes, and of its
-    outputs, for each of the model's."""
+    """A segment that is the whole model: which of the model's inputs it reads, and which of its
+    outputs is each of the model's."""
 
     running: GpuProgram
     takes: tuple[int, ...]
@@ -42,7 +42,7 @@ class _Whole:
 
     @classmethod
     def of(cls, model: Model, steps: Sequence[Part | Foreign]) -> _Whole | None:
-        """None where there is more to a call."""
+        """Return the binding; None if a call needs other steps."""
         part = steps[0] if len(steps) == 1 else None
         if not isinstance(part, Part):
             return None
@@ -59,7 +59,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A model for given sizes. model: itself, or that for these sizes alone."""
+    """A model compiled for given sizes. model: the model itself, or that for these sizes alone."""
 
     model: Model
     steps: tuple[Part | Foreign, ...]
@@ -74,29 +74,29 @@ class Variant:
 
     @property
     def program(self) -> Program:
-        """Of the only part."""
+        """The program of the only segment."""
         (part,) = self.parts
         return part.program
 
     @property
     def running(self) -> GpuProgram:
-        """Of the only part."""
+        """The loaded program of the only segment."""
         (part,) = self.parts
         return part.running
 
     @property
     def number(self) -> int | None:
-        """Of the GPU that its kernels run on."""
+        """The number of the GPU that its kernels run on."""
         return next((p.running.number for p in self.parts), None)
 
     @property
     def bytes(self) -> int:
-        """Of the device's memory."""
+        """Its bytes of device memory."""
         return sum(p.running.memory_bytes for p in self.parts)
 
     def buffers(self) -> dict[int, Any]:
-        """Tensors where inputs are read, by their numbers; none where they are copied, as parts
-        read them at places of their own."""
+        """Return the tensors that inputs are read from, by input number; empty if there are several
+        segments, which copy inputs."""
         if len(self.steps) != 1 or not self.parts:
             return {}
         numbers = {v: n for n, v in enumerate(self.model.graph.inputs)}
@@ -105,14 +105,15 @@ class Variant:
         return {numbers[v]: x for v, x in own if v in numbers}
 
     def run(self, given: list[Any], there: str) -> list[Any]:
-        """The outputs, of inputs in order: on this device, or, if it is none, numpy's."""
+        """Return the outputs for inputs in order: on this device, or as numpy arrays if it is
+        empty."""
         if there and self._whole is not None:
             return self._whole.run(given)
         runs = [p.running for p in self.parts]
-        for r in runs if len(runs) > 1 else ():  # or one would write what another one still reads
+        for r in runs if len(runs) > 1 else ():  # else one would overwrite what another still reads
             r.wait_for_last_run()
         passed = any(isinstance(v, graph.Input) for v in self.model.graph.outputs)
-        if passed or len(self.steps) > 1:  # what a step writes may be read after it
+        if passed or len(self.steps) > 1:  # a later step may read what a step writes
             written = (x for r in runs for x in (*r.inputs, *r.outputs))
             given = WrittenRanges.from_tensors(written).copy_aliased(given)
         env: Arrays = dict(zip(self.model.graph.inputs, given, strict=True))
@@ -127,12 +128,12 @@ class Variant:
         return out
 
     def fallen(self) -> tuple[graph.Node, ...]:
-        """The nodes that run in onnxruntime."""
+        """Return the nodes that run in ONNX Runtime."""
         return tuple(n for s in self.steps if isinstance(s, Foreign) for n in s.segment.nodes)
 
 
 def advance(step: Part | Foreign, env: Arrays) -> None:
-    """Run a step; what runs on the processor gets its inputs there."""
+    """Run a step; steps on the CPU get their inputs there."""
     if isinstance(step, Part):
         step.run(env)
         return
@@ -142,12 +143,12 @@ def advance(step: Part | Foreign, env: Arrays) -> None:
 
 
 def host(x: Any) -> Any:
-    """As numpy's."""
+    """Return a value as a numpy array."""
     return to_array(x) if type(x).__module__.startswith("torch") else x
 
 
 def _copied(x: Any) -> Any:
-    """What is given as an output, too, is the caller's own."""
+    """Return a copy: an input that is also an output must not be shared with the caller."""
     if type(x).__module__.startswith("torch"):
         return x.clone()
     return x if x is None else x.copy()

@@ -1,5 +1,5 @@
-"""`profile` on a GPU: how long each kernel takes, alone, and how long it must take at least; and
-which library of the vendor's computes it, if one does."""
+"""`profile` on a GPU: the time of each kernel alone, its lower bound, and the vendor library that
+computes it, if any."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LEAST, MOST = 3, 50  # runs
 def profile(
     exe: OnGpu, given: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
 ) -> Profile:
-    """Each kernel's time alone, again and again, by events of the device, and that of the whole.
+    """Time each kernel alone, repeatedly, by device events, and the whole model.
 
-    given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
-    that `shapes` has. Raises UsageError where none can be drawn.
+    inputs: by name; None to draw random ones, for the symbolic sizes in `shapes`. Raises UsageError
+    if none can be drawn.
     """
     given = given_or_drawn(exe.model, given, shapes, seconds)
     exe.run(given)
@@ -42,7 +42,7 @@ def profile(
     most = measure_gpu_peak(exe.device, exe.precision)
     launches = sum(len(p.running.launches) for p in made.parts)
     runs = max(LEAST, min(MOST, round(seconds / max(launches, 1) / 1e-3)))
-    runs = 1 if exe.device == "cpu" else runs  # the interpreter's times say nothing
+    runs = 1 if exe.device == "cpu" else runs  # the interpreter's times are meaningless
     rows: list[Part] = []
     total = 0.0
     env: Arrays = dict(zip(made.model.graph.inputs, exe.given(given), strict=True))
@@ -53,7 +53,7 @@ def profile(
             nodes = step.segment.nodes
             label = made.model.names.get(graph.result(nodes[-1], 0), "")
             ops = tuple(n.op.title for n in nodes)
-            how = "onnxruntime, on the processor"
+            how = "onnxruntime, on the CPU"
             rows.append(Part(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
             continue
         warm_up(step.running)
@@ -66,7 +66,7 @@ def profile(
 
 
 def _run(step: Step | Foreign, env: Arrays) -> float:
-    """Seconds, by the processor's clock, with what is copied between."""
+    """Run a step; return its seconds of wall-clock time, including copies."""
     begin = time.perf_counter()
     advance(step, env)
     return time.perf_counter() - begin
@@ -91,7 +91,7 @@ def _kernels(exe: OnGpu, step: Step, most: GpuPeak, runs: int) -> list[Part]:
         how = f"{option}: {', '.join(told)}" if told else str(option)
         t = program.problems[key].tensor
         count, moved = 0, 0
-        # Of a library's sums, and what is made of them by a kernel behind, those are the work.
+        # Of a library's product and the kernel after it, the product does the work.
         if bool(what) if option.algorithm == LIBRARY else not first:
             count = operation_count.count_operations(t)
             moved = sum(operation_count.count_bytes(t, program.problems[key].constants))

@@ -1,9 +1,8 @@
-"""Models compiled for a GPU that are kept whole, so that another process has them soon
-(entries.py): it needs neither the model nor torch or Triton, whose machine code is kept with the
-plan (kernels/cuda/image.py).
+"""The cache of programs compiled for a GPU (entries.py): another process needs neither the model
+nor torch or Triton, because the machine code is stored with the plan (kernels/cuda/image.py).
 
-A model's key is made from its files (SHA-256), options, the GPU, torch's and Triton's files,
-superopt's own and the store of measurements.
+A model's key is the digest of its files (SHA-256), options, the GPU, torch's and Triton's files,
+superopt's own files and the store of measurements.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from superopt.kernels.runtime.loaded_image import (
 )
 from superopt.pipeline import entries
 
-WITH = ("torch", "triton")  # what compiles
+WITH = ("torch", "triton")  # packages that compile kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kernels run: "cuda", or "cpu" in the interpreter; the GPU's name, capability and
-    number."""
+    """Where kernels run: "cuda", or "cpu" in the interpreter; the GPU's name, compute capability
+    and number."""
 
     device: str
     gpu: str
@@ -45,7 +44,7 @@ class Place:
 
 
 def place() -> Place | None:
-    """None where there is none: who compiles says why."""
+    """Return the place; None if there is no GPU: the compiler reports why."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return Place("cpu", "Triton's interpreter", (0, 0))
     try:
@@ -57,7 +56,7 @@ def place() -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a model is compiled with; see `superopt.compile`. store: where measurements are kept."""
+    """What a model is compiled with; see `superopt.compile`. store: the file of measurements."""
 
     precision: str
     float_class: str
@@ -66,7 +65,7 @@ class Options:
     store: Path | None
 
     def key(self, digest: str, on: Place) -> str:
-        """Of a model whose files have this digest."""
+        """Return the key of a model whose files have this digest."""
         about = (
             "cuda", entries.FORMAT, digest, self.precision, self.float_class, self.vendor,
             self.streams, on.device, on.gpu, on.capability, *map(installed, WITH), np.__version__,
@@ -76,16 +75,16 @@ class Options:
 
 
 def installed(name: str) -> list[int] | None:
-    """What tells that a package is as it was. It is not imported."""
+    """Return the state of a package's files, without importing it."""
     found = find_spec(name)
     return None if found is None or found.origin is None else entries.state_of(Path(found.origin))
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A program that is the whole model. takes: numbers of the model's inputs; gives: of the
-    program's outputs, for each of the model's; options: how problems are computed, by their keys,
-    in the order of these."""
+    """A cached program that is the whole model. input_numbers: of the model's inputs;
+    output_numbers: of the program's outputs, for each of the model's; options: of problems, by key,
+    in order."""
 
     program: DeviceProgram | InterpretedProgram
     takes: tuple[int, ...]
@@ -94,27 +93,27 @@ class Ready:
 
     @property
     def number(self) -> int | None:
-        """Of the GPU."""
+        """The number of the GPU."""
         return self.program.number
 
     @property
     def bytes(self) -> int:
-        """Of the device's memory."""
+        """Its bytes of device memory."""
         return self.program.image.size
 
     def buffers(self) -> dict[int, Any]:
-        """Tensors where inputs are read, by their numbers."""
+        """Return the tensors that inputs are read from, by input number."""
         return dict(zip(self.takes, self.program.buffers(), strict=True))
 
     def run(self, given: Sequence[Any], there: str) -> list[Any]:
-        """The outputs, of inputs in order: tensors on the device `there`, or, if it is none,
-        numpy's."""
+        """Return the outputs for inputs in order: tensors on `device`, or numpy arrays if it is
+        empty."""
         out = self.program.run([given[n] for n in self.takes], bool(there))
         return [out[n] for n in self.gives]
 
 
 def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
-    """The program for these sizes; None where there is none that is whole."""
+    """Return the program for these sizes; None if there is no intact one."""
 
     def made(about: dict[str, Any], texts: bytes) -> Ready | None:
         image = image_from_dict(about["image"])
@@ -137,8 +136,8 @@ def find(key: str, sizes: Sequence[tuple[str, int]], on: Place) -> Ready | None:
 def _started(
     image: Image, texts: bytes, known: np.ndarray, number: int | None
 ) -> DeviceProgram | None:
-    """None where the driver does not take it: who compiles says more. Where it has no memory for
-    it, what torch keeps of that, and nobody uses, goes back first."""
+    """Load a program onto the device. None if the driver rejects it: the compiler reports more. If
+    memory is short, free what torch caches first."""
     for last in (False, True):
         try:
             return load_on_device(image, texts, known, number)

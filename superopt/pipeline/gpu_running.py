@@ -1,5 +1,5 @@
-"""A plan's kernels, compiled for a GPU and with memory of their own; and other ways to compute what
-Triton's compiler makes nothing of."""
+"""Loading a plan's kernels onto a GPU, and the choice of another option if Triton cannot compile
+one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorS
 from superopt.kernels.triton.compiler import TritonCompileError
 from superopt.plan.program.program import Program
 
-LONGEST = 300  # letters of what a compiler says
-WAYS = 4  # to compute a problem, of which a compiler may make nothing
-# What torch says where it has no memory for that, or no number of its bytes.
+LONGEST = 300  # characters of a compiler's error
+WAYS = 4  # options of a problem that are tried when its kernel does not compile
+# torch's messages about too little memory, or about sizes that overflow.
 NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Storage size calculation", "can't allocate memory")
 
 
@@ -31,10 +31,12 @@ def started(
     device: str,
     dots: str,
 ) -> GpuProgram:
-    """label: of the model; device, dots: see gpu_program.running.
+    """Compile and load a program. label: of the model; device, dot_precision: see
+    gpu_program.build_program.
 
-    Raises Uncompiled where Triton makes nothing of a kernel that runs here, OutOfMemory where there
-    is too little on the device."""
+    Raises TritonCompileError if Triton cannot compile a kernel, OutOfMemory if device memory is too
+    small.
+    """
     constants = np.zeros(made.constant_bytes, np.uint8)
     for c in made.constants:
         c.write(constants[c.offset : c.offset + c.bytes])
@@ -59,7 +61,7 @@ def started(
         raise OutOfMemory(
             f"{label}: out of memory on the device",
             f"its kernels need {made.constant_bytes + made.memory_bytes} bytes",
-            "give smaller inputs, or free memory there",
+            "pass smaller inputs, or free device memory",
         ) from None
 
 
@@ -70,11 +72,13 @@ def another(
     options: Callable[[Problem], Iterator[Option]],
     tried: dict[str, set[Option]],
 ) -> dict[str, Option]:
-    """Another way to compute the problem whose kernel was not compiled, by its key. options: all
-    ways; tried: those that were, to which this one is added, so that none is given twice.
+    """Return another option, by key, for the problem whose kernel did not compile. options: yields
+    all options; tried_options: earlier ones, to which this one is added, so that none is returned
+    twice.
 
-    Raises UsageError where WAYS were tried, where there is no other, and where `e` is of no kernel
-    of the plan."""
+    Raises UsageError if MAX_TRIED_OPTIONS were tried, if there is no other option, or if `error` is
+    of no kernel of the plan.
+    """
     for c, key in zip(made.kernel_calls(), made.call_problems, strict=True):
         name = made.kernels[c.function].name
         if not re.fullmatch(rf"{re.escape(name)}(_\d+)?", e.function):

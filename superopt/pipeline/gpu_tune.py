@@ -1,9 +1,9 @@
-"""Tuning on a GPU: ways to compute a model's kernels are measured, and the fastest ones kept, in
-the store of measurements, too.
+"""Tuning on a GPU: measure options of a model's kernels, use the fastest, and store the
+measurements.
 
-The model of the machine says which ones to measure, or what was learned from earlier measurements
-of this GPU (cost/learned.py, by cost/gpu_features.py), those of this tuning, too: then they are
-measured some at a time, for as long as these bring something.
+The machine model selects the options to measure, or a ranking learned from earlier measurements of
+this GPU (cost/learned.py with cost/gpu_features.py), including those of this tuning. Ranked options
+are measured in batches for as long as a batch brings a speedup.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from superopt.report.compiled import Tuned, TunedKernel
 
 Options = Callable[[Problem], Iterator[Option]]
 Seen = Callable[[Problem, Mapping[Option, float]], None]
-GAIN = 1.02  # how much faster some must be than those before for others to be measured
-MORE = 1.5  # times as many measurements as before are learned from again
-SAID = 200  # letters of why one way could not be measured
-UNTIMED = "Triton's interpreter says nothing about times: kernels are measured on a GPU"
+GAIN = 1.02  # speedup that a batch must bring for the next one to be measured
+MORE = 1.5  # the ranking is learned again after this growth of the measurements
+SAID = 200  # characters of the reason for a failed measurement
+UNTIMED = "kernels are not measured in Triton's interpreter, only on a GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The options that were chosen, by the keys of problems; and what is said of it."""
+    """The chosen options, by problem key, and the report."""
 
     chosen: Mapping[str, Option]
     report: Tuned
@@ -47,7 +47,8 @@ class Found:
 
 @dataclass(slots=True)
 class Learner:
-    """What was measured, and the ranking that was learned from it, anew when there is much more."""
+    """The measurements, and the ranking learned from them; it is learned again when there are many
+    more."""
 
     times: list[Timed]
     ranking: Ranking | None = None
@@ -62,7 +63,7 @@ class Learner:
 
 @dataclass(slots=True)
 class Kernel:
-    """A problem: the ways that should be measured, in this order, and what is known of them."""
+    """A problem: the options to measure, in order, and the measured times."""
 
     key: str
     problem: Problem
@@ -78,8 +79,8 @@ class Kernel:
 
 
 def known(store: Store, device: str, dots: str, vendor: bool) -> dict[str, Option]:
-    """The fastest ways that were measured on this GPU before; vendor: its libraries', too? (A
-    tuning without these says nothing of one with them.)"""
+    """Return the fastest options measured on this GPU before. vendor: include vendor libraries. (A
+    tuning without these does not apply to one with them.)"""
     best: dict[str, Timed] = {}
     for t in kept.measured(store, kept.gpu(device_name(device), dots)):
         before = best.get(t.problem, t)
@@ -89,7 +90,7 @@ def known(store: Store, device: str, dots: str, vendor: bool) -> dict[str, Optio
 
 
 def _theirs(o: Option) -> bool:
-    """Is some of it computed by the vendor's libraries?"""
+    """True if a vendor library computes a part of it."""
     return o.algorithm == VENDORS or VENDORS in dict(o.knobs)
 
 
@@ -97,9 +98,9 @@ def tuned(
     programs: Sequence[Program], options: Options, device: str, dots: str, store: Store | None,
     budget: float, most: int, seen: Seen, stop: Callable[[], bool],
 ) -> Found:  # fmt: skip
-    """Measure up to `most` of the `options` of each problem, those that should be the fastest;
-    problems of the most work first, for at most so many seconds. Where the store knows all of these
-    nothing is measured; else they are measured beside the best that it knows."""
+    """Measure up to `max_options` of the most promising options of each problem, problems with the
+    most work first, for at most `budget` seconds. If the store has all of these, nothing is
+    measured; else they are measured beside the best stored ones."""
     begin = time.monotonic()
     problems = {key: p for made in programs for key, p in made.problems.items()}
     calls = [key for made in programs for key in made.call_problems]
@@ -118,11 +119,11 @@ def tuned(
         k.times = {t.option: t.seconds for t in before if t.problem == key and t.option in k.order}
         there, first = len(k.order), k.order[0]
         new = [o for o in k.order[:most] if o not in k.times]
-        # Of ranked ones those beyond brought nothing before, where the first are known.
+        # Of ranked options, later ones brought no speedup before, if the first are known.
         look = most if ranking is None else min(most, 2 * COMPILE_THREADS)
         timed: Mapping[Option, float] = {}
         if there > 1 and not {*k.order[:look]} <= {*k.times}:
-            # What a clock said another day is nothing beside these: the best are timed again.
+            # Times of another session are not comparable: the best options are measured again.
             k.order = list(dict.fromkeys((first, *finalists(k.times), *new)))
             known, k.times = k.times, {}
             clock = partial(measure_options, p, dot_precision=dots, timers={}, failed=failed)
@@ -147,18 +148,17 @@ def tuned(
     notes = [] if device == "cuda" else [UNTIMED]
     if failed:
         why = shorten(failed[0], SAID)
-        notes.append(f"{len(failed)} ways could not be measured, the first of them {why}")
+        notes.append(f"{len(failed)} options could not be measured, first {why}")
     return Found(how, Tuned(tuple(rows), time.monotonic() - begin, notes=tuple(notes)))
 
 
 def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> list[Option]:
-    """The ways to compute a problem, of which the first is taken unmeasured: all of them, those
-    first that should be the fastest, after what the vendor's libraries compute; where nothing was
-    learned yet, as many as are measured."""
+    """Return the options of a problem; the first is the unmeasured default. Ranked: all of them,
+    vendor libraries first, then by expected time. Unranked: as many as are measured."""
     if ranking is None:
         return list(islice(options(p), most))
     first, *rest = dict.fromkeys(options(p))
-    # What the vendor's libraries take, ours do not tell.
+    # Times of our kernels do not predict those of vendor libraries.
     theirs, ours = ([o for o in rest if _theirs(o) == x] for x in (True, False))
     if len(ours) > 1:
         ours = ranking.ordered(gpu_features.numbers(p), ours)
@@ -168,9 +168,9 @@ def _order(p: Problem, options: Options, ranking: Ranking | None, most: int) -> 
 def measure(
     k: Kernel, clock: Callable[[list[Option]], Mapping[Option, float]], most: int, ranked: bool
 ) -> None:
-    """Measure those of the first `most` that are not known. ranked: as many at a time as are
-    compiled at once, until they bring nothing. clock: seconds of those that run, and of some before
-    again."""
+    """Measure those of the first `max_options` that are unknown. is_ranked: measure batches of as
+    many as compile in parallel, until a batch brings no speedup. measure_batch: returns the seconds
+    of options that run, and may repeat earlier ones."""
     size = COMPILE_THREADS if ranked else most
     for at in range(0, min(most, len(k.order)), size):
         before = k.least()

@@ -1,4 +1,4 @@
-"""The machine code among a compiled model's steps, and the memory that it holds."""
+"""The native segments among a compiled model's steps, and their memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from superopt.pipeline.native import Native
 
 
 def natives(steps: Iterable[object]) -> Iterator[Native]:
-    """The steps that are machine code, those of branches that were compiled included."""
+    """Yield the steps that are machine code, including those of compiled branches."""
     for s in steps:
         if isinstance(s, Native):
             yield s
@@ -20,8 +20,8 @@ def natives(steps: Iterable[object]) -> Iterator[Native]:
 
 
 def held_bytes(variants: Iterable[Iterable[object]]) -> int:
-    """Bytes that these hold together, but for machine code; constants that they share count
-    once."""
+    """Return the bytes that these variants hold together, without machine code; shared constants
+    count once."""
     codes = [s.code for steps in variants for s in natives(steps)]
     constants = {id(a): a.nbytes for c in codes for a in c.constants.arrays}
     return sum(c.own_bytes for c in codes) + sum(constants.values())

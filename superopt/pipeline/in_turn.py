@@ -1,5 +1,5 @@
-"""The parts of a model, one after the other, as one function: what a call asks for is looked up
-once, so that it takes little more than its kernels, and its sessions, do."""
+"""The segments of a model as one function that runs them in order. Lookups happen once, so that a
+call takes little more than its kernels and sessions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def in_turn(
     inputs: Sequence[graph.Value],
     outputs: Mapping[str, graph.Value],
 ) -> Direct | None:
-    """Of the model's inputs in order, with its outputs by name. None: some part of it takes or
-    gives what numpy has no type for. Errors are those of its parts."""
+    """Return a function from the model's inputs in order to its outputs by name. None if a segment
+    reads or gives a type that numpy lacks. Errors are those of the segments."""
     slots: dict[graph.Value, int] = {v: n for n, v in enumerate(inputs)}
     calls: list[Step] = []
     for s in steps:
@@ -42,7 +42,7 @@ def in_turn(
     rest = [None] * (len(slots) - len(inputs)) + constants
     slots |= {v: len(slots) + n for n, v in enumerate(known)}
     wanted = [(name, slots[v]) for name, v in outputs.items()]
-    # Of an input, and of a constant, its own array is given to nobody.
+    # Copy outputs that are inputs or constants: nobody else gets the model's own array.
     copies = [n for n, v in outputs.items() if isinstance(v, graph.Input | graph.Constant)]
     call = _call(calls, rest, wanted)
 

@@ -1,4 +1,4 @@
-"""Arrays in files: .npz whose arrays are named like a model's inputs, or outputs."""
+"""Arrays in .npz files whose names are those of a model's inputs or outputs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from superopt.te.expr.dtype import STRING, to_numpy
 def read_inputs(
     given: Path | str | Mapping[str, np.ndarray] | None,
 ) -> dict[str, np.ndarray] | None:
-    """Arrays by input name from a file or as they are; None stays None. Never unpickles.
+    """Return arrays by input name, from a file or as given; None for None. Never unpickles.
 
-    Raises UsageError for a file that is no .npz of plain arrays.
+    Raises UsageError for a file that is not an .npz of plain arrays.
     """
     if given is None:
         return None
@@ -30,7 +30,7 @@ def read_inputs(
     try:
         found = np.load(given, allow_pickle=False)
         if isinstance(found, np.ndarray):
-            raise UsageError(f"{given} holds no inputs", "it is one array, without a name", how)
+            raise UsageError(f"{given} holds no inputs", "it is a single unnamed array", how)
         with found as data:
             return {name: data[name] for name in data.files}
     except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, AttributeError) as e:
@@ -40,10 +40,10 @@ def read_inputs(
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Arrays by name as numpy.savez writes them, of any names, to a file of just this name, which
-    is whole or not there at all. Texts are numpy's own, so that nothing is pickled.
+    """Write arrays by name to an .npz file of exactly this name, atomically. Any names are allowed.
+    Strings are written as numpy strings, so nothing is pickled.
 
-    Raises UsageError where it cannot be written.
+    Raises UsageError if the file cannot be written.
     """
     with atomic_files() as create, zipfile.ZipFile(create(path).file, "w") as archive:
         for name, given in arrays.items():
@@ -54,7 +54,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
-    """Raise UsageError where the arrays are not what the model's inputs ask for."""
+    """Raise UsageError if the arrays do not fit the model's inputs."""
     if arrays is None:
         return
     wanted = {i.name: i.type for i in model.graph.inputs}
@@ -62,20 +62,18 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
     for name in arrays:
         if name not in wanted:
             raise UsageError(
-                f"input {name} is not one of the model's",
-                f"it has {', '.join(wanted)}",
+                f"the model has no input {name}",
+                f"its inputs are {', '.join(wanted)}",
                 "rename the array",
             )
     for name in sorted(needed - set(arrays)):
         raise UsageError(
-            f"input {name} has no value", "the file lacks it", "add an array of that name"
+            f"input {name} has no value", "no array has this name", "add an array of this name"
         )
     for name, array in arrays.items():
         t = wanted[name]
         if t.dtype is None:
-            raise UsageError(
-                f"input {name} cannot be given", "it is no tensor", "leave out --inputs"
-            )
+            raise UsageError(f"input {name} cannot be given", "it is not a tensor", "omit --inputs")
         strings = t.dtype == STRING and array.dtype.kind in "OUST"
         if array.dtype != to_numpy(t.dtype) and not strings:
             raise UsageError(

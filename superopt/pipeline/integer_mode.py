@@ -1,5 +1,5 @@
-"""How a session multiplies 8-bit integers exactly on this processor, where ONNX Runtime's default
-would saturate (onnx_io/saturation.py)."""
+"""Exact 8-bit integer products in sessions, on processors where ONNX Runtime's default would
+saturate (int8_saturation.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ AVX512_CORE = frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vl"))
 
 @dataclass(frozen=True, slots=True)
 class IntegerMode:
-    """level: onnxruntime's optimization level; unsigned_weights: its session option
-    `session.x64quantprecision`; notes: what that costs, and what it does not cover."""
+    """level: ONNX Runtime's optimization level; unsigned_weights: its session option
+    `session.x64quantprecision`; notes: the cost, and what remains inexact."""
 
     level: str = "all"
     unsigned_weights: bool = False
@@ -44,7 +44,7 @@ def sums_in_16_bits(
     if not flags:
         return True
     if not {"avx2", "fma"} <= {*flags}:
-        # Kernels for SSE4.1 are only in Windows' builds; those for SSE2 sum in 32 bits.
+        # Only Windows builds have kernels for SSE4.1; those for SSE2 accumulate in 32 bits.
         return (system or platform.system()) == "Windows"
     if {*flags} >= AVX512_CORE:
         return "avx512_vnni" not in flags
@@ -52,7 +52,7 @@ def sums_in_16_bits(
 
 
 def integer_mode(nodes: Sequence[SaturatingNode]) -> IntegerMode:
-    """For a model with these nodes, on a processor that saturates."""
+    """Return the mode for a model with these nodes, on a processor that saturates."""
     some = {r: [n for n in nodes if n.remedy is r] for r in Remedy}
     unsigned, floats, none = (some[r] for r in Remedy)
     notes: list[str] = []
@@ -77,6 +77,6 @@ def integer_mode(nodes: Sequence[SaturatingNode]) -> IntegerMode:
 
 
 def _named(nodes: Sequence[SaturatingNode]) -> str:
-    """The first node, and how many there are."""
+    """Return the first node, and how many more there are."""
     first, *more = nodes
     return f"{first.op} {first.name}".strip() + (f" and {len(more)} more" if more else "")

@@ -1,4 +1,5 @@
-"""Two models over the same inputs: what is different about these, and one graph on the other's."""
+"""Two models with the same interface: how interfaces differ, and one graph on the other's
+inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from superopt.onnx_io.import_.model_difference import (
 
 
 def interface(a: Model, b: Model) -> str:
-    """How inputs or outputs differ, empty where they do not."""
+    """Return how inputs or outputs differ; empty if they do not."""
     mine, theirs = a.source.model.graph, b.source.model.graph
     for what, x, y in (
         ("inputs", [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]),
@@ -27,7 +28,7 @@ def interface(a: Model, b: Model) -> str:
         if _fixed(i.type.shape) != _fixed(j.type.shape):
             return f"input {i.name} is {i.type} and {j.type}"
         if default_value(a, i) != default_value(b, j):
-            return f"input {i.name} has another default value"
+            return f"input {i.name} has different default values"
     return ""
 
 
@@ -36,9 +37,9 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[object, ...] | None:
 
 
 def joined(a: Model, b: Model) -> graph.Graph | None:
-    """The graph of `b` on the inputs and constants of `a`, where equal nodes become the same
-    objects, opaque ones included; None where symbolic sizes have other names, and structure does
-    not tell."""
+    """Return the graph of `b` on the inputs and constants of `a`, where equal nodes are the same
+    objects, including opaque ones; None if symbolic sizes have different names and cannot be
+    matched."""
     change: dict[graph.Value, graph.Value] = dict(zip(b.graph.inputs, a.graph.inputs, strict=True))
     if any(i.type != j.type for i, j in change.items()):
         return None
@@ -52,10 +53,11 @@ def joined(a: Model, b: Model) -> graph.Graph | None:
 
 
 def _with_opaque_of(a: graph.Graph, b: graph.Graph) -> graph.Graph:
-    """`b` with each opaque node of `a` that has the same form and operands in the place of its own.
+    """Return `b` with each opaque node replaced by the one of `a` that has the same form and
+    operands.
 
-    Each node of `a` stands for one node of `b` at most, since an opaque node may be random. Both
-    graphs are over the same inputs, and their models have the same opsets and local functions.
+    Each node of `a` replaces at most one node of `b`, since an opaque node may be random. Both
+    graphs have the same inputs, and their models the same opsets and local functions.
     """
     own = set(graph.nodes(a))
     free: dict[tuple[graph.Value | None, ...], list[graph.Node]] = {}

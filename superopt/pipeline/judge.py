@@ -1,4 +1,4 @@
-"""What can be said of a rule of the user's: tried on random instances, then proved."""
+"""Verdicts on a user's rule: it is tried on random instances, then proved."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved, Refuted
 
-# Notes of a proof with which a rule is still called proved; the verdict prints them. All others
-# count something (steps, parts, operands) up to a number, above which a formula may give another.
+# Assumptions with which a rule still counts as proved; the verdict prints them. All others bound a
+# count (steps, parts, operands), beyond which the proof does not hold.
 HARMLESS = frozenset(
     (*ASSUMPTIONS, FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE)
 )
@@ -30,34 +30,34 @@ HARMLESS = frozenset(
 
 BRIEF = Limits(
     seconds=5, work=4_000, work_beyond=4_000
-)  # for a smaller counterexample than a trial's
+)  # limits for finding a smaller counterexample than that of a trial
 
 
 def judged(rule: Rule, seed: int, seconds: float) -> RuleVerdict:
-    """The verdict on `rule`: refuted by a trial or the prover, proved for all sizes, or neither.
-    seconds: for the prover."""
+    """Return the verdict on `rule`: refuted by a trial or the prover, proved for all sizes, or
+    neither. proof_seconds: limit for the prover."""
     tried = try_rule(rule, seed)
     if isinstance(tried, Differs):
         wrong = _refuted(rule, seed, tried)
         other = with_computed_class(rule)
         if other == rule or isinstance(try_rule(other, seed), Differs):
             return wrong
-        return replace(wrong, detail=f"{wrong.detail}; with float={other.float_class} it is not")
+        return replace(wrong, detail=f"{wrong.detail}; float={other.float_class} passes")
     verdict = best_proof(rule, Limits(seconds=seconds))
     if isinstance(verdict, Refuted):
         return _refuted(rule, seed, verdict)
-    if not tried:  # nothing that a match could be was found
+    if not tried:  # no instance that matches was found
         return _verdict(rule, "untestable", misfit_reason(rule, seed) or str(tried))
     if not isinstance(verdict, Proved):
         return _verdict(rule, "passed", f"{tried}; not proved: {verdict.reason}")
     if not entirely(verdict):
-        return _verdict(rule, "passed", f"{tried}; proved in part only: {verdict.scope}")
+        return _verdict(rule, "passed", f"{tried}; only partly proved: {verdict.scope}")
     return _verdict(rule, "proved", verdict.proof.summary)
 
 
 def counterexample(rule: Rule, seed: int, found: Differs | Refuted) -> Counterexample | None:
-    """The smallest counterexample of a rule that was refuted by `found`; None where the values are
-    no floats or integers, as in the prime field."""
+    """Return the smallest counterexample of a refuted rule; None if its values are not floats or
+    integers, as in the prime field."""
     known: list[Instance | None] = []
     if isinstance(found, Differs):
         known.append(found.instance)
@@ -68,7 +68,7 @@ def counterexample(rule: Rule, seed: int, found: Differs | Refuted) -> Counterex
 
 
 def told(rule: Rule, seed: int, found: Differs | Refuted) -> str:
-    """Why a rule is wrong, in a line: its smallest counterexample, where there is one."""
+    """Return why a rule is wrong, in one line: its smallest counterexample if there is one."""
     return str(counterexample(rule, seed, found) or found)
 
 
@@ -81,7 +81,7 @@ def _refuted(rule: Rule, seed: int, found: Differs | Refuted) -> RuleVerdict:
 
 
 def entirely(verdict: Proved) -> bool:
-    """Is the rule proved at all ranks and sizes, and whatever is counted in it?"""
+    """True if the rule is proved at all ranks and sizes, without bounds on counts."""
     return verdict.is_complete and not verdict.bound and HARMLESS.issuperset(verdict.scope.assumes)
 
 

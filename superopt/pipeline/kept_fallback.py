@@ -1,9 +1,9 @@
-"""Models that run wholly in ONNX Runtime, remembered as such: another process opens the session
-and loads neither the compiler nor LLVM.
+"""The cache of models that run entirely in ONNX Runtime: another process opens the session, and
+loads neither the compiler nor LLVM.
 
-A key is made from the model's files (SHA-256), the options, the processor's flags, superopt's own
-files and the store of measurements. Under it are the model's interface, and an entry for each set
-of sizes at which nothing was compiled, or one for all sizes.
+A key is the digest of the model's files (SHA-256), the options, the processor's flags, superopt's
+own files and the store of measurements. Under it are the model's interface, and an entry for each
+set of sizes at which nothing was compiled, or one for all sizes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ALL = "all sizes"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a model is compiled with. store: where measurements are kept."""
+    """What a model is compiled with. store: the file of measurements."""
 
     threads: int
     allowed: Allowed
     store: Path | None
 
     def key(self, digest: str) -> str:
-        """Of a model whose files have this digest."""
+        """Return the key of a model whose files have this digest."""
         may = self.allowed
         about = (
             entries.FORMAT, KIND, digest, self.threads, may.float_class, may.partial,
@@ -55,8 +55,8 @@ class Options:
 
 @dataclass(slots=True)
 class Kept:
-    """The entries of a model in a file. found: the session, once it is open; graph: returns the
-    model's graph."""
+    """The cache entries of a model in a file. cached_fallback: the session, once it is open;
+    load_graph: returns the model's graph."""
 
     key: str
     path: Path
@@ -66,8 +66,8 @@ class Kept:
     found: Fallback | None = field(default=None)
 
     def find(self, sizes: Sizes) -> Fallback | None:
-        """The model in onnxruntime; None where it is not known to run there at these sizes, and
-        where onnxruntime is not installed or refuses the file."""
+        """Return the model in ONNX Runtime; None if it is not known to run there at these sizes, or
+        if ONNX Runtime is not installed or rejects the file."""
         if (how := self._known(ALL) or self._known(sizes)) is None:
             return None
         if self.found is None:
@@ -80,7 +80,7 @@ class Kept:
         return self.found
 
     def keep(self, sizes: Sizes | None, level: str, unsigned_weights: bool) -> None:
-        """Remember that nothing is compiled at these sizes (None: at any), and how the session is
+        """Store that nothing is compiled at these sizes (None: at any), and how the session is
         opened (`runtime.session`)."""
         key = entries.sum_of((self.key, ALL if sizes is None else sizes))
         files.write(entries.folder(), key, json.dumps((level, unsigned_weights)).encode(), KIND)

@@ -1,4 +1,4 @@
-"""What is known of rules, as reports have it: both sides, proofs, counts."""
+"""Rules as reports show them: both sides, proofs, counts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from superopt.rules.library.records import (
     unproved_reasons,
 )
 
-AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; without it there are none
+AXIOM_PROOFS = "axiom_proofs.json"  # beside the library; optional
 
 
 def described(rule: Rule, own: bool = False) -> RuleDiagram:
-    """The rule drawn, with its proofs, or why it has none. own: of the user's, which is of no tier
-    where no proof is known."""
+    """Return a rule as a diagram, with its proofs, or why it has none. is_user_rule: it has no tier
+    unless it is proved."""
     found = find_proof(rule)
     key = proof_key(rule)
     return rule_diagram(
@@ -44,7 +44,8 @@ def described(rule: Rule, own: bool = False) -> RuleDiagram:
 
 
 def report(library: Sequence[Rule], own: Sequence[Rule], part: str) -> RuleReport:
-    """What is known of all these rules with `part` in their name or the name of their file."""
+    """Return the report of all rules with `name_part` in their name or in the name of their
+    file."""
     every = (*library, *own)
     some = [
         described(r, n >= len(library))
@@ -55,7 +56,7 @@ def report(library: Sequence[Rule], own: Sequence[Rule], part: str) -> RuleRepor
 
 
 def counted(rules: Iterable[Rule]) -> tuple[RuleCount, ...]:
-    """Rules counted by file."""
+    """Return the number of rules in each file."""
     by_file: dict[str, list[Rule]] = {}
     for rule in rules:
         by_file.setdefault(_file(rule), []).append(rule)
@@ -83,7 +84,7 @@ def _proof(p: records.Proof) -> Proof:
 
 @lru_cache(maxsize=1)
 def axiom_proofs() -> Mapping[str, AxiomProof]:
-    """The axiom-level proof of each rule that has one, by `proof_key`."""
+    """Return the axiom-level proofs by `proof_key`."""
     path = LIBRARY / AXIOM_PROOFS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return MappingProxyType({key: decode(AxiomProof, entry) for key, entry in stored.items()})

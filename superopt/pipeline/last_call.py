@@ -1,4 +1,4 @@
-"""What a compiled model ran last, in which most calls fit: what they check, and what they run."""
+"""The last call of a compiled model: what a call with the same input shapes checks and runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """A program that is the whole model, and what it takes and gives: see Native and Whole. direct:
-    in its place, the parts of a model that is not one program. by_name: in its place, what takes
-    the inputs by name, and arrays that are not contiguous, too."""
+    """A program that is the whole model, with its inputs and outputs: see NativeSegment and
+    ModelBinding. model_call: instead, runs the parts of a model that is not one program.
+    named_call: instead, takes the inputs by name, also arrays that are not contiguous."""
 
     inputs: tuple[tuple[str, np.dtype | None, tuple[int, ...]], ...]
-    takes: tuple[int, ...] | None  # None where these are all inputs in order
+    takes: tuple[int, ...] | None  # None: all inputs in order
     new: Callable[[], list[np.ndarray]]
     gives: tuple[tuple[str, int], ...]
     call: Callable[[tuple[np.ndarray, ...]], None]
@@ -42,7 +42,8 @@ class LastCall:
     def named(
         cls, by_name: ByName | None, ports: Sequence[Port], given: Sequence[Any]
     ) -> LastCall | None:
-        """Of what takes inputs by name; None where there is none, or an input is no tensor."""
+        """Return the last call of a function that takes inputs by name; None if there is none, or
+        an input is a non-tensor."""
         if by_name is None or any(p.dtype is None for p in ports):
             return None
         inputs = tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, given, strict=True))
@@ -58,8 +59,8 @@ class LastCall:
 
 
 def locked(direct: Direct, exe: forks.Locked) -> Direct:
-    """The same, for kernels whose memory is one call's at a time. exe: has the lock, which is
-    another one in a forked process."""
+    """Return the function with a lock around it, for kernels whose memory serves one call at a
+    time. lock_owner: has the lock, which another one replaces in a forked process."""
 
     def call(arrays: Sequence[Any]) -> dict[str, Any]:
         with exe.lock:
@@ -69,4 +70,4 @@ def locked(direct: Direct, exe: forks.Locked) -> Direct:
 
 
 def nothing(arrays: tuple[np.ndarray, ...]) -> None:
-    """The call of a model that is no one program."""
+    """The call of a model that is not one program."""

@@ -1,4 +1,4 @@
-"""The C compiler, which links, too."""
+"""The C compiler, which also links."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from superopt.errors import UsageError
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-pthread", "-shared")
-LINES = 4  # of what a compiler says
+LINES = 4  # of a compiler's error output
 
 
 def compiler() -> list[str]:
-    """The command: $CC, or what is found. Raises UsageError where there is none."""
+    """Return the command: $CC, or the first compiler found. Raises UsageError if there is none."""
     own = shlex.split(os.environ.get("CC", ""))
     if own:
         if shutil.which(own[0]) is None:
-            raise UsageError(f"there is no {own[0]}", "CC names it", "install it, or unset CC")
+            raise UsageError(f"there is no {own[0]}", "CC is set to it", "install it, or unset CC")
         return own
     for name in COMPILERS:
         if shutil.which(name):
@@ -29,7 +29,7 @@ def compiler() -> list[str]:
     raise UsageError(
         "there is no C compiler",
         f"looked for {', '.join(COMPILERS)}",
-        "install one (apt install gcc libc6-dev), or name yours: CC=...",
+        "install one (apt install gcc libc6-dev), or set CC",
     )
 
 
@@ -41,16 +41,17 @@ def shared_object(
     name: str,
     file: str,
 ) -> bytes:
-    """C's texts (model.h and what includes it) and object files, linked. folder: for files on the
-    way. name: how what can be seen from outside begins; file: of the library, for programs.
+    """Compile and link C sources (model.h and the file that includes it) and object files. folder:
+    for temporary files. symbol_prefix: of the exported symbols; file_stem: of the library.
 
-    Raises UsageError where the compiler does not make it.
+    Raises UsageError if the compiler fails.
     """
     for suffix, text in zip("hc", texts, strict=True):
         (folder / f"model.{suffix}").write_text(text, "utf-8")
     for n, each in enumerate(code):
         (folder / f"{n}.o").write_bytes(each)
-    # Other libraries have functions of the same names: kernels, `run`, and an older one all.
+    # Other libraries have functions of the same names: kernels, `run`, and an older version has
+    # all.
     (folder / "seen").write_text(f"{{ global: {name}_*; local: *; }};")
     out = folder / "model.so"
     options = ["-soname", f"lib{file}.so", "--version-script=seen", "-Bsymbolic", "-z", "defs",
@@ -61,6 +62,6 @@ def shared_object(
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if done.returncode:
         said = "\n".join(done.stderr.splitlines()[:LINES])
-        todo = "install it whole, or name another compiler: CC=..."
-        raise UsageError(f"{shlex.join(cc)} makes no shared object", said, todo)
+        todo = "install all of it, or set CC to another compiler"
+        raise UsageError(f"{shlex.join(cc)} cannot make a shared object", said, todo)
     return out.read_bytes()

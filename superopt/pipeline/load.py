@@ -1,4 +1,4 @@
-"""A model as every command takes it: valid, or else one that onnxruntime loads."""
+"""Loading of models: valid ones, and those that only ONNX Runtime accepts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
 from superopt.onnx_io.transform.repair import repair_model
 
-LOAD_SECONDS = 60.0  # that onnxruntime may take to load a model that ONNX's checker refuses
+LOAD_SECONDS = 60.0  # limit for loading, in ONNX Runtime, a model that ONNX's checker rejects
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """model: what was imported; notes: what the user should know of a model that is not valid."""
+    """model: the imported model; notes: what the user should know about a model that is not
+    valid."""
 
     model: Model
     notes: tuple[str, ...] = ()
 
 
 def load_model(source: Source) -> Loaded:
-    """Import a model that is valid, or that onnxruntime loads though ONNX's checker refuses it.
+    """Import a model that is valid, or that ONNX Runtime loads though ONNX's checker rejects it.
 
-    Nodes that superopt does not understand are carried through. Raises ModelError for a model that
-    neither ONNX's checker nor onnxruntime accepts, or whose data is damaged.
+    Nodes that superopt does not understand become opaque nodes. Raises ModelError for a model that
+    neither ONNX's checker nor ONNX Runtime accepts, or whose data is damaged.
     """
     fixed, notes = repair_model(source)
     try:
@@ -36,14 +37,14 @@ def load_model(source: Source) -> Loaded:
     except ModelError as refused:
         if not (is_structurally_valid(fixed) and loads_in_onnxruntime(source)):
             raise
-        said = f"onnxruntime loads it, though it is not a valid ONNX model: {refused.why}"
+        said = f"not a valid ONNX model, but onnxruntime loads it: {refused.why}"
         notes = (said, *notes)
     return Loaded(import_model(fixed), tuple(f"{source.label}: {note}" for note in notes))
 
 
 def loads_in_onnxruntime(source: Source, threads: int = 1) -> bool:
-    """True if onnxruntime loads the model as it was given; it does so in a process of its own,
-    which the model may crash."""
+    """True if ONNX Runtime loads the model as given. It does so in a separate process, because the
+    model may crash it."""
     given = file_or_bytes(source)
     if given is None or ort.available() is None:
         return False
@@ -52,7 +53,7 @@ def loads_in_onnxruntime(source: Source, threads: int = 1) -> bool:
 
 
 def file_or_bytes(source: Source) -> bytes | Path | None:
-    """The model as onnxruntime reads it; None for one without file or bytes."""
+    """Return the model as ONNX Runtime reads it; None for one without a file or bytes."""
     if source.path is not None:
         return source.path
     return None if source.raw is None else bytes(source.raw.view())

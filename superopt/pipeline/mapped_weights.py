@@ -1,10 +1,10 @@
-"""A model's large initializers as files of the cache on disk, for onnxruntime to map.
+"""A model's large initializers as files of the disk cache, which ONNX Runtime maps.
 
-onnxruntime copies the weights of an .onnx file into memory of its own: opening it takes 1.7 times
-the file's bytes. Weights that are external data it maps, so that those which its kernels pack are
-given back afterwards, and of tables only the rows that are read are resident (bert_2l, 147 MiB:
-a peak of 97 MiB instead of 247). The cache's files are never written in place, as the user's may
-be, and are the same as those of packed constants in the original's layout.
+ONNX Runtime copies the weights of an .onnx file: opening it takes 1.7 times the file's bytes. It
+maps weights that are external data, so that pages of weights which its kernels pack are released,
+and only the rows of a table that are read become resident (bert_2l, 147 MiB: a peak of 97 MiB
+instead of 247). Files of the cache are never written in place, as the user's may be, and they are
+the same files as those of packed constants in the original layout.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from superopt.onnx_io.external_weights import large_initializers, with_external_
 from superopt.onnx_io.read.source import Source
 from superopt.pipeline import constant_files, entries
 
-MAPPED_TENSOR_BYTES: Final = 1 << 20  # from which on an initializer is a file
-MAPPED_MODEL_BYTES: Final = 32 << 20  # of such initializers, from which on a model has files
+MAPPED_TENSOR_BYTES: Final = 1 << 20  # smaller initializers are copied
+MAPPED_MODEL_BYTES: Final = 32 << 20  # total of such initializers; smaller models are copied
 
 
 @dataclass(frozen=True, slots=True)
 class MappedModel:
-    """data: of a ModelProto whose large initializers are external data in `folder`."""
+    """data: a ModelProto whose large initializers are external data in `folder`."""
 
     data: bytes
     folder: Path
 
 
 def mapped_model(source: Source) -> MappedModel | None:
-    """The model with its large initializers in files of the cache.
+    """Return the model with its large initializers in files of the cache.
 
-    None where these are small or external data already, and where the cache does not take them."""
+    None if these are small or external data already, or if the cache cannot store them.
+    """
     large = large_initializers(source, MAPPED_TENSOR_BYTES)
     total = sum(region.size for region in large.values())
     if total < MAPPED_MODEL_BYTES or not entries.fits(total):

@@ -1,10 +1,10 @@
-"""What of the pairs of a family is worth a proof.
+"""Which pairs of a family are worth a proof.
 
-A pair is generalised first: to any images and channels that fit, and to the family's sizes. Its
-correction, as a formula, is made again at sizes that models have, and priced as the search prices
-graphs, by what this compiler's kernels should take. Either side may be the program: both ways are
-tried, and the one is kept that saves more. Dropped is what costs more than its program by so much
-that no clock would say otherwise.
+A pair is first generalised to any fitting batch and channels, and to the family's sizes. Its
+correction, as a formula, is built again at typical sizes of models, and priced as the search prices
+graphs, by the estimated time of this compiler's kernels. Either side may be the program: both
+directions are tried, and the one that saves more is kept. Pairs that are more expensive than their
+program by so much that no measurement could change it are rejected.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from superopt.rules.lang.term import App, Binary, Formula, Lit, Part, walk
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A family of any sizes: those at which it is enumerated are its own, and those at which its
-    terms are generalised. where: what all of these have in common."""
+    """A family of any sizes: sample_sizes are those at which it is enumerated and generalised.
+    common_conditions: what all of these have in common."""
 
     make: Callable[..., Family]
     at: tuple[Mapping[str, int], ...]
@@ -53,24 +53,25 @@ FAMILIES = {
         ("h % 2 == 0", "w % 2 == 0"),
     ),
 }
-# Channels and images at these three. From one to the next no two of all sizes (nor halves of sides)
-# differ by amounts of the same proportion: one would be taken for a formula of the other.
+# Channels and batch at these three sizes. No two of all sizes (nor halves of spatial sizes) grow by
+# amounts of the same proportion: one would be taken for a formula of the other.
 COUNTS = {
     "c": (2, 4, 3), "o": (3, 2, 5), "q": (2, 5, 3), "r": (2, 3, 5), "s": (6, 2, 3), "t": (3, 6, 2),
     "d": (2, 3, 6), "e": (3, 2, 6), "n": (2, 3, 4), "m": (2, 7, 3),
 }  # fmt: skip
-# Where prices are compared: early and late in a network, and for a batch.
+# Sizes at which prices are compared: early and late in a network, and with a batch.
 PRICED = tuple(
     {"h": h, "w": w, **dict.fromkeys(dims.CHANNELS, c), **dict.fromkeys(dims.IMAGES, n)}
     for h, w, c, n in ((56, 60, 64, 1), (14, 12, 256, 1), (14, 12, 256, 16))
 )
-# Times a program's price is what a mutant with its correction may cost, where it costs least: that
-# much costs one whose correction computes all of the program anew, which nothing can make cheaper.
+# The price of a mutant with its correction, relative to its program, where it is lowest, is at most
+# this: a correction that recomputes the whole program costs as much, and nothing can make it
+# cheaper.
 NEAR = 2.0
-SOME = 0  # elements that are compared beside some of each cell, to price: proofs are of all
-STEPS = ("steps", "strides")  # attributes by which every n-th element is taken
+SOME = 0  # elements compared beside some of each cell, for pricing: proofs cover all
+STEPS = ("steps", "strides")  # attributes that select every n-th element
 FREE = "it only moves elements, which costs nothing"
-DEARER = "dearer than the program"
+DEARER = "more expensive than the program"
 UNFIT = "it does not fit at other sizes"
 
 
@@ -80,9 +81,9 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pair, the program and its mutant at several sizes, where that is right, how it is
-    corrected, and the rule that this makes; of a mutant that has no correction, the pair. us: of
-    the program and of the rule's other side, estimates in microseconds at each of PRICED."""
+    """A pair, the program and its mutant at several sizes, where they are equal, the kind of
+    correction, and the resulting rule; for a mutant without a correction, the pair. prices_us: of
+    the program and of the rule's other side, estimates in microseconds at each of PRICED_SIZES."""
 
     pair: Rule
     some: tuple[SizedPair, ...]
@@ -93,24 +94,24 @@ class Candidate:
 
     @property
     def ratio(self) -> float:
-        """Of the prices, where that is least."""
+        """The lowest ratio of the prices."""
         return min(after / before for before, after in self.us)
 
     @property
     def order(self) -> tuple[bool, float]:
-        """By which those come first that have a correction, and save most."""
+        """Sort key: pairs with a correction first, then those that save most."""
         return not self.how, self.ratio
 
 
 def estimates() -> Costs:
-    """Prices by the model of the compiler's kernels: what hangs on no machine."""
+    """Return the cost model of the compiler's kernels, which is independent of the machine."""
     return Costs({}, by_kernels(), compiled_away)
 
 
 def alone(p: Partial, sizes: Sizes, costs: Costs) -> float:
-    """What a mutant costs without a correction, of its program's price: at that of PRICED where it
-    costs least, and as the program the side of which that is less. Raises Dropped where no side
-    costs anything, and where it is dearer."""
+    """Return the price of a mutant without a correction, relative to its program, at the sizes and
+    in the direction where it is lowest. Raises RejectedPair if no side costs anything, or if it is
+    too expensive."""
     some = _dims(p, sizes)
     told: list[float] = []
     for at in PRICED:
@@ -133,8 +134,8 @@ def alone(p: Partial, sizes: Sizes, costs: Costs) -> float:
 
 
 def candidate(name: str, p: Partial, sizes: Sizes, costs: Costs) -> Candidate:
-    """A pair with its cheapest correction, as the program the side of which that costs less of its
-    price. Raises Dropped."""
+    """Return a pair with its cheapest correction, in the direction with the lowest relative price.
+    Raises RejectedPair."""
     made = candidates(name, p, sizes, costs)
     if not made:
         raise Dropped(FREE)
@@ -145,7 +146,8 @@ def candidate(name: str, p: Partial, sizes: Sizes, costs: Costs) -> Candidate:
 
 
 def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candidate]:
-    """All of them, either way; none of programs that cost nothing. Raises Dropped."""
+    """Return all candidates in both directions; none for programs that cost nothing. Raises
+    RejectedPair."""
     try:
         some = _sized(p, sizes)
         found = symbolic_regions(some, SOME)
@@ -168,7 +170,7 @@ def candidates(name: str, p: Partial, sizes: Sizes, costs: Costs) -> list[Candid
 
 
 def _turns(p: Partial) -> bool:
-    """May the mutant be the program? It must read all that the program does."""
+    """True if the mutant may be the program: it must read all that the program reads."""
     return set(holes(p.sides.left)) == set(holes(p.sides.right))
 
 
@@ -182,7 +184,7 @@ def _dims(p: Partial, sizes: Sizes) -> list[dims.Dims]:
 
 
 def _sized(p: Partial, sizes: Sizes) -> list[SizedPair]:
-    """The pair at several sizes. Raises Dropped where it does not fit."""
+    """Return the pair at several sizes. Raises RejectedPair if it does not fit."""
     some = _dims(p, sizes)
     names = [d for d in COUNTS if any(d in two for two in some)]
     out = []
@@ -201,7 +203,7 @@ def _sized(p: Partial, sizes: Sizes) -> list[SizedPair]:
 
 
 def _where(pair: Rule, found: SymbolicRegions, sizes: Sizes) -> tuple[Formula, ...]:
-    """What sizes have in common, where anything hangs on it."""
+    """Return the conditions that the sizes have in common, if anything depends on them."""
     ends = (f for part in (*found.equal, *found.different) for r in part for f in (r.begin, r.end))
     formulas = map(parse_formula, dict.fromkeys((*found.shape, *ends)))
     every = chain.from_iterable(map(walk, (*pair.lhs, *pair.rhs, *formulas)))
@@ -209,7 +211,7 @@ def _where(pair: Rule, found: SymbolicRegions, sizes: Sizes) -> tuple[Formula, .
 
 
 def _in_parts(part: Part) -> bool:
-    """Does it divide a size, or take every n-th element?"""
+    """True if it divides a size or selects every n-th element."""
     match part:
         case Binary(op):
             return op == "//"
@@ -233,8 +235,8 @@ def _candidates(
 
 
 def prices(rule: Rule, names: Mapping[str, int], costs: Costs) -> tuple[tuple[float, float], ...]:
-    """Of both sides, at each of PRICED that fits; none of programs that cost nothing. names: of the
-    rule's sizes."""
+    """Return the prices of both sides at each fitting size of PRICED_SIZES; none for programs that
+    cost nothing. size_names: of the rule."""
     both = [sides_at(rule, {n: at[n] for n in names}) for at in PRICED]
     told = (tuple(costs.of_graph(with_weights(s)) for s in x) for x in both if x is not None)
     return tuple((before, after) for before, after in told if before > 0)

@@ -1,10 +1,11 @@
-"""`rules generate --partial`: programs and mutants found by enumeration, with what corrects them.
+"""`rules generate --partial`: enumerate programs and mutants, and their corrections.
 
-A family is enumerated at small sizes. Each pair of terms that is equal in parts, and no instance of
-another one, is made again at larger ones, whose regions and attributes tell their formulas
-(`superopt.partial`), and is priced with what corrects it (`mutant_candidates.py`). Of what is not
-plainly dearer than its program is then proved that boxes are equal, and corrections, which are
-rules. The folder's journal keeps what is dropped; what is kept is proved by whoever writes it.
+A family is enumerated at small sizes. Each pair of terms that is equal in parts, and is not an
+instance of another pair, is built again at larger sizes, from whose regions and attributes formulas
+follow (`superopt.partial`), and is priced with its corrections (`family_candidates.py`). For pairs
+that are not clearly more expensive than their program, the equality of boxes and the corrections,
+which are rules, are proved. The folder's journal keeps rejected pairs; kept pairs are proved by the
+run that writes them.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
 
 JOURNAL = "mutants.jsonl"
-LIMITS = Limits(seconds=10, work=3_000)  # what is proved takes less
-MOST = 200  # pairs of a family that are proved, those that save most with their corrections
-# Bytes that a level may take: four operators are whole, of five every nth is tried.
+LIMITS = Limits(seconds=10, work=3_000)  # all proved pairs take less
+MOST = 200  # pairs of a family that are proved: those that save most with their corrections
+# Bytes of a level: all terms of four operators fit; of five, every n-th is tried.
 ROOM = 400 << 20
 INSTANCE = "instances of others"
-Known = Callable[[str, Callable[[], Any]], Any]  # what is kept by a key, or made
+Known = Callable[[str, Callable[[], Any]], Any]  # returns the stored value of a key, or computes it
 
 
 def mutants(
     out: Path, families: Sequence[str], most: int, seed: int, progress: Callable[[Event], None]
 ) -> Mutation:
     """Generate, and write NAME.pairs, NAME.corrected.rules and NAME.regions.json for each family.
-    What was done before a kill is taken from the folder's journal."""
+    An interrupted run continues from the folder's journal."""
     for name in families:
         if name not in FAMILIES:
             raise UsageError(
                 f"there is no family of mutants {name!r}",
-                f"there are {', '.join(FAMILIES)}",
-                "name one of them, or leave it out",
+                f"the families are {', '.join(FAMILIES)}",
+                "name one of them, or omit it",
             )
     chosen = tuple(families) or tuple(FAMILIES)
     run = (
@@ -83,7 +84,7 @@ def mutants(
 
 
 def _made_for(name: str, most: int) -> Family:
-    """A family of mutants, of which values of the last level are kept."""
+    """Return a family of mutants that keeps the values of the last level."""
     family = FAMILIES[name].make()
     return replace(family, whole=max(family.whole, most))
 
@@ -127,7 +128,7 @@ def _family(
             journal.add(key, json.dumps(line))
         lines.append(line)
     kept = [line for line in lines if "dropped" not in line]
-    pairs = {line["pair"]: line for line in kept}  # other terms of the same sizes are one
+    pairs = {line["pair"]: line for line in kept}  # terms that are equal at the sizes count once
     fixed = [r for line in pairs.values() for r in line["corrected"]]
     with atomic_files() as create:
         for suffix, content in (
@@ -162,16 +163,16 @@ def _chosen(
     told: Callable[[str, int, int], None] = _silent,
     of: Callable[[int], Candidate] | None = None,
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """What is dropped before anything is proved, and the places of the other pairs, those first
-    that save most with their corrections. of: the candidate that is made of a pair, by its place,
-    so that others have it, too."""
+    """Return the pairs rejected before any proof, and the numbers of the others, those that save
+    most with their corrections first. make_candidate: returns the candidate of a pair, by number,
+    so that callers can share it."""
     costs = estimates()
     of = of or (lambda n: candidate("pair", found[n], sizes, costs))
     of_others = instances(found)
     dropped: list[dict[str, Any]] = [{"dropped": INSTANCE} for _ in of_others]
 
     def priced(what: str, price: Callable[[int], Any], some: Sequence[int]) -> list[int]:
-        """Those that have a price, the least first."""
+        """Return those that have a price, cheapest first."""
         out: list[tuple[Any, int]] = []
         for done, n in enumerate(some):
             told(what, done, len(some))
@@ -190,7 +191,7 @@ def _chosen(
 
 
 def _price(price: Callable[[int], Any], n: int) -> Any:
-    """Or why there is none."""
+    """Return the price, or why there is none."""
     try:
         return price(n)
     except Dropped as e:
@@ -198,7 +199,7 @@ def _price(price: Callable[[int], Any], n: int) -> Any:
 
 
 def _one(make: Callable[[], Candidate], costs: Costs) -> dict[str, Any]:
-    """What is said of a pair, as plain data; or why it is dropped."""
+    """Return the description of a pair as plain data, or why it is rejected."""
     try:
         found = make()
         made = partial_rule_at(found.pair, found.some, LIMITS)

@@ -1,4 +1,4 @@
-"""Names and texts of values in reports: as the model calls them, where it does."""
+"""Names and texts of values in reports: the model's own names where it has them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from superopt.ir import graph
 from superopt.ir.text import show_node
 from superopt.report.data import Reason
 
-# How the matcher calls a refusal, and how a report does.
+# Reasons of the matcher, and the corresponding reasons of a report.
 REASONS: Mapping[str, Reason] = {
     "cost": "cost", "untaken": "untaken", "condition": "condition", "shape": "shape",
     "infer": "shape", "cycle": "cycle", "opset": "opset", "unsafe": "unsafe",
     "rounding": "rounding",
 }  # fmt: skip
-DEPTH = 3  # how far the text of a rewrite goes down
+DEPTH = 3  # operators deep, in the text of a rewrite
 
 
 class Names:
@@ -34,7 +34,7 @@ class Names:
         return self._made[v]
 
     def text(self, v: graph.Value, depth: int = DEPTH) -> str:
-        """`v` as a term, `depth` operators deep."""
+        """Return `v` as a term that is `depth` operators deep."""
         p = graph.producer(v)
         if p is None or depth == 0:
             return self[v]

@@ -1,4 +1,4 @@
-"""A part of a model as machine code, and when that part is the whole of it."""
+"""A segment of a model as machine code, and its binding to the model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Run = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Where inputs and outputs of the only segment come from and go to.
+    """How the inputs and outputs of the only segment map to the model's.
 
-    takes: numbers of the model's inputs; gives: by the names of the model's outputs, numbers of the
-    segment's.
+    input_numbers: of the model's inputs; output_numbers: by the names of the model's outputs,
+    numbers of the segment's outputs.
     """
 
     takes: tuple[int, ...]
@@ -32,8 +32,9 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A segment as machine code. specs: shapes and element types of its outputs, new: gives arrays
-    of these; found: gives the segment; whole: where it is all that there is."""
+    """A segment as machine code. output_specs: shapes and element types of its outputs;
+    allocate_outputs: returns such arrays; load_segment: returns the segment; binding: if it is the
+    only one."""
 
     code: LoadedProgram
     specs: tuple[Spec, ...]
@@ -49,7 +50,7 @@ class Native:
         return self.found()
 
     def run(self, env: MutableMapping[graph.Value, Any], code: Run | None = None) -> None:
-        """code: in place of its own."""
+        """Run the segment. code: run in place of its own."""
         segment = self.segment
         out = self.new()
         (code or self.code)([env[v] for v in segment.inputs], out)

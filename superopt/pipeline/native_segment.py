@@ -1,4 +1,4 @@
-"""The machine code of a segment of a model, and the error where memory is short."""
+"""The compilation of one segment, and the error for too little memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def native(c: Compiler, s: Segment, sizes: Mapping[str, int], alone: bool) -> Native:
-    """The code of a segment. alone: there is no other segment. Raises ModelError where it takes
-    more memory than there is."""
+    """Return the code of a segment. is_only_segment: there is no other one. Raises ModelError if it
+    needs more memory than there is."""
     checked_windows(c.model, s.nodes, sizes)
     made = c.program(s, sizes)
     specs = tuple((shape_at(v.type, sizes), dtype_of(v.type)) for v in s.outputs)
@@ -35,7 +35,8 @@ def native(c: Compiler, s: Segment, sizes: Mapping[str, int], alone: bool) -> Na
 
 
 def _whole(c: Compiler, s: Segment) -> Whole | None:
-    """How the only segment gives the model's outputs; None where not all of them are its."""
+    """Return how the only segment gives the model's outputs; None if it does not give all of
+    them."""
     graph = c.model.graph
     if not set(graph.outputs) <= set(s.outputs):
         return None
@@ -44,9 +45,10 @@ def _whole(c: Compiler, s: Segment) -> Whole | None:
     return Whole(takes, dict(zip(c.names(), gives, strict=True)))
 
 
-def out_of_memory(label: str, why: str, at: str = "") -> ModelError:  # at: sizes
+# sizes_text: the symbolic sizes
+def out_of_memory(label: str, why: str, at: str = "") -> ModelError:
     return ModelError(
         f"{label}: out of memory{' at ' * bool(at)}{at}",
-        why or "compiling takes more than there is",
-        "give smaller inputs, or the process more memory",
+        why or "compiling needs more memory than is available",
+        "pass smaller inputs, or give the process more memory",
     )

@@ -1,11 +1,11 @@
-"""What a compiled model does at sizes for which it is not compiled: `specialize`.
+"""The policy for calls at sizes that a model is not compiled for: `specialize`.
 
-"eager" compiles the model in the call. "never" runs it in onnxruntime. "background", the default,
-compiles it in the call for the first sizes only; others run in onnxruntime until the time that
-compiled code would have saved there is as long as compiling for further sizes takes, and are then
-compiled beside the calls. So both together take at most twice what the better of them takes (ski
-rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits
-for a compiler.
+"eager" compiles the model in the call. "never" runs it in ONNX Runtime. "background", the default,
+compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
+compiled code would have saved equals the time of compiling for further sizes; then they are
+compiled in the background. The total is at most twice that of the better choice (ski rental:
+Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a
+compiler.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Specialize = Literal["background", "eager", "never"]
 Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
 
 REMEMBERED: Final = 1 << 14  # sizes
-RECENT: Final = 16  # measurements that an estimate is made of
-# What compiling is taken to cost where all programs so far came from the cache on disk.
+RECENT: Final = 16  # measurements that an estimate uses
+# The assumed compile time if all programs so far came from the disk cache.
 UNMEASURED_S: Final = 2.0
-LEAST_SAVED: Final = 0.05  # of onnxruntime's time, where compiled code was measured hardly faster
+LEAST_SAVED: Final = 0.05  # of ONNX Runtime's time, if compiled code was measured hardly faster
 
 
 def checked_specialize(given: object) -> Specialize:
-    """Raises UsageError for what is no value of `specialize`."""
+    """Return a value of `specialize`. Raises UsageError for another one."""
     for known in get_args(Specialize):
         if given == known:
             return known  # type: ignore[no-any-return]
     names = ", ".join(map(repr, get_args(Specialize)))
-    raise UsageError(f"specialize {given!r}", f"there are {names}", "use one of them")
+    raise UsageError(f"specialize {given!r}", f"it must be one of {names}", "use one of these")
 
 
 @dataclass(slots=True)
 class Spent:
-    """Calls at one set of sizes in onnxruntime: their time in all and of the fastest, in
+    """The total time of calls at one set of sizes in ONNX Runtime, and of the fastest, in
     seconds."""
 
     total: float = 0.0
@@ -54,13 +54,13 @@ class Spent:
 class NewSizes:
     """The state of the policy for one model.
 
-    fallback: runs the whole model in onnxruntime at any sizes; None: not made yet. refused: why
-    there is none. first_seconds: that compiling took for the first sizes, with what is loaded and
-    read but once; None: not compiled yet. seconds: for further sizes, recently. saved: the part of
-    onnxruntime's time that compiled code did not need, where both were measured. spent: at each
-    sizes. pending: those that are compiled in the background now. settled: sizes that stay in
-    onnxruntime, each with why. kept_seconds: gives what compiling took in an earlier process, None
-    where that is not known.
+    fallback: runs the whole model in ONNX Runtime at any sizes; None: not loaded yet. refusal: why
+    there is none. first_compile_seconds: of the first sizes, including one-time loading; None: not
+    compiled yet. compile_seconds: recent ones, of further sizes. saved_parts: the parts of ONNX
+    Runtime's time that compiled code saved, measured. fallback_times: by sizes. pending: sizes that
+    are compiled in the background now. fallback_reasons: sizes that stay in ONNX Runtime, each with
+    the reason. cached_compile_seconds: returns the compile time of an earlier process, None if
+    unknown.
     """
 
     specialize: Specialize = "eager"
@@ -75,15 +75,16 @@ class NewSizes:
     kept_seconds: Callable[[], float | None] = lambda: None
 
     def in_call(self, sizes: Sizes, compiled: bool) -> bool:
-        """True if a call at new sizes compiles the model. compiled: for others already."""
+        """True if a call at new sizes compiles the model. has_variants: other sizes are compiled
+        already."""
         if not sizes or self.specialize == "eager" or self.refused:
             return True
         return self.specialize == "background" and not compiled and self.first_seconds is None
 
     @property
     def further_seconds(self) -> float:
-        """What compiling for further sizes is expected to take: the mean of what it took; while no
-        further sizes were compiled, what the first ones took, in this process or an earlier one."""
+        """The expected time of compiling for further sizes: the mean of measured times; before the
+        first one, the time of the first sizes, in this process or an earlier one."""
         if self.seconds:
             return sum(self.seconds) / len(self.seconds)
         if self.first_seconds is not None:
@@ -108,7 +109,7 @@ class NewSizes:
             self.seconds = [*self.seconds, seconds][-RECENT:]
 
     def note_measured(self, own: float, other: float) -> None:
-        """Compiled code took `own` seconds where onnxruntime took `other`."""
+        """Compiled code took `compiled_seconds` where ONNX Runtime took `fallback_seconds`."""
         self.saved = [*self.saved, 1 - own / max(other, 1e-9)][-RECENT:]
 
     def note_spent(self, sizes: Sizes, seconds: float) -> None:
@@ -117,7 +118,7 @@ class NewSizes:
         self.spent.setdefault(sizes, Spent()).add(seconds)
 
     def note_gone(self, sizes: Sizes) -> None:
-        """The program for these sizes was given up: they are rented again."""
+        """The program for these sizes was dropped: start to count again."""
         self.spent.pop(sizes, None)
 
     def note_settled(self, sizes: Sizes, why: str) -> None:
@@ -126,8 +127,7 @@ class NewSizes:
         self.settled[sizes] = why
 
     def prepare(self, make: Callable[[], Fallback | None]) -> None:
-        """Load the model into onnxruntime once; where that does not run it all is compiled in the
-        call."""
+        """Load the model into ONNX Runtime once; if it does not run there, calls compile it."""
         if self.fallback is not None or self.refused:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a user should know of a compiled model beside its kernels."""
+"""Notes for users about a compiled model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ QUANTIZERS = frozenset(
 
 
 def notes(c: Compiler, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Of the model at these sizes: that branches are chosen at the call, that quantization may
-    amplify what kernels round otherwise, and how onnxruntime's integers are kept exact."""
+    """Return notes about the model at these sizes: branches chosen at a call, quantization that
+    amplifies rounding differences, and how ONNX Runtime's integer products are kept exact."""
     return tuple(dict.fromkeys(_notes(c, sizes)))
 
 
@@ -30,7 +30,7 @@ def _notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
         yield from _notes(at, {})
         return
     if (b := c.branch()) is not None:
-        yield f"a call chooses between programs by the If's condition {b.condition!r}"
+        yield f"each call selects a branch by the If's condition {b.condition!r}"
         for part in b.parts:
             known = part.variants or ({} if symbolic(part.ports) else {(): []})
             for key in known:
@@ -42,14 +42,14 @@ def _notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
     if (found := amplified(parts)) and any(s.native for s in parts):
         first = c.model.names.get(graph.result(found[0], 0), "")
         yield (
-            f"{words.count(len(found), 'quantization')}, first {found[0].op.name} {first}, of what "
-            "kernels compute: where they round otherwise than onnxruntime by 1e-7, a value may "
-            "become the next integer, and results differ by whole steps of quantization"
+            f"{words.count(len(found), 'quantization')}, first {found[0].op.name} {first}, of "
+            "kernel results: if a kernel's rounding differs from onnxruntime's (1e-7), a value may "
+            "become the next integer, so that results differ by whole quantization steps"
         )
 
 
 def amplified(parts: Iterable[Segment]) -> list[graph.Node]:
-    """The nodes that quantize what kernels compute, or what depends on it."""
+    """Return the nodes that quantize kernel results, or values that depend on these."""
     reached: set[graph.Value] = set()
     out = []
     for s in parts:
@@ -63,11 +63,11 @@ def amplified(parts: Iterable[Segment]) -> list[graph.Node]:
 
 
 def _rounds(n: graph.Node) -> bool:
-    """True if a kernel may give other floats than onnxruntime's."""
+    """True if a kernel's floats may differ from ONNX Runtime's."""
     return any(t.dtype is not None and t.dtype.is_float for t in n.types) and n.op.name not in MOVES
 
 
-# What only moves elements, or rounds nothing.
+# Operators that move elements or do not round.
 MOVES = frozenset(
     ("Reshape", "Transpose", "Identity", "Slice", "Concat", "Gather", "Squeeze", "Unsqueeze", "Pad",
      "Expand", "Flatten", "Split", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where", "Cast",

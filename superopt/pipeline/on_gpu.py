@@ -1,6 +1,6 @@
-"""Models compiled for a GPU: calls of them, and what they are asked for besides.
+"""Executables for a GPU: calls, and what they provide besides.
 
-What a call needs is here; the compiler is loaded when something is asked of it.
+This module holds what a call needs; the compiler is loaded on demand.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ if TYPE_CHECKING:
     from superopt.report.compiled import Tuned
     from superopt.report.profile import Profile
 
-MOST = 1000  # shapes of inputs that are remembered
+MOST = 1000  # remembered shapes of inputs
 
 
 @cache
 def name_of(dtype: object) -> str:
-    """An element type's, of torch's or numpy's, by numpy."""
+    """Return numpy's name of an element type of torch or numpy."""
     return str(dtype).removeprefix("torch.")
 
 
 def _forked() -> UsageError:
     return UsageError(
         "the model was compiled for a GPU before this process was forked",
-        "what is on a GPU is its parent's", "start processes by spawn, and compile it there",
+        "GPU memory belongs to the parent", "start processes by spawn, and compile in them",
     )  # fmt: skip
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class OnGpu:
-    """A model that was compiled for a GPU; for other sizes it is compiled again, once each, and
-    those that were used longest ago go where there is too little memory for all (`recent`); sizes
-    that come once may run elsewhere (`rare`).
+    """A model compiled for a GPU, once for each set of sizes. The least recently used programs are
+    dropped if memory is too small (`program_lru`); rare sizes may run in ONNX Runtime
+    (`shape_policy`).
 
-    ports: inputs; outputs: names; device: "cuda", or "cpu" in the interpreter. make: gives the
-    compiler. find, keep: what was compiled in another process; what to do with what is new.
-    variants, found: by sizes, what was compiled, and what was found; known: sizes, by the shapes of
-    inputs; defaults: inputs' own values. number: of the GPU, which need not be the current one when
-    it is called. Calls from several threads wait for each other."""
+    output_names: in order; device: "cuda", or "cpu" in the interpreter. make_compiler: returns the
+    compiler. find_cached, store_cached: find what another process compiled; store what is new.
+    variants, cached_programs: by sizes; known_sizes: by input shapes; defaults: of inputs.
+    gpu_number: need not be the current GPU. Calls from several threads wait for each other.
+    """
 
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
@@ -95,29 +95,29 @@ class OnGpu:
         forks.known.add(self)
 
     def forked(self) -> threading.RLock | forks.Lost:
-        """The lock in a process that was forked from this one: a GPU's memory is not in it."""
+        """Return the lock in a forked process: GPU memory is not available there."""
         return threading.RLock() if self.device == "cpu" else forks.Lost(_forked)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other thread calls it, and its GPU is this thread's."""
+        """Hold the lock and make its GPU the current one of this thread."""
         with self.lock, use_gpu(self.number):
             yield
 
     def __repr__(self) -> str:
         given, made = ", ".join(f"{p.name}: {p.text}" for p in self.ports), ", ".join(self.outputs)
-        return f"<OnGpu ({given}) => ({made}), {self.precision} on {self.device}>"
+        return f"<CudaExecutable ({given}) => ({made}), {self.precision} on {self.device}>"
 
     def __call__(self, /, **feeds: Any) -> dict[str, Any]:
-        """The outputs by name, in the model's order; inputs are given by their names."""
+        """Return the outputs by name, in the model's order; inputs are keyword arguments."""
         return self.run(feeds)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name. Inputs that are numpy's give numpy's; where all of them are tensors
-        on the device (torch's, or others' by DLPack) the outputs are such, too, of torch: the
-        program's own, which the next call writes again. Calls run on torch's current stream, and
-        each one after the one before; who reads outputs on another stream than the next call's
-        has that one wait for it."""
+        """Return the outputs by name. numpy inputs give numpy outputs. If all inputs are tensors on
+        the device (of torch, or others by DLPack), the outputs are torch tensors that the program
+        owns: the next call overwrites them. Calls run on torch's current stream, each after the
+        previous one. If another stream reads the outputs, the next call's stream must wait for it.
+        """
         last, there = self._last, self.device
         given = None if last is None else last.again(feeds)
         with self.lock, use_gpu(self.number):
@@ -146,7 +146,7 @@ class OnGpu:
     def _rarely(
         self, sizes: Mapping[str, int], given: Sequence[Any], there: str
     ) -> dict[str, Any] | None:
-        """The outputs where it is not worth compiling the model for these sizes yet."""
+        """Return the outputs if compiling for these sizes does not pay yet; else None."""
         key = sorted_sizes(sizes)
         if key in self.variants or key in self.found or not self.rare.waits(key):
             return None
@@ -157,13 +157,13 @@ class OnGpu:
         return out if out is None or not there else {n: to_device(x, there) for n, x in out.items()}
 
     def buffers(self, shapes: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """The memory from which kernels read inputs, as tensors of torch on the device, by name.
-        A call that is given one of these copies nothing: write an input there, or have what makes
-        it do so; they are the program's own until it is tuned, or its memory is given back.
+        """Return the memory from which kernels read inputs, as torch tensors on the device, by
+        name. A call with one of these copies nothing: let the input's producer write there. The
+        program owns the tensors until it is tuned or its memory is freed.
 
-        shapes: symbolic sizes. Of a model of which parts run in onnxruntime there are none, nor of
-        inputs that no kernel reads; a call is given these as arrays. Raises UsageError for other
-        sizes than those of the model."""
+        shapes: symbolic sizes. Models with parts in ONNX Runtime have no buffers, nor do inputs
+        that no kernel reads. Raises UsageError for other sizes than those of the model.
+        """
         sizes = dict(shapes or {})
         checked_sizes(self.ports, sizes)
         with self.alone():
@@ -171,18 +171,19 @@ class OnGpu:
         return {p.name: found[n] for n, p in enumerate(self.ports) if n in found}
 
     def _there(self, made: Variant | Ready, given: Sequence[Any]) -> None:
-        """Raises UsageError for tensors of another GPU than the kernels'."""
+        """Raise UsageError for tensors of another GPU than the kernels'."""
         for p, x in zip(self.ports, given, strict=True):
             if is_gpu_tensor(x) and made.number is not None and x.get_device() != made.number:
                 raise UsageError(
                     f"input {p.name!r} is on cuda:{x.get_device()}",
-                    f"the model was compiled for cuda:{made.number}", "move it there",
+                    f"the model was compiled for cuda:{made.number}", "move it to this GPU",
                 )  # fmt: skip
 
     def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
-        """A run with these inputs, on the device already, as a call that waits for the outputs."""
+        """Return a function that runs with these inputs, copied to the device, and waits for the
+        outputs."""
         held = dict(feeds)
-        if self.device == "cuda":  # in the interpreter arrays are as good
+        if self.device == "cuda":  # the interpreter reads arrays
             with use_gpu(self.number):
                 held = {n: to_device(x, self.device) for n, x in feeds.items()}
 
@@ -195,18 +196,18 @@ class OnGpu:
         return run
 
     def given(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The inputs' arrays, or tensors; raises UsageError where they are not as the model says.
-        What is no tensor on the device, and none of numpy's, is read by DLPack."""
+        """Return the inputs as arrays or tensors; other objects are read by DLPack. Raises
+        UsageError."""
         if not isinstance(feeds, Mapping):
             raise UsageError(
-                f"inputs are a {type(feeds).__name__}", "they are given by name", "give a dict"
+                f"inputs are a {type(feeds).__name__}", "inputs are given by name", "pass a dict"
             )
         names = {p.name for p in self.ports}
         for name in feeds:
             if name not in names:
                 raise UsageError(
-                    f"no input {name!r}", f"there are {', '.join(sorted(names)) or 'none'}",
-                    "leave it out",
+                    f"no input {name!r}", f"the inputs are {', '.join(sorted(names)) or 'none'}",
+                    "remove it",
                 )  # fmt: skip
         out = []
         for p in self.ports:
@@ -215,7 +216,7 @@ class OnGpu:
                 continue
             if p.name not in feeds:
                 raise UsageError(
-                    f"no value for input {p.name!r}", f"it is {p.text}", "give an array"
+                    f"no value for input {p.name!r}", f"it is {p.text}", "pass an array"
                 )
             x = from_dlpack(feeds[p.name])
             if is_gpu_tensor(x):
@@ -223,8 +224,8 @@ class OnGpu:
                 fits = p.shape is None or len(p.shape) == len(shape)
                 if kind != name_of(p.dtype) or not fits:
                     raise UsageError(
-                        f"input {p.name!r} is {kind}{list(shape)}", f"the model says {p.text}",
-                        "give such a tensor",
+                        f"input {p.name!r} is {kind}{list(shape)}", f"the model wants {p.text}",
+                        "pass such a tensor",
                     )  # fmt: skip
                 out.append(x)
             else:
@@ -232,14 +233,15 @@ class OnGpu:
         return out
 
     def _default(self, name: str) -> Any:
-        """The model's own value for an input, on the device from the first call on."""
+        """Return the model's default value of an input; it is on the device after the first
+        call."""
         if name not in self.defaults:
             own = self.compiler.default(name)
             self.defaults[name] = to_device(own, self.device) if self.device == "cuda" else own
         return self.defaults[name]
 
     def sizes(self, given: Sequence[Any]) -> Mapping[str, int]:
-        """The symbolic sizes; raises UsageError where shapes do not fit."""
+        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
         shapes = tuple(None if p.dtype is None else tuple(x.shape)
                        for p, x in zip(self.ports, given, strict=True))  # fmt: skip
         if None in shapes:
@@ -258,7 +260,7 @@ class OnGpu:
         return self.compiler.sizes(blank) if plain is None else plain
 
     def ready(self, sizes: Mapping[str, int]) -> Variant | Ready:
-        """What runs inputs of these sizes: found, where it was kept, else compiled."""
+        """Return what runs inputs of these sizes: a cached program, or a compiled one."""
         with self.alone():
             return self._ready(sizes)
 
@@ -275,26 +277,26 @@ class OnGpu:
         return self.found[key]
 
     def _used(self, key: Sizes, made: Variant | Ready) -> None:
-        """Those of other sizes go where all are too large."""
+        """Mark a program as used; drop others if all of them are too large."""
         for old in self.recent.used(key, made.bytes):
-            synchronize(self.device)  # it may be at work still
+            synchronize(self.device)  # it may still run
             self.variants.pop(old, None)
             self.found.pop(old, None)
             self.rare.gone(old)
 
     def _gone(self) -> None:
-        """All that was compiled or found."""
-        synchronize(self.device)  # for what is at work still
+        """Drop all programs."""
+        synchronize(self.device)  # programs may still run
         for some in (self.variants, self.found, self.recent.held):
             some.clear()
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
-        """The steps for inputs of these sizes, compiled: what was found is planned again as it
-        was, and takes its place."""
+        """Return the compiled steps for these sizes. A cached program is planned again with its
+        options, and replaced."""
         key = sorted_sizes(sizes)
         with self.alone():
             if key not in self.variants:
-                # Its memory is free before it is compiled.
+                # Free its memory before compiling.
                 how = self.found.pop(key).options if key in self.found else None
                 begin = time.perf_counter()
                 self.variants[key] = self._compiled(sizes, how or {})
@@ -305,7 +307,7 @@ class OnGpu:
             return self.variants[key]
 
     def _compiled(self, sizes: Mapping[str, int], how: Mapping[str, str]) -> Variant:
-        compiler = self.compiler  # which first needs torch, that GPUs are chosen by from here on
+        compiler = self.compiler  # initialises torch, which selects GPUs from here on
         with use_gpu(self.number):
             try:
                 return compiler.compiled(sizes, how)
@@ -329,12 +331,12 @@ class OnGpu:
 
     @property
     def dots(self) -> str:
-        """The precision of products of float32, as Triton has it."""
+        """The precision of fp32 products, as Triton names it."""
         return self.compiler.dots
 
     def fallen(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
-        """The nodes that run in onnxruntime, and why. Raises UsageError for other sizes than those
-        of the model."""
+        """Return the nodes that run in ONNX Runtime, each with the reason. Raises UsageError for
+        other sizes."""
         checked_sizes(self.ports, sizes)
         return self.compiler.fallen(self.variant(sizes), sizes)
 
@@ -348,14 +350,14 @@ class OnGpu:
         seen: Callable[[Problem, Mapping[Option, float]], None] = lambda p, found: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Tuned:
-        """Measure which ways to compute the model's kernels are the fastest, of the `most` that
-        should be, and take them from now on; those with the most to do first.
+        """Measure the `max_options` most promising options of each kernel, those with the most work
+        first, and use the fastest from now on.
 
-        sizes: of symbolic dimensions. budget: seconds. store: where it is written down; of what is
-        there the best are measured again beside what is new. seen: told of each problem what was
-        found.
+        sizes: of symbolic dimensions. budget: seconds. store: keeps measurements; its best options
+        are measured again beside new ones. on_result: called with each problem and its times.
 
-        Raises UsageError for other sizes than those of the model, and for no budget.
+        Raises UsageError for other sizes than those of the model, and for a budget that is not
+        positive.
         """
         checked_sizes(self.ports, sizes)
         seconds("budget", budget)
@@ -363,35 +365,35 @@ class OnGpu:
         with use_gpu(self.number):
             report = self.compiler.tune(made, store, budget, most, seen, stop)
         with self.alone():
-            # What was kept was made with the options before.
+            # Cached programs were compiled with the old options.
             self.find, self.keep = lambda key: None, lambda key, made: None
             self._gone()
         self.variant(sizes)
         return report
 
     def profile(self, feeds: Mapping[str, Any] | None = None, *, seconds: float = 2.0) -> Profile:
-        """How long each kernel takes alone, its memory warm, and how long it must take at least on
-        this GPU; `print` it for a table, its `svg()` is a picture. feeds: inputs by name; else they
-        are drawn. seconds: for all of it, about."""
+        """Measure the time of each kernel alone, with warm memory, and compute its lower bound on
+        this GPU. `print` the result for a table; its `svg()` is a plot. feeds: inputs by name; None
+        to draw them. seconds: approximate total."""
         with self.alone():
             return self.compiler.profile(self, feeds, seconds)
 
     def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
-        """How far outputs are from the original's in float64, on so many sets of drawn inputs, and
-        whether that is within the precision's tolerance; `print` it for a table. shapes: symbolic
-        sizes. It evaluates the whole model twice for each set, on the processor."""
+        """Compare outputs with the original's in float64 on `sets` sets of random inputs, and with
+        the precision's tolerance. shapes: symbolic sizes. Evaluates the whole model twice for each
+        set."""
         return self.compiler.accuracy(self, shapes or {}, sets)
 
     def export(self, path: str | Path, **how: Any) -> None:
-        """Raises UsageError: C programs run on a processor."""
+        """Raise UsageError: exported libraries run on a CPU."""
         raise UsageError(
-            f"{self.model.source.label} is for a GPU", "what is exported runs on a processor",
+            f"{self.model.source.label} is for a GPU", "exported libraries run on a CPU",
             'compile it for target="cpu"',
         )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write the compiled model to a file, for `superopt.load`: the model, and how each kernel
-        is computed. Raises UsageError where it cannot be written."""
+        """Write the model and its kernels' options to a file, for `superopt.load`. Raises
+        UsageError if it cannot be written."""
         with self.alone():
             known = {*self.variants, *self.found}
         made = {key: self.variant(dict(key)) for key in sorted(known)}

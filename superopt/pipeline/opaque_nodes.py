@@ -1,7 +1,7 @@
-"""Values of opaque nodes in float64, so that a whole model has a float64 reference.
+"""Float64 values of opaque nodes, so that a whole model has a float64 reference.
 
-A node is opaque in a graph with symbolic sizes. On operands that are known it may have a tensor
-expression (a Reshape to a computed shape), and onnxruntime may have it for float64.
+A node is opaque in a graph with symbolic sizes. With known operands it may have a tensor expression
+(a Reshape to a computed shape), and ONNX Runtime may run it in float64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64, DType, to_numpy
 from superopt.te.expr.tensor import TensorType
 
-RUN_SECONDS = 60.0  # that onnxruntime may take for one node
+RUN_SECONDS = 60.0  # limit for one node in ONNX Runtime
 DOUBLES = Reals(F64)
 
 
@@ -32,24 +32,24 @@ class UnknownResults(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueNodes:
-    """Computes the opaque nodes that were read from `source`; for `evaluate` in `Reals(F64)`."""
+    """Evaluates the opaque nodes that were read from `source`; for `evaluate` in `Reals(F64)`."""
 
     source: Source
 
     def __call__(self, n: graph.Node, operands: list[np.ndarray | None]) -> list[np.ndarray]:
-        """The results of `n` as arrays of `Reals(F64)`.
+        """Return the results of `n` as arrays of `Reals(F64)`.
 
-        Tried in this order: the tensor expression that the node has for operands of these sizes;
-        onnxruntime in float64; onnxruntime in the file's own element types. The last rounds the
-        operands and the results of this one node.
+        Tries in this order: the tensor expression that the node has for operands of these sizes;
+        ONNX Runtime in float64; ONNX Runtime in the file's own element types. The last one rounds
+        the operands and the results of this one node.
 
-        Raises UnknownResults for results that none of these gives, or that are no tensors.
+        Raises UnknownResults if none of these succeeds, or for non-tensors.
         """
         types = [None if v is None else v.type.dtype for v in n.inputs]
         if any(t.dtype is None for t in n.types) or any(
             a is not None and t is None for a, t in zip(operands, types, strict=True)
         ):
-            raise UnknownResults(f"{n.op.title} reads or gives what is no tensor")
+            raise UnknownResults(f"{n.op.title} has operands or results that are not tensors")
         rounded = [_as_type(a, t) for a, t in zip(operands, types, strict=True)]
         found = self._by_expression(n, rounded, operands)
         if found is None and any(t is not None and t.is_float and t != F64 for t in types):
@@ -57,7 +57,7 @@ class OpaqueNodes:
         if found is None:
             found = self._in_onnxruntime(n, rounded)
         if found is None:
-            raise UnknownResults(f"onnxruntime does not run {n.op.title} alone")
+            raise UnknownResults(f"onnxruntime does not run {n.op.title} by itself")
         return found
 
     def _by_expression(
@@ -93,15 +93,15 @@ class OpaqueNodes:
 
 
 def _as_type(array: np.ndarray | None, dtype: DType | None) -> np.ndarray | None:
-    """`array` in the element type that the operand has in the file."""
+    """Return `array` in the element type that the operand has in the file."""
     if array is None or dtype is None or not dtype.is_float:
         return array
     return array.astype(to_numpy(dtype))
 
 
 def _in_order(n: graph.Node, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-    """One array of `Reals(F64)` for each result of `n`, empty for a result without a name; None
-    where an element type is not the one that the node has."""
+    """Return one array of `Reals(F64)` for each result of `n`, empty for a result without a name;
+    None if an element type is not that of the node."""
     found: list[np.ndarray] = []
     for k, t in enumerate(n.types):
         assert t.dtype is not None

@@ -1,4 +1,4 @@
-"""`optimize`: read, search, fold, check, time whole models, keep the fastest that passed."""
+"""`optimize`: search, fold constants, check and time whole models, keep the fastest that passed."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ from superopt.search.improve import Outcome, Variant, improve
 from superopt.search.move import Refusals
 
 SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
-EVALUATION = 30.0  # times a run in onnxruntime that a check takes, at most as a rule
-PATIENCE = 5.0  # seconds beyond the budget that a check may take
-MOST_LOSSY_RULES = 3  # that are left out of the search, one search after the other
+EVALUATION = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
+PATIENCE = 5.0  # a check may exceed the budget by so many seconds
+MOST_LOSSY_RULES = 3  # are excluded from the search, one search after the other
 SLOW_PART = 0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Everything that an optimization found; `winner` is None when nothing faster passed.
+    """The result of an optimization. `winner` is None if no faster candidate passed.
 
-    best: the candidate that was timed against the original, the winner or not; times, ratio: of
-    these two; costs: what priced graphs; clock: None where costs are estimates; worst: the step
-    that adds most error, or why there is none.
+    best: the candidate that was timed; times, ratio: of it and the original; costs: the cost model;
+    clock: None if costs are estimates; worst_step: adds the largest error, or why there is none.
     """
 
     source: Source
@@ -86,12 +85,12 @@ def optimize(
     read_seconds: float = 0.0,
     late: OutOfTime | MemoryError | None = None,
 ) -> Done:
-    """The fastest checked model that the rules reach from a model within the budget.
+    """Return the fastest checked model that the rules reach from a model within the budget.
 
-    read_seconds: of the budget, for which the model was read; late: why the rules could not be
-    read, if they could not: nothing is changed then. Raises CheckFailed when a rewritten
-    model disagrees with the original (which means a wrong rule: nothing is written), UsageError for
-    inputs or sizes of the user's on which the model does not run.
+    elapsed_seconds: of the budget, for reading the model; load_error: why the rules could not be
+    read; then nothing is changed. Raises CheckFailed if a rewritten model disagrees with the
+    original (a rule is wrong; no file is written), UsageError if it does not run on the user's
+    inputs.
     """
     deadline = Deadline.of(request, read_seconds)
     model = loaded.model
@@ -109,7 +108,7 @@ def optimize(
                     raise late
                 return job.run()
             except (OutOfTime, MemoryError) as e:
-                return job.unchanged(f"nothing was changed: {' '.join(str(e).split())}")
+                return job.unchanged(f"the model is unchanged: {' '.join(str(e).split())}")
     except BaseException:
         scratch.remove()
         raise
@@ -125,7 +124,7 @@ class _Job:
     scratch: Scratch
     store: Store
     machine: Machine
-    told: tuple[str, ...]  # notes of what was done before
+    told: tuple[str, ...]  # notes of the steps before
 
     def run(self) -> Done:
         request, model = self.request, self.model
@@ -146,7 +145,7 @@ class _Job:
             passed += found
             if outcome.stop is StopReason.SECONDS and not outcome.visited:
                 notes.append(
-                    f"the budget of {request.budget:g} s was too short to search: of it"
+                    f"the budget of {request.budget:g} s was too short for a search:"
                     f" {SEARCH_PART:.0%} is for reading, running and pricing the model, which took"
                     f" {before:.1f} s, and for the search"
                 )
@@ -166,7 +165,7 @@ class _Job:
         )  # fmt: skip
 
     def unchanged(self, why: str) -> Done:
-        """What is found where the time, or the memory, is over before there is anything."""
+        """Return the result of a run that ran out of time or memory before it found a candidate."""
         costs = Costs({}, by_roofline(self.request.threads))
         cost = costs.of_graph(self.model.graph)
         nothing = Outcome((), 0, self.deadline.spent(), StopReason.SECONDS, 0)
@@ -178,17 +177,17 @@ class _Job:
         )  # fmt: skip
 
     def clock(self, original: Original, note: Note) -> MeasuredClock | None:
-        """What measures costs; None where they are to be estimated."""
+        """Return the clock that measures costs; None if costs are estimated."""
         if ort.available() is None:
-            note("onnxruntime is not installed: costs are estimates, and nothing was timed")
+            note("onnxruntime is not installed: costs are estimates and nothing was timed")
         elif self.request.cost == "roofline":
-            note("costs are estimates, and nothing was timed: that was asked for")
+            note("costs are estimates and nothing was timed, as requested")
         elif self.request.replay is not None:
             note("decisions were replayed: nothing was searched, measured or timed")
         elif original.refused and self.request.cost != "measured":
             why = original.refused.replace(str(original.path), self.model.source.label)
             note(
-                "costs are estimates, and nothing was timed: onnxruntime does not run the original:"
+                "costs are estimates and nothing was timed: onnxruntime does not run the original:"
                 f" {why}"
             )
         else:
@@ -207,8 +206,7 @@ class _Job:
         rules: Sequence[Rule],
         note: Note,
     ) -> tuple[Outcome, list[Candidate]]:
-        """Search, and check what was found; once more without the rules with which rounding errors
-        became too large, where nothing passed because of them and there is time."""
+        """Search and check; repeat without the rules whose rounding errors left no candidate."""
         left_out: set[str] = set()
         seconds = SEARCH_PART * self.request.budget - self.deadline.spent()
         while True:
@@ -243,9 +241,9 @@ class _Job:
     def candidates(
         self, original: Original, variants: Sequence[Variant], note: Note, lossy: set[str]
     ) -> list[Candidate]:
-        """The variants that passed the check, cheapest first: as many as there is time to check,
-        one at least. Adds to `lossy` the rules with which rounding errors became too large.
-        Raises CheckFailed where one is wrong, but where a proved rule is to blame."""
+        """Return the variants that passed the check, cheapest first; at least one is checked. Add
+        rules whose rounding errors are too large to `lossy_rules`. Raises CheckFailed if a variant
+        is wrong, unless the rule to blame is proved."""
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.untimed or not original.runs:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
@@ -264,17 +262,17 @@ class _Job:
             expected = EVALUATION * original.us * 1e-6
             if not passed and expected > 2 * max(self.deadline.left(), 0.0) + PATIENCE:
                 note(
-                    f"{variant.label}: not checked, and not used: that would take some"
-                    f" {expected:.0f} s, far beyond the budget of {self.request.budget:g} s"
+                    f"{variant.label}: not checked and not used: the check would take about"
+                    f" {expected:.0f} s, far more than the budget of {self.request.budget:g} s"
                 )
                 break
             if passed and self.deadline.left() < 2 * slowest:
                 more = count(len(new) - number, "more graph was", "more graphs were")
-                note(f"{more} found, and there was no time left to check")
+                note(f"{more} found but not checked: no time left")
                 break
             if passed and slowest > SLOW_PART * self.request.budget:
                 more = count(len(new) - number, "more graph,", "more graphs,")
-                note(f"{more} dearer by the cost model, not checked: each takes {slowest:.0f} s")
+                note(f"{more} of higher estimated cost not checked: each takes {slowest:.0f} s")
                 break
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
@@ -310,7 +308,7 @@ class _Job:
                     )
                 case Wrong():
                     rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
-                    self.request.progress(Event("check", "looking for the step that is wrong"))
+                    self.request.progress(Event("check", "searching for the wrong step"))
                     error = blame(
                         original, variant.steps, found, rules, folder, self.request.threads
                     )
@@ -323,7 +321,7 @@ class _Job:
     def winner(
         self, original: Original, passed: list[Candidate], note: Note
     ) -> tuple[Candidate | None, Candidate | None, Times, Ratio | None]:
-        """What to return, what was timed (or would have been), its times and their ratio."""
+        """Return the winner, the timed (or cheapest) candidate, its times, and their ratio."""
         while passed:
             raced = None
             best = min(passed, key=lambda c: c.variant.cost)
@@ -340,7 +338,7 @@ class _Job:
             if original.runs:
                 refused = refused_at(original, best, self.store, self.target())
             if refused:
-                why = f"onnxruntime refuses it at optimization level {refused}"
+                why = f"onnxruntime rejects it at optimization level {refused}"
             else:
                 self.request.progress(Event("certify", f"the graph of {best.variant.label}", 0.95))
                 found = self.certified(best)
@@ -353,18 +351,18 @@ class _Job:
         return None, None, (), None
 
     def worst(self, original: Original, winner: Candidate | None) -> WorstStep | str:
-        """The step of the winner that adds most error, or why there is none."""
+        """Return the winner's step that adds the largest error, or why there is none."""
         if winner is None:
-            return "nothing was rewritten"
-        self.request.progress(Event("check", "looking for the step that adds most error", 0.97))
+            return "the model was not rewritten"
+        self.request.progress(Event("check", "searching for the least accurate step", 0.97))
         folder, threads = self.scratch.path / "worst", self.request.threads
         try:
             return worst_step(original, winner, folder, threads, self.deadline)
         except OutOfTime:
-            return "there was no time to look for it"
+            return "no time was left to search for it"
 
     def certified(self, best: Candidate) -> Certificate | str:
-        """The certificate of a candidate, or why there is none."""
+        """Return the certificate of a candidate, or why there is none."""
         try:
             steps, rules = best.variant.steps, self.request.rules
             return certificate(self.model, read_model(best.path), steps, rules)
@@ -373,7 +371,7 @@ class _Job:
 
 
 def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> Outcome:
-    """The outcome of an earlier run, its decisions taken again without pricing or timing."""
+    """Return the outcome of an earlier run: repeat its decisions without pricing or timing."""
     begin = time.monotonic()
     steps = tuple(replay(text, model.graph, rules, model.source.sha256))
     graph = steps[-1].after if steps else model.graph
@@ -382,10 +380,10 @@ def _replayed(text: str, model: Model, rules: Sequence[Rule], costs: Costs) -> O
 
 
 def save(done: Done, path: Path) -> Certificate | None:
-    """Write the result by rename: the file that was checked, or a byte-identical copy of the input.
+    """Write the checked file by an atomic rename, or a byte-identical copy of the input. Return the
+    file's certificate; None for a copy.
 
-    A model with external data is written anew, because its data file is called after it. Returns
-    the certificate of the file, None for the input's copy.
+    A model with external data is written again: its data file is named after the model file.
     """
     if done.winner is None:
         copy_unchanged(done.source, path)
@@ -401,6 +399,6 @@ def save(done: Done, path: Path) -> Certificate | None:
 
 
 def decisions(done: Done) -> str:
-    """The log of what was decided, for `replay`; without rounds when nothing changed."""
+    """Return the decision log, which `replay` takes; it has no rounds if nothing changed."""
     steps = done.winner.variant.steps if done.winner else ()
     return decisions_json(steps, done.request.rules, done.source.sha256)

@@ -1,4 +1,4 @@
-"""The original model as the check sees it: inputs on which it runs, and what it gives on them."""
+"""The original model as the check sees it: inputs on which it runs, and its results on them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from superopt.pipeline import shapes
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Got, Session, Watched, value, watched
 
-PROBE_PART = 0.25  # of the budget: a model that takes longer runs on one set of inputs only
-RUN_PART = 0.5  # of the budget that loading the original, and a run of it, may take
-LEAST_RUN_SECONDS = 1.0  # but as much as this, however short the budget
-CHECK_PART = 0.15  # of the budget, for evaluating the original in float64 where models are timed
-RELEASE_BYTES = 128 << 20  # of weights read, after which their pages are given back
+PROBE_PART = 0.25  # of the budget: a slower model is checked on one set of inputs only
+RUN_PART = 0.5  # of the budget, for loading the original and for a run of it
+LEAST_RUN_SECONDS = 1.0  # minimum, however short the budget is
+CHECK_PART = 0.15  # of the budget, for evaluating the original in float64 if models are timed
+RELEASE_BYTES = 128 << 20  # of weights read, after which their pages are released
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """One set of inputs, what the runtime gave there (None: it did not run), and whether every
+    """One set of inputs, the runtime's results on it (None: it did not run), and whether every
     candidate must be checked on it, however little time there is."""
 
     feed: Feeds
@@ -42,11 +42,11 @@ class Set:
 
 @dataclass(slots=True)
 class Original:
-    """The model that a candidate is compared with.
+    """The model that candidates are compared with.
 
-    session: the model in onnxruntime; path: its file; refused: why onnxruntime does not run it,
-    empty where it does; sets: the inputs of the check, the most telling first; us: a run in
-    onnxruntime, roughly (0: unknown).
+    session: the model in ONNX Runtime; path: its file; refusal: why ONNX Runtime does not run it,
+    empty if it does; sets: the inputs of the check, the most revealing first; run_us: approximate
+    time of a run in ONNX Runtime (0: unknown).
     """
 
     model: Model
@@ -59,10 +59,10 @@ class Original:
     sizes: Mapping[str, int]
     us: float
     seed: int
-    seconds: float = 0.0  # that all references took
-    slowest: float = 0.0  # that the slowest one took
-    check_seconds: float = 0.0  # that references of sets that need not be may take together
-    outputs: dict[int, Reference | str] = field(default_factory=dict)  # see comparison.py
+    seconds: float = 0.0  # of all reference evaluations
+    slowest: float = 0.0  # of the slowest one
+    check_seconds: float = 0.0  # limit for the reference evaluations of optional sets together
+    outputs: dict[int, Reference | str] = field(default_factory=dict)  # see output_comparison.py
     _known: dict[int, Reference | str] = field(default_factory=dict)
 
     @property
@@ -72,15 +72,16 @@ class Original:
 
     @property
     def runs(self) -> bool:
-        """Does onnxruntime run it on some of the inputs?"""
+        """True if ONNX Runtime runs it on some of the inputs."""
         return any(s.got is not None for s in self.sets)
 
     def knows(self, n: int) -> bool:
-        """Was set number `n` evaluated before?"""
+        """True if set number `n` was evaluated before."""
         return n in self._known or n in self.outputs
 
     def reference(self, n: int) -> Reference | str:
-        """What the original gives on set number `n`, computed once; a line where nothing."""
+        """Return the original's values on set number `n`, computed once; a text if there are
+        none."""
         if n not in self._known:
             begin = time.monotonic()
             self._known[n] = self._reference(self.sets[n])
@@ -110,7 +111,7 @@ class Original:
 
 
 def releasing(source: Source) -> Keep:
-    """For `evaluate`: gives back the pages of weights that were read, now and then."""
+    """Return a callback for `evaluate` that releases the pages of weights from time to time."""
     backings = [*source.skeleton.files.values()]
     if source.raw is not None:
         backings.append(source.raw.backing)
@@ -135,7 +136,8 @@ def free_values(
     got: Got,
     feed: Feeds,
 ) -> dict[str, np.ndarray]:
-    """What the opaque nodes of `graph` gave in a run, by the names of the regions' inputs."""
+    """Return the results of the opaque nodes of `graph` in a run, by the names of the regions'
+    inputs."""
     found: dict[str, np.ndarray] = {}
     for n in opaque_nodes(graph):
         for i, v in zip(regions.free[n.attr("payload")], ir_graph.results(n), strict=True):
@@ -146,7 +148,7 @@ def free_values(
 
 
 def original_file(source: Source, folder: Path) -> Path:
-    """A file with the original: its own where it has one."""
+    """Return a file with the original: its own if it has one."""
     if source.path is not None:
         return source.path
     path = folder / "original" / "model.onnx"
@@ -156,9 +158,9 @@ def original_file(source: Source, folder: Path) -> Path:
 
 
 def prepare(model: Model, request: Request, folder: Path, note: Note) -> Original:
-    """Find inputs on which the model runs, and run it there.
+    """Find inputs on which the model runs, and run it on them.
 
-    Raises UsageError where it does not run on the user's own inputs or sizes.
+    Raises UsageError if it does not run on the user's own inputs or sizes.
     """
     path = original_file(model.source, folder)
     session = Session(
@@ -177,7 +179,7 @@ def _prepare(
     regions = cut(model.graph, [v.name or "" for v in model.source.model.graph.outputs])
     sizes = shapes.representative(model, request.shapes)
     if request.stop():
-        note("it was stopped before anything was searched")
+        note("it was stopped before the search")
         return Original(model, regions, session, path, "", None, (), sizes, 0.0, request.seed)
     wanted = [v for n in opaque_nodes(model.graph) for v in ir_graph.results(n)]
     wanted += [p.value for p in regions.places]
@@ -192,7 +194,7 @@ def _prepare(
             if not own:
                 held.drop()
     if not own and (file is None or probe.refused):
-        # its own outputs may be all that onnxruntime is willing to give
+        # ONNX Runtime may run the model with its own outputs only
         file = None
         probe = _Probe(model, request, session, session.refused)
         sets = tuple(Set(s.feed, None, s.must) for s in probe.sets(sizes, lambda line: None))
@@ -215,9 +217,9 @@ def _prepare(
 
 @dataclass(slots=True)
 class _Probe:
-    """Tries inputs; remembers why onnxruntime refused the model, and the fastest run.
+    """Tries inputs. Remembers why ONNX Runtime rejected the model, and the fastest run.
 
-    empty: the last inputs tried and what the model gives there, where no output has elements.
+    empty_result: the last inputs and results where no output had elements.
     """
 
     model: Model
@@ -239,7 +241,7 @@ class _Probe:
             return
         yield first
         if time.monotonic() - begin > PROBE_PART * self.request.budget and not self.refused:
-            note("running the original takes long: it was checked on one set of inputs")
+            note("the original runs slowly: it was checked on one set of inputs only")
             return
         self.sizes = first.feed.sizes
         if self.model.size_bindings:
@@ -251,7 +253,7 @@ class _Probe:
             if found is not None:
                 yield Set(*found, False)
             else:
-                note(f"the original does not run on {kind} inputs: nothing was checked there")
+                note(f"the original does not run on {kind} inputs, which were not checked")
 
     def _given(
         self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]
@@ -267,12 +269,13 @@ class _Probe:
             raise UsageError(
                 f"{self.model.source.label} does not run on the given inputs",
                 got.message,
-                "give inputs that onnxruntime accepts, or leave out --inputs",
+                "pass inputs that onnxruntime accepts, or omit --inputs",
             )
         return feed, got
 
     def _first(self, sizes: Mapping[str, int], note: Note) -> Set | None:
-        """The first set at the representative sizes, or at others where these do not run."""
+        """Return the first set at the representative sizes, or at others if the model does not run
+        there."""
         asked = bool(self.request.shapes)
         why = ""
         empty: Set | None = None
@@ -282,7 +285,7 @@ class _Probe:
                 if tried is not sizes:
                     note(
                         f"the model does not run at {shapes.text(self.model, sizes)};"
-                        f" costs are of {shapes.text(self.model, tried)} instead"
+                        f" costs are for {shapes.text(self.model, tried)} instead"
                     )
                 return Set(*found, True)
             why = self.why
@@ -296,20 +299,20 @@ class _Probe:
             raise UsageError(
                 f"{self.model.source.label} does not run at {shapes.text(self.model, sizes)}",
                 why,
-                "give other sizes with --shape",
+                "set other sizes with --shape",
             )
-        note(f"no inputs were found on which the model runs: {why}; give some with --inputs")
+        note(f"no inputs were found on which the model runs: {why}; pass some with --inputs")
         return None
 
     def _elsewhere(self, sizes: Mapping[str, int], note: Note) -> Iterator[Set]:
-        """A set at other sizes, and one where every size is 1."""
+        """Yield a set at other sizes, and one where every size is 1."""
         for tried in shapes.others(sizes):
             found = None if tried == sizes else self._on(tried, KINDS[0])
             if found is not None:
                 yield Set(*self._at(*found), True)
                 break
         else:
-            note(f"the model runs at {shapes.text(self.model, sizes)} only: it was checked there")
+            note(f"the model runs at {shapes.text(self.model, sizes)} only, where it was checked")
         ones = dict.fromkeys(sizes, 1)
         found = None if ones == sizes else self._on(ones, KINDS[0])
         if found is not None:
@@ -320,7 +323,7 @@ class _Probe:
         return Feeds(kind, feed.arrays, feed.sizes), got
 
     def _on(self, sizes: Mapping[str, int], kind: str) -> tuple[Feeds, Got | None] | None:
-        """Inputs of a kind and what the model gives there; None where it does not run."""
+        """Return random inputs of a kind and the model's results; None if it does not run."""
         self.empty = None
         for tame in (False, True):
             try:
@@ -338,13 +341,13 @@ class _Probe:
         return None
 
     def _try(self, feed: Feeds) -> Got | ort.Failed | None:
-        """What the model gives; None where there is no runtime for it, Failed where it fails."""
+        """Return the model's results; None if there is no runtime for it, Failed if it fails."""
         if self.refused:
             return None
         begin = time.perf_counter()
         got = self.held.run(feed)
         if isinstance(got, ort.Failed):
-            if got.kind != "error":  # it crashed or hung: it would again
+            if got.kind != "error":  # it crashed or timed out, and would again
                 self.refused = got.message
                 return None
             return got

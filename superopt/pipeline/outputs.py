@@ -1,6 +1,6 @@
-"""Arrays for results. Large ones that nobody has any more are used again: of memory that the system
-gives anew, as it does from some size on, each page is made when it is first written. (exp of 40 MB
-took 7 ms so, and takes 2.4.)"""
+"""Allocation of output arrays. Large arrays that nobody references any more are reused: for sizes
+above some threshold the system maps new pages, and each page faults on its first write (exp of 40
+MB took 7 ms, and takes 2.4 ms with reuse)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from sys import getrefcount
 import numpy as np
 
 Spec = tuple[tuple[int, ...], np.dtype]
-LARGE = 1 << 20  # bytes, from which on that may be
-LARGEST = 1 << 28  # bytes that are not kept
-KEPT = 3  # arrays of an output: the last result is still there while the next one is computed
+LARGE = 1 << 20  # bytes; smaller arrays are not reused
+LARGEST = 1 << 28  # bytes; larger arrays are not kept
+# arrays kept for each output: the last result is still alive while the next one is computed
+KEPT = 3
 _ALONE = [np.empty(0)]
-FREE = getrefcount(_ALONE[0])  # of an array that only a list has
+FREE = getrefcount(_ALONE[0])  # reference count of an array that only a list holds
 
 
 def outputs(specs: Sequence[Spec]) -> Callable[[], list[np.ndarray]]:
-    """Gives arrays of these shapes and types, whatever is in them, that nobody else has. Not to be
-    called by several threads at a time."""
+    """Return a function that returns uninitialised arrays of these shapes and types which nobody
+    else references. It is not thread-safe."""
     empty = np.empty
     if not any(LARGE <= _bytes(s) <= LARGEST for s in specs):
         return lambda: [empty(shape, dtype) for shape, dtype in specs]
@@ -42,7 +43,7 @@ def outputs(specs: Sequence[Spec]) -> Callable[[], list[np.ndarray]]:
                 whole = empty(shape, dtype)
                 kept.append(whole)
                 del kept[:-KEPT]
-            out.append(whole.view())  # what is made of it, and who has that, has `whole`, too
+            out.append(whole.view())  # a view keeps `whole` alive, as do views of it
         return out
 
     return new

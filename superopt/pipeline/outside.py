@@ -1,8 +1,8 @@
-"""Models that ONNX's checker refuses and onnxruntime runs: as it ran its own operators under ONNX's
-name before ONNX had them, does not need the shapes of outputs to be told, nor initializers to be
-inputs, or sorts nodes itself. The shapes it tells; with these, and with its nodes in order, a model
-is as others are. Else it runs there, whole. Its own operators that are told by ONNX's are read as
-these (`told`)."""
+"""Models that ONNX's checker rejects and ONNX Runtime runs: it ran its own operators under ONNX's
+domain before ONNX had them, does not need the shapes of outputs or initializers among the inputs,
+and sorts nodes itself. ONNX Runtime infers the shapes; with these, and with sorted nodes, such a
+model is read like others. Otherwise all of it runs in ONNX Runtime. Its contrib operators that ONNX
+operators can express are decomposed (`contrib_decomposition`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from superopt.pipeline.load import file_or_bytes, loads_in_onnxruntime
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A valid model: the one that was given, the same with what it leaves out or in order, or one
-    that stands for it. given: the model as it was given. session: runs it, where superopt does not
-    read it; error: what is said of it then."""
+    """A valid model: the given one, the given one completed or sorted, or an opaque one in its
+    place. original: the model as given. session: runs it, if superopt does not read it; error: why
+    superopt does not."""
 
     source: Source
     given: Source
@@ -39,12 +39,13 @@ class Readable:
 
     @property
     def why(self) -> str:
-        """Of the node that stands for a model that superopt does not read."""
+        """The reason of the opaque node that stands for a model that superopt does not read."""
         return " ".join(f"onnxruntime reads the model, superopt does not: {self.error}".split())
 
 
 def readable(source: Source, threads: int) -> Readable:
-    """Raises ModelError for a model that neither superopt nor onnxruntime reads."""
+    """Return a valid form of a model. Raises ModelError for a model that neither superopt nor ONNX
+    Runtime reads."""
     fixed, _ = repair_model(source)
     own = decompose_contrib_ops(fixed)
     for some in (own, fixed) if own is not None else (fixed,):
@@ -64,10 +65,13 @@ def readable(source: Source, threads: int) -> Readable:
 
 
 def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] | None:
-    """The model with what it leaves out, where it is valid with that, or as it is where an input or
-    output is a sequence, optional or map, which no model can stand for; else a model that stands
-    for it, and what runs it. None where onnxruntime does not, either. It is loaded in another
-    process first, which it may crash."""
+    """Complete a model with what ONNX Runtime infers.
+
+    Return the completed model if it is valid; the repaired one if an input or output is a sequence,
+    optional or map, which an opaque model cannot have; else an opaque model, and the session that
+    runs it. None if ONNX Runtime does not run it either. The model is first loaded in another
+    process, because it may crash it.
+    """
     held = file_or_bytes(source)
     fixed, _ = repair_model(source)
     if (
@@ -85,12 +89,12 @@ def outside(source: Source, threads: int) -> tuple[Source, ort.Session | None] |
         if full is not None:
             return full, None
         return replace(opaque_model("model", inputs, outputs), label=source.label), session
-    except (ModelError, UsageError, ValueError):  # ValueError: of what is no tensor
+    except (ModelError, UsageError, ValueError):  # ValueError: from a non-tensor
         return None
 
 
 def _flat(source: Source) -> Source:
-    """Without local functions, where it can be."""
+    """Return the model without local functions, if they can be inlined."""
     flat = inline_functions(source)
     return source if flat is None or _valid(flat) is None else flat
 
@@ -108,8 +112,8 @@ def _is_tensor(type_text: str) -> bool:
 
 
 def _ports(session: ort.Session, source: Source) -> list[list[Port]]:
-    """Of inputs and of outputs. Where the model tells no shape, onnxruntime says that there are no
-    axes: that there are none is known then where onnx's own inference says so."""
+    """Return the inputs and the outputs of a session. For a value without a declared shape ONNX
+    Runtime reports rank 0; it is a scalar only if ONNX's shape inference says so."""
     graph = source.skeleton.shared_proto.graph
     ports = (*graph.input, *graph.output)
     told = {v.name for v in ports if v.type.tensor_type.HasField("shape")}

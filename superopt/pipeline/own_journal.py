@@ -1,10 +1,10 @@
-"""What was found of windows and their mutants, kept in a file, and whether it can be read.
+"""The journal of a model's windows and their mutants in a file, and checks of its entries.
 
-A file may be damaged, or be no journal at all, and what has the right sum may still be of another
-form: neither ends a run, and what is lost so is found again. Rules that are read are proved before
-they are written or applied, and their float class is computed, whatever the file says of them (once
-on a machine: `own_mutants._known`); what it says to be dropped is, and where a mutant is right is
-shown as it says.
+A file may be damaged, may not be a journal at all, or may contain entries of another form with a
+valid checksum: none of these ends a run, and lost entries are computed again. Rules that are read
+are proved before they are written or applied, and their float class is computed, whatever the file
+says of them (once per machine: `model_mutants._cached_proof`); rejections, and the boxes where a
+mutant is equal, are taken from the file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from superopt.pipeline.program_mutants import is_term
 from superopt.report.words import count
 from superopt.rules.lang.rule import Rule, parse_rules
 
-# How keys begin; others are rules.
+# Prefixes of keys; other keys are rules.
 WINDOW, MUTANT, HITS = re.compile(r"[\[(]"), re.compile(r"\d+ \["), re.compile(r"hits of \d+ \(")
-NAME = re.compile(r"c\d*|o|n")  # of channels and pictures
+NAME = re.compile(r"c\d*|o|n")  # of channels and the batch
 
 
 def opened(path: Path, run: str) -> tuple[Journal, tuple[str, ...]]:
-    """The journal at a place, and notes. One that is damaged, or none, is renamed and begun anew,
-    with what of it can be read; where the place cannot be had, it is one in memory."""
+    """Return the journal at a path, and notes. A file that is damaged or not a journal is renamed,
+    and a new one starts with the entries that can be read; if the path cannot be used, the journal
+    is in memory."""
     try:
         try:
             journal = readable(Journal.open(path, run))
@@ -37,9 +38,9 @@ def opened(path: Path, run: str) -> tuple[Journal, tuple[str, ...]]:
             return _anew(path, run, Journal(), e.what)
         if journal.lost:
             lines = count(len(journal.lost), "line")
-            return _anew(path, run, journal, f"of {path} {lines} cannot be read")
+            return _anew(path, run, journal, f"{path}: {lines} cannot be read")
         return journal, ()
-    except UsageError:  # in use, or not to be written
+    except UsageError:  # in use, or not writable
         return Journal(), ()
 
 
@@ -56,11 +57,11 @@ def _anew(path: Path, run: str, old: Journal, why: str) -> tuple[Journal, tuple[
     journal = Journal.open(path, run)
     for key, value in old.known.items():
         journal.add(key, value)
-    return journal, (f"{why}; it was renamed to {aside.name} and begun anew",)
+    return journal, (f"{why}; it was renamed to {aside.name}, and a new one was started",)
 
 
 def readable(journal: Journal) -> Journal:
-    """The journal without results that are of no form of ours; they count as lost."""
+    """Drop entries of the journal that have an unknown form; they count as lost."""
     for key, value in list(journal.known.items()):
         if not _fine(key, value):
             del journal.known[key]
@@ -70,7 +71,7 @@ def readable(journal: Journal) -> Journal:
 
 @lru_cache(maxsize=4096)
 def rule_of(text: str) -> Rule:
-    """The one rule of a text. Raises UsageError, and ValueError for more."""
+    """Return the only rule of a text. Raises UsageError, or ValueError for several rules."""
     (rule,) = parse_rules(text)
     return rule
 
@@ -97,7 +98,7 @@ def _hit(x: Any) -> bool:
 
 
 def _line(x: Any) -> bool:
-    """What is said of a mutant?"""
+    """True if it is the entry of a mutant."""
     if _dropped(x):
         return True
     match x:
@@ -125,5 +126,5 @@ def _dropped(x: Any) -> bool:
 
 
 def _of_channels(text: str) -> bool:
-    """Of channels, and of a number of pictures."""
+    """True if the rule's sizes are channels and the batch."""
     return all(map(NAME.fullmatch, size_names(rule_of(text))))

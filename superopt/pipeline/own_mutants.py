@@ -1,14 +1,14 @@
 """`rules generate --partial --model`, `optimize --mutants`: mutants of a model's own windows and
-subprograms, at the shapes that it has.
+subprograms, at the model's shapes.
 
-Between what is not linear a model computes windows over pictures. Each distinct one is a program of
-its own (what is added or scaled beside it is left to the rules): its mutants are what moves between
-axes before and back after (`superopt.partial.enumerate.axis_moves`). Those of up to three windows
-or products with what is linear between them are enumerated (`program_mutants.py`). The elements
-where they are right are found, the others are corrected, and the cost of the result is estimated as
-the search does. Those that may be faster are proved for these spatial sizes and any number of
-channels (and of images, where the model does not say how many), and are rules. The folder's journal
-keeps what was found of a program for other models.
+Between its non-linear operators a model computes windows over images. Each distinct one is a
+program by itself (operands added or scaled beside it are left to the rules): its mutants move
+elements between axes before it, and back after it (`superopt.partial.enumerate.axis_moves`).
+Mutants of up to three windows or products, with linear operators between them, are enumerated
+(`subprogram_mutants.py`). The elements where a mutant is equal are found, the others are corrected,
+and the cost of the result is estimated as in the search. Mutants that may be faster are proved for
+these spatial sizes and any number of channels (and any batch, if the model does not fix it); then
+they are rules. The folder's journal keeps the results of a program for other models.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from superopt.verifier.prove import Limits
 from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved
 
-BEST = 3  # mutants of a program that are kept
+BEST = 3  # mutants kept for a program
 JOURNAL = "windows.jsonl"
-UNKNOWN = "windows of sizes that are not known, or not of float32"
-LIMITS = Limits(seconds=60, work=3_000)  # by a count of work: what it gives hangs on no clock
-PART = 0.5  # of the budget of `optimize`, at most; what follows is of the rest
+UNKNOWN = "windows of dynamic sizes, or not of float32"
+LIMITS = Limits(seconds=60, work=3_000)  # limited by work: the result does not depend on a clock
+PART = 0.5  # of the budget of `optimize`, at most; the rest is for the search
 
 
 def own_mutants(
@@ -76,10 +76,9 @@ def own_mutants(
 ) -> Mutation:
     """Write NAME.pairs, NAME.corrected.rules and NAME.regions.json for a model of this name.
 
-    timers: by which mutants are priced; most: operators of a mutant that is enumerated, where that
-    is more than usual.
+    timers: price mutants; max_operators: of an enumerated mutant, if more than the default.
 
-    Raises ModelError for an invalid model, UsageError for the folder of another run.
+    Raises ModelError for an invalid model, UsageError if the folder belongs to another run.
     """
     begin = time.monotonic()
     model = load_model(source).model
@@ -108,10 +107,10 @@ def own_mutants(
 def with_mutants(
     model: Model, request: Request, deadline: Deadline, store: Store, machine: Machine
 ) -> tuple[Request, Deadline, tuple[str, ...]]:
-    """The request with rules by which the model's own windows become mutants, proved, that should
-    be faster; the time that is left for it, and a note.
+    """Add to the request proved rules that turn the model's own windows into mutants of lower
+    estimated cost. Return the request, the remaining deadline, and notes.
 
-    A folder beside the store keeps what was found for the next time, where no other process has it.
+    A folder beside the store keeps the results for the next call, unless another process holds it.
     """
     clock: Clock = by_roofline(request.threads)
     if ort.available() is not None and not request.untimed:
@@ -136,15 +135,15 @@ def with_mutants(
         f" {found.looked_at} of {count(found.programs, 'subprogram')}"
     )
     if found.untried:
-        told += f"; {found.untried:,} more may be faster, and not proved yet"
+        told += f"; {found.untried:,} more may be faster, but are not proved yet"
     if found.looked_at < found.programs or found.untried:
-        told += ": there was no time for more, the next call goes on"
+        told += ": out of time, the next call continues"
     if found.false:
         told += f"; {otherwise(found.false, journal.path or JOURNAL)}"
     if found.unknown:
         told += (
-            f"; not of {count(found.unknown, 'window')} of sides or channels that are not fixed in"
-            " the model (--shape says only at which ones graphs are timed), or not of float32"
+            f"; not of {count(found.unknown, 'window')} with dynamic spatial sizes or channels"
+            " (--shape only sets the sizes for timing), or not of float32"
         )
     left = round(max(request.budget - deadline.spent(), 0.0), 1)
     begin = deadline.begin + request.budget - left
@@ -164,10 +163,11 @@ def with_mutants(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """right: mutants that are right somewhere; kept: those of them with a correction; fast: proved
-    ones, and priced below their programs; of how many distinct programs, of how many there are;
-    untried: what is cheaper, and there was no time to prove; unknown: windows of other sizes;
-    false: rules of which the journal said what is not so."""
+    """partly_equal_count: mutants that are equal somewhere; corrected_count: those with a
+    correction; faster_rules: proved ones, priced below their programs; searched_count: of
+    program_count distinct programs; unproved_count: cheaper ones that there was no time to prove;
+    unknown_window_count: windows of unsupported sizes; false_entry_count: rules about which the
+    journal was wrong."""
 
     right: int
     kept: int
@@ -188,7 +188,7 @@ def _found(
     stop: Callable[[], bool] = lambda: False,
     most: int = OPERATORS_OF,
 ) -> _Found:
-    """The mutants of a graph's windows and subprograms, as far as there is time."""
+    """Return the mutants of a graph's windows and subprograms, as far as time allows."""
     every = list(windows_of(graph, costs.sizes))
     programs: list[Window | Program] = [*dict.fromkeys(w for w in every if w is not None)]
     programs += subprograms(graph)
@@ -215,7 +215,7 @@ def _found(
     for n, line in enumerate(cheap):
         rule = line["corrected"]
         said = json.loads(journal.known.get(rule, "{}"))
-        if "dropped" not in said:  # no file is believed that a rule is proved
+        if "dropped" not in said:  # a file is not trusted to say that a rule is proved
             if stop():
                 break
             progress(Event("mutants", f"proof {n + 1} of {len(cheap)}", n / len(cheap)))
@@ -228,8 +228,8 @@ def _found(
     dropped = Counter(x["dropped"] for x in (*lines, *proved) if "dropped" in x)
     kept = sum(len(found) for _, found in some)
     dropped[UNKNOWN] = every.count(None)
-    dropped["lines of the journal that could not be read"] = len(journal.lost)
-    dropped["dearer than the program, or than better ones"] = kept - len(cheap)
+    dropped["unreadable lines of the journal"] = len(journal.lost)
+    dropped["more expensive than the program or better mutants"] = kept - len(cheap)
     fast = [line for line in proved if "dropped" not in line]
     return _Found(
         len(lines), kept, fast, dropped, len(looked_at), len(programs),
@@ -238,19 +238,19 @@ def _found(
 
 
 def _run() -> str:
-    """What results hang on."""
+    """Return what results depend on."""
     return f"mutants of programs, superopt {__version__}, files {own_contents()}"
 
 
 def _key(p: Window | Program, most: int) -> str:
-    """Under which it is known what its mutants are."""
+    """Return the journal key of a program's mutants."""
     usual = isinstance(p, Window) or most == OPERATORS_OF
     return p.key if usual else f"{p.key}, of {most} operators"
 
 
 def _known(text: str) -> Line:
-    """What was proved of a rule, by these files of superopt: kept in the user's own folder, where
-    machine code is believed, too; a journal may come from anywhere."""
+    """Return what these files of superopt proved of a rule: cached in the user's own folder, which
+    is trusted with machine code, too; a journal may come from anywhere."""
     key = entries.sum_of((own_contents(), text))
 
     def parsed(held: bytes) -> Line | None:
@@ -265,8 +265,8 @@ def _known(text: str) -> Line:
 
 
 def _proved(text: str) -> Line:
-    """The rule as it may be applied, in the float class that is computed of it, and its proof. Not
-    one that cannot be tried: that would be seen when the graph of it is chosen, and drop that."""
+    """Return the rule as it may be applied, with its computed float class, and its proof. A rule
+    that cannot be tried is rejected: otherwise the graph that uses it would be, later."""
     rule = rule_of(text)
     if not try_rule(rule):
         return {"dropped": "it does not hold, or cannot be tried"}
@@ -274,13 +274,13 @@ def _proved(text: str) -> Line:
     if not isinstance(verdict, Proved):
         return {"dropped": "not proved"}
     if entirely(replace(verdict, bound=None)):
-        record_proof(rule, verdict.proof)  # so that it is not proved again before it is applied
+        record_proof(rule, verdict.proof)  # so that it is not proved again before use
     return {"corrected": str(with_computed_class(rule)), "proof": str(verdict)}
 
 
 def _faster(some: Sequence[tuple[Window | Program, list[Line]]], costs: Costs) -> Iterator[Line]:
-    """Those that are priced below their programs, the best ones of each; one that is for several
-    channels once."""
+    """Yield mutants priced below their programs, the best ones of each; one for several channels
+    once."""
     seen: set[str] = set()
     for w, lines in some:
         for line in _best(lines, _sizes(w), costs):
@@ -290,8 +290,8 @@ def _faster(some: Sequence[tuple[Window | Program, list[Line]]], costs: Costs) -
 
 
 def _best(lines: Sequence[Line], own: dict[str, int], costs: Costs) -> list[Line]:
-    """Of a program at these sizes. To measure takes most of the time, so those that should cost
-    least are priced first, and the others as far as it takes to see that they cost more."""
+    """Return the best mutants of a program at these sizes. Measuring takes most of the time, so
+    mutants are priced in the order of their estimates, and only until they exceed the best."""
     rough = Costs(costs.sizes, by_roofline(1), costs.fused)
     told: list[tuple[float, int, ir_graph.Graph, ir_graph.Graph]] = []
     for n, line in enumerate(lines):
@@ -309,7 +309,7 @@ def _best(lines: Sequence[Line], own: dict[str, int], costs: Costs) -> list[Line
 
 
 def _sizes(p: Window | Program) -> dict[str, int]:
-    """What the names of its sizes are in the model."""
+    """Return the values of its size names in the model."""
     if isinstance(p, Program):
         return {name: n for n, name in free_channels(p).items()}
     return p.own()
@@ -330,7 +330,8 @@ def _written(out: Path, name: str, lines: Sequence[Line]) -> None:
 
 
 def _renamed(text: str, before: str) -> Rule:
-    """Rules of one name are one; these are of several programs. before: of any letters."""
+    """Return the rule with a prefix before its name: rules of several programs may have one name.
+    prefix: of any characters."""
     rule = rule_of(text)
     before = re.sub(r"[^A-Za-z0-9_.-]+", "_", before).lstrip("-.")
     return replace(rule, name=f"{before}-{rule.name}", text="")

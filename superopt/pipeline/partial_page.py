@@ -27,11 +27,11 @@ from superopt.rules.lang.rule import Rule, show_side
 from superopt.rules.lang.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
 
-WIDEST, HIGHEST = 76, 40  # characters of a picture
+WIDEST, HIGHEST = 76, 40  # maximum characters of a picture
 
 
 def page(name: str, own: Sequence[Rule] = ()) -> PartialPage | None:
-    """What is known of a pair of one's own, or of the library; None where none has this name."""
+    """Return what is known of a pair of the user, or of the library; None if none has this name."""
     found = [p for p in (*load_pairs(), *own) if p.name == name]
     return _page(partial_rule(found[-1])) if found else None
 
@@ -68,7 +68,8 @@ def _page(made: PartialRule) -> PartialPage:
 
 
 def _needs(made: PartialRule) -> tuple[str, ...]:
-    """Of the sizes, for the boxes to be there, and for the proofs that they are equal."""
+    """Return the conditions on sizes for the boxes to exist, and for the proofs that they are
+    equal."""
     of_boxes = map(shown, box_conditions(made.parts))
     of_proofs = (c for _, v in made.claims if isinstance(v, Proved) for c in v.derived)
     return merge_conditions((*of_boxes, *of_proofs), min_value=1)
@@ -77,10 +78,10 @@ def _needs(made: PartialRule) -> tuple[str, ...]:
 def in_parts(
     rule: Rule, own: Mapping[str, Rule], where: Callable[[], Mapping[str, int]] = dict
 ) -> InParts | None:
-    """Of a rule that was made of a pair, one of one's own or of the library's; None for others, and
-    where a pair of one's own has another program, or where it is right is not proved. where: gives
-    the rule's sizes where it was applied, at which the picture is drawn; else it is at small ones.
-    """
+    """Return where the sides of a rule derived from a pair of the user or of the library are equal;
+    None for other rules, and if a user's pair has another program, or its equality is not proved.
+    applied_sizes: returns the rule's sizes where it was applied, for the picture; else it shows
+    small sizes."""
     pairs = {**({p.name: p for p in load_pairs()} if rule.is_from_pair else {}), **own}
     base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
     if is_split and base in pairs:
@@ -111,8 +112,8 @@ def in_parts(
 
 
 def _seen(pair: Rule, where: Mapping[str, int]) -> tuple[Mapping[str, int], Regions] | None:
-    """Where the pair is right at these sizes; None where they are not all of its, do not fit, or
-    the boxes are too many."""
+    """Return where the pair is equal at these sizes; None if these are not all of its sizes or do
+    not fit, or if there are too many boxes."""
     names = size_names(pair)
     made = pair_at(pair, {n: where[n] for n in names}) if where.keys() >= set(names) else None
     try:
@@ -133,8 +134,9 @@ def _proof(r: Rule, v: Verdict) -> Proof:
 
 
 def _picture(r: Regions) -> tuple[str, ...]:
-    """Lines of the last axis, under each other along the one before: wrong where it ever is. Where
-    there is no room, a character is several elements."""
+    """Return lines of the last axis, below each other along the second last: different if any
+    element along other axes is. A character stands for several elements if the picture is too
+    large."""
     right = r.mask()
     if not right.size:
         return ()

@@ -1,4 +1,4 @@
-"""What arrays a graph's values are: of which type, and of which shape at some sizes."""
+"""Array types and shapes of graph values at given sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from superopt.te.expr.tensor import TensorType
 
 
 def port(i: ir_graph.Input, optional: bool) -> Port:
-    """An input, as people see it. optional: has the model a value for it?"""
+    """Return an input as users see it. has_default: the model has a value for it."""
     t = i.type
     dtype = None if t.dtype is None else dtype_of(t)
     shape = None if t.shape is None else tuple(d if isinstance(d, int) else str(d) for d in t.shape)
@@ -31,12 +31,12 @@ def shape_at(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def checked_windows(model: Model, nodes: Iterable[ir_graph.Node], sizes: Mapping[str, int]) -> None:
-    """Raises ModelError where a value of these nodes would have a side of less than nothing."""
+    """Raise ModelError if a value of these nodes would have a negative dimension."""
     for v in (v for n in nodes for v in ir_graph.results(n) if v.type.shape is not None):
         if min(shape := shape_at(v.type, sizes), default=0) < 0:
             raise ModelError(
                 f"{model.source.label}: {model.names.get(v, 'a value')} has shape {list(shape)}",
-                "a window is larger than what it goes over", "give larger inputs",
+                "a window is larger than its input", "pass larger inputs",
             )  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def dtype_of(t: TensorType) -> np.dtype:
 
 
 def given_sizes(graph: ir_graph.Graph, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    """The symbolic sizes that these inputs have; raises UsageError where shapes do not fit."""
+    """Return the symbolic sizes of these inputs. Raises UsageError if shapes do not fit."""
     given = dict(zip(graph.inputs, arrays, strict=True))
     if all(i.type.shape == a.shape for i, a in given.items() if i.type.dtype is not None):
         return {}
     try:
         return infer_sizes(given, Reals())
     except ValueError as e:
-        raise UsageError("the inputs do not fit", str(e), "give other shapes") from None
+        raise UsageError("the inputs do not fit", str(e), "pass other shapes") from None

@@ -1,4 +1,4 @@
-"""`profile`: how long each kernel of a compiled model takes, and how long it must take at least."""
+"""`profile`: the time of each kernel of a compiled model, and its lower bound on this machine."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def profile(
     seconds: float = 2.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Profile:
-    """Run the model for so long, each kernel of it timed; medians.
+    """Run the model for `seconds`, timing each kernel; times are medians.
 
-    given: inputs by name; where there are none, they are drawn, for the values of symbolic sizes
-    that `shapes` has. Raises UsageError where none can be drawn.
+    inputs: by name; None to draw random ones, for the symbolic sizes in `shapes`. Raises UsageError
+    if none can be drawn.
     """
     feeds = given_or_drawn(exe.model, given, shapes or {}, seconds)
     if given is not None:
@@ -75,7 +75,7 @@ def _profile(
 ) -> Profile:
     arrays = exe.given(feeds)
     sizes = exe.sizes(arrays)
-    exe.run(feeds)  # after which it is known what runs in onnxruntime
+    exe.run(feeds)  # decides which nodes run in onnxruntime
     if (other := exe.at(sizes)) is not exe:
         return replace(_profile(other, feeds, seconds, stop), sizes=tuple(sizes.items()))
     first, *_ = (*exe.variant(sizes), None)
@@ -111,7 +111,7 @@ def _profile(
 def _of_branch(
     exe: Executable, b: Branch, arrays: Sequence[Any], seconds: float, stop: Callable[[], bool]
 ) -> Profile:
-    """Of the programs that these inputs lead to, each run by itself."""
+    """Profile the programs that these inputs select, each run by itself."""
     parts = [*b.runs(dict(zip(b.takes, arrays, strict=True)))]
     some = [_profile(part, own, seconds / len(parts), stop) for part, own in parts]
     return replace(
@@ -129,7 +129,7 @@ def _peak(exe: Executable) -> CpuPeak:
     except MemoryError:
         needs = exe.threads * BUFFER_BYTES[-1]
         raise UsageError(
-            "no memory to measure what this machine can do", f"that takes {needs} bytes",
+            "no memory to measure this machine's peak rates", f"that takes {needs} bytes",
             "give the process more memory, or use fewer threads",
         ) from None  # fmt: skip
 
@@ -150,7 +150,8 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -
     come = program.provenance
     assert come is not None
     names = inherit_names(segment_graph(step.segment), come.graph, exe.model.names)
-    # Of a table some rows are read, and of all of a model's constants those that are lie somewhere.
+    # An embedding table is read in part. `held` counts all constants that are read: whether they
+    # fit a cache decides their bandwidth.
     problems = [program.problems[key] for key in program.call_problems if key]
     held = sum(operation_count.count_bytes(p.tensor, p.constants)[0] for p in problems)
     out = []
@@ -166,13 +167,13 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -
         first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
         t = program.problems[key].tensor
         count, fixed, other = 0, 0, 0
-        if not first:  # what prepares the next call does nothing that is asked for
+        if not first:  # a call that prepares the next one counts no operations of the model
             count = operation_count.count_operations(t)
             fixed, other = operation_count.count_bytes(t, program.problems[key].constants)
         rate = most.flops / 2 if t.dtype == F64 else most.flops
         arithmetic = count / rate
         memory = fixed / most.bandwidth(held) + other / most.bandwidth(other)
-        if first:  # a call that reads nothing writes zeros around its result
+        if first:  # a call that reads nothing zeroes the border of its result
             call = program.calls[n]
             border = isinstance(call, Call) and len(call.arguments) == 1
             how += ": its border" if border else ": its first step"
@@ -188,8 +189,8 @@ def _kernels(exe: Executable, step: Native, median: np.ndarray, most: CpuPeak) -
 
 
 def _loop(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
-    """Call number n of a program, which is a loop: the work of all its steps. The bytes are those
-    of what the kernels of a step read and write, which stays in a cache."""
+    """Return the row of call `n`, which is a loop: the work of all its steps. Bytes are those that
+    the kernels of a step read and write, which stay in a cache."""
     loop, bodies = program.calls[n], program.loop_bodies[n]
     assert isinstance(loop, Loop)
     count, moved, arithmetic = 0, 0, 0.0
@@ -212,7 +213,7 @@ def _loop(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
 
 
 def _scatter(program: Program, n: int, seconds: float, most: CpuPeak) -> Part:
-    """Call number n of a program, which is a scatter: all of its buffers are read or written."""
+    """Return the row of call `n`, which is a scatter: all its buffers are read or written."""
     call = program.calls[n]
     assert isinstance(call, Call)
     buffers = program.kernels[call.function].params

@@ -1,8 +1,8 @@
-"""Mutants of a subprogram of a model, by enumeration: where each is right, and what corrects it.
+"""Mutants of a subprogram of a model, by enumeration: where each is equal, and its corrections.
 
-They are found at small sizes (`superopt.partial.enumerate.enumeration`), and what is found of one
-such program serves all models that have it. At a model's own sizes they are priced, by what they
-must cost at least; only those that may be faster are looked at any further.
+Mutants are found at small sizes (`superopt.partial.enumerate.enumeration`), and the results serve
+all models that contain the subprogram. At a model's own sizes they are priced by a lower bound of
+their cost; only those that may be faster are examined further.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from superopt.pipeline.windows import LEAST, Line, said
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 
-OPERATORS_OF = 4  # at most, of a mutant
-DEARER = 1.25  # a mutant may be, by what it must cost at least
-LOOKED_AT = 6  # mutants of a program, those first that cost least
-MOVED = {"move", "move-both-sides", "shape", "cut", "convolve"}  # of one window: see `windows.py`
+OPERATORS_OF = 4  # of a mutant
+DEARER = 1.25  # maximum ratio of a mutant's lower bound to its program's
+LOOKED_AT = 6  # mutants of a program, the cheapest first
+# for one window: see `window_mutants.py`
+MOVED = {"move", "move-both-sides", "shape", "cut", "convolve"}
 
 
 def enumerated(
     p: Program, journal: Journal, stop: Callable[[], bool], most: int = OPERATORS_OF
 ) -> list[Line] | None:
-    """What is said of each mutant of a program that may be faster, and is right somewhere; None
-    where it was time to stop."""
+    """Return the entry of each mutant of a program that may be faster, and is equal somewhere; None
+    if stopped."""
     try:
         little = small_program(p)
     except InferError:
@@ -83,7 +84,7 @@ def _read(plain: Any) -> Candidate:
 
 
 def is_term(plain: Any) -> bool:
-    """Is it the text of a term?"""
+    """True if it is the JSON form of a term."""
     match plain:
         case [str(), int(n), list(operands)]:
             arity = len(OPERATORS[n].weight_operands) if 0 <= n < len(OPERATORS) else 0
@@ -93,7 +94,7 @@ def is_term(plain: Any) -> bool:
 
 
 def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
-    """Those that are no dearer than the program by much, the cheapest first."""
+    """Return the hits whose price exceeds the program's by little, cheapest first."""
     costs = Costs({}, by_roofline(1), compiled_away)
     program = p.joined_output
     limit = DEARER * costs.of_graph(with_weights([program]))
@@ -113,7 +114,7 @@ def _cheap(p: Program, some: Sequence[Hit]) -> list[Hit]:
 
 
 def with_weights(values: Sequence[graph.Value]) -> graph.Graph:
-    """The graph of some values, with weights that are known, as they are in models."""
+    """Return the graph of some values, with constant weights, as in models."""
     given = graph_inputs(*values)
     known: dict[graph.Value, graph.Value] = {
         i: _unknown(i.name, static_shape(i)) for i in given if not is_activation_name(i.name)
@@ -124,7 +125,7 @@ def with_weights(values: Sequence[graph.Value]) -> graph.Graph:
 
 @lru_cache(maxsize=256)
 def _unknown(name: str, shape: tuple[int, ...]) -> graph.Constant:
-    """A constant of any numbers."""
+    """Return a constant with arbitrary values."""
     return graph.constant(
         type=TensorType(F32, shape),
         key=("any", name, shape),
@@ -134,8 +135,8 @@ def _unknown(name: str, shape: tuple[int, ...]) -> graph.Constant:
 
 
 def _about(t: Candidate, programs: Sequence[tuple[dict[str, int], Program]]) -> list[Line]:
-    """What is said of a mutant, with each of its corrections; nothing of one that is hardly
-    right."""
+    """Return the entry of a mutant with each of its corrections; none for one that is equal almost
+    nowhere."""
     made = [instantiate(t, p) for _, p in programs]
     wholes = [p.joined_output for _, p in programs]
     both = [(a, b) for a, b in zip(wholes, made, strict=True) if b is not None]
@@ -153,7 +154,7 @@ def _about(t: Candidate, programs: Sequence[tuple[dict[str, int], Program]]) -> 
     out = []
     for how in (
         CORRECTION_KINDS if found[0].different else CORRECTION_KINDS[:1]
-    ):  # the first leaves what is right as it is
+    ):  # the first kind keeps the elements that are equal
         try:
             fixed = [corrected_value(how, s, r) for s, r in zip(some, found, strict=True)]
             sides = [_sides(p, v) for (_, p), v in zip(programs, fixed, strict=True)]
@@ -167,7 +168,7 @@ def _about(t: Candidate, programs: Sequence[tuple[dict[str, int], Program]]) -> 
 
 
 def _names(t: Candidate) -> list[str]:
-    """The operators of a term, those of weights before those of pictures."""
+    """Return the operators of a term, those of weights before those of activations."""
     if t.operator < 0:
         return []
     own = OPERATORS[t.operator].name.replace(" ", "-")
@@ -177,8 +178,8 @@ def _names(t: Candidate) -> list[str]:
 def _sides(
     p: Program, made: graph.Value
 ) -> tuple[tuple[graph.Value, ...], tuple[graph.Value, ...]]:
-    """Both sides of a rule: the results as the program has them, with their biases; and the mutant,
-    taken apart."""
+    """Return both sides of a rule: the results of the program, with their biases; and the mutant,
+    split into its results."""
     left = p.outputs
     sizes = [static_shape(v)[1] for v in p.outputs] if p.has_bias else []
     biases = [graph.Input(f"b{k}", TensorType(F32, (n,))) for k, n in enumerate(sizes)]

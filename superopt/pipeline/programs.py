@@ -1,4 +1,4 @@
-"""The program of a part of a model on a processor."""
+"""The program of a segment for the CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from superopt.plan.program.program import Program
 
 @dataclass(slots=True)
 class Simple:
-    """A segment with loops in place of what is no expression; and, where it has none, as it was
-    simplified, by the outputs that operators outside of it decide by."""
+    """A segment with loops in place of operators without expressions, and its simplified graphs if
+    it has no such loops, by the outputs that discontinuous operators outside depend on."""
 
     looped: ir_graph.Graph
     simplified: dict[tuple[int, ...], ir_graph.Graph] = field(default_factory=dict)
@@ -36,14 +36,14 @@ def program_of(
     allowed: Allowed,
     known: MutableMapping[object, Simple],
 ) -> Program:
-    """The program of a segment. chosen: how problems are computed, by their keys. known: graphs of
-    segments, whatever sizes are; those that are new are added.
+    """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
+    graphs, independent of sizes; new ones are added.
 
-    Raises one of NO_KERNEL where an operator has no kernel.
+    Raises one of NO_KERNEL_ERRORS if an operator has no kernel.
     """
 
     def plan(graph: ir_graph.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
-        tiles = allowed.tiles and not repeated  # steps are small
+        tiles = allowed.tiles and not repeated  # the steps of a loop are small
         given = None if graph is not simple.looped else simple.simplified.get(decided)
         if given is None:
             given = simplify_graph(graph, allowed.float_class, threads, sensitive_outputs=decided)

@@ -1,4 +1,4 @@
-"""What is proved of each output of two models: by definition, and by chains of rules."""
+"""Proofs of each output of two models: by definition, and by chains of rules."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from superopt.verifier.compare.related_constants import Relation, relate_constan
 from superopt.verifier.prove import ASSUMPTIONS, Limits
 from superopt.verifier.verdict import Proved, Unknown
 
-SECONDS = 20.0  # of one proof
+SECONDS = 20.0  # limit for one proof
 WORK = 200_000
-RELATING = 0.5  # of the time, at most, for what constants are computed of
+RELATING = 0.5  # of the time, at most, for relating computed constants
 DEFINED = "where both are defined"
-CHAINED = (*ASSUMPTIONS, "constants that are computed are equal to a few units in the last place")
+CHAINED = (*ASSUMPTIONS, "computed constants are equal within a few units in the last place")
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What is proved of each output; parts: how many proofs that took; assumed: by all of them;
-    folded: what is said of constants that are other ones in the second model."""
+    """The proved outputs; part_count: number of proofs; assumptions: of all of them; folded_notes:
+    about constants that differ in the second model."""
 
     outputs: list[OutputVerdict]
     parts: int = 0
@@ -34,7 +34,7 @@ class Proofs:
     folded: tuple[str, ...] = ()
 
     def verdict(self) -> Verdict:
-        """Without inputs."""
+        """Return the verdict of the proofs alone."""
         notes = (*self.folded, *((f"assumed: {'; '.join(self.assumed)}",) if self.assumed else ()))
         if all(o.decision == "proved" for o in self.outputs):
             parts = count(max(self.parts, 1), "part")
@@ -49,8 +49,8 @@ class Proofs:
         return Verdict("unknown", reason, None, notes, tuple(self.outputs))
 
     def tried(self, numeric: Verdict) -> Verdict:
-        """With what inputs say. A proof is about real numbers: where floats differ, that is the
-        verdict."""
+        """Return the verdict of proofs and numeric comparison. A proof is about real numbers: if
+        floats differ, the models differ."""
         refuted = {
             o.name: o.note for o in (numeric.check.outputs if numeric.check else ()) if not o.passed
         }
@@ -58,7 +58,7 @@ class Proofs:
             OutputVerdict(
                 o.name,
                 "refuted",
-                refuted[o.name] + ("; over real numbers equal" if o.decision == "proved" else ""),
+                refuted[o.name] + ("; over the reals equal" if o.decision == "proved" else ""),
             )
             if o.name in refuted
             else o
@@ -80,8 +80,8 @@ def by_definition(
     seed: int,
     stop: Callable[[], bool],
 ) -> Proofs:
-    """Each output by the operators' definitions, for so many seconds. `other` is over the inputs
-    of `one`, see `interface.joined`."""
+    """Try to prove each output from the operators' definitions, for at most `seconds`. `second` is
+    over the inputs of `first`, see `model_interface.graph_on_inputs_of`."""
     end = time.monotonic() + seconds
     a, b = (fold_constants(graph).graph for graph in (one, other))
     b, relations = relate_constants(a, b, RELATING * seconds)
@@ -102,12 +102,12 @@ def by_definition(
 
 
 def _folded(relations: Sequence[Relation]) -> tuple[str, ...]:
-    """What is said of constants that were moved, or computed ahead of time."""
+    """Return notes about constants that were moved, or computed ahead of time."""
     moved = sum(r.ulps is None for r in relations)
     ulps = [r.ulps for r in relations if r.ulps is not None]
     said = []
     if moved:
-        said.append(f"{count(moved, 'constant')} of the same numbers in other places")
+        said.append(f"{count(moved, 'constant')} with the same elements in another order")
     if ulps:
         most = f"{max(ulps):.2g}" if max(ulps) else "0"
         said.append(f"{count(len(ulps), 'folded constant')} equal within {most} ulp")
@@ -122,7 +122,8 @@ def with_chains(
     told: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> Proofs:
-    """With the outputs that a chain of proved rules makes one of the other, until `end`."""
+    """Also prove outputs by chains of proved rules from one model to the other, until the
+    deadline."""
     graphs = [fold_constants(graph).graph for graph in (one, other)]
     outputs = list(proof.outputs)
     open_ = [k for k, o in enumerate(outputs) if o.decision != "proved"]

@@ -1,11 +1,11 @@
-"""Whole models against each other in their runtime, in turns: what is faster beyond noise.
+"""Interleaved timing of whole models in their runtime: is a candidate faster beyond noise?
 
-The best few are compared roughly first; the best of these runs against the original once more, and
-only this second race counts: of several candidates the luckiest always looks faster than it is.
-It has up to SITTINGS sittings, each with both models loaded anew: one and the same file was
-measured 2 % slower than itself for as long as it stayed loaded, by where its memory happened to
-lie.
-How far sittings differ, and how busy the machine is, says how wide the interval is.
+First the best few candidates are compared roughly. Then the best of these runs against the original
+once more, and only this second race counts: among several candidates the luckiest one always looks
+faster than it is. The race has up to MAX_REPETITIONS repetitions, each with both models loaded
+again: one and the same file was measured 2 % slower than itself for as long as it stayed loaded,
+because of its memory addresses. The width of the interval follows from the variation between
+repetitions and from the machine's load.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from superopt.pipeline.runtime import Session
 from superopt.report.data import Event
 
 MOST_SECONDS = 20.0
-PART = 0.12  # of the budget at most
+PART = 0.12  # of the budget, at most
 LEAST_SECONDS = 1.0
 ROUNDS = 60
-TIMED = 3  # candidates that are checked and timed whole, at most
-ROUGH = 0.35  # part of the time for comparing several candidates
+TIMED = 3  # candidates that are checked and timed as whole models, at most
+ROUGH = 0.35  # of the time, for the rough comparison of several candidates
 SITTINGS = 4
-TOGETHER_BYTES = 256 << 20  # of models in the worker at once; larger ones are timed in pairs
+TOGETHER_BYTES = 256 << 20  # of models in the worker at once; larger models are timed in pairs
 
-# A race may be decided early: looking often makes luck likelier, so the interval must be wide.
+# A race may be decided early: frequent tests make a lucky decision likelier, so the interval must
+# be wide.
 EARLY_ROUNDS = 15
 LEAST_SITTINGS = 2
 EARLY_CONFIDENCE = 0.999
-CLEAR = 1.05  # surely faster than this: more rounds change nothing
-HOPELESS = 1.01  # surely not faster than this
+CLEAR = 1.05  # significantly faster than this: more rounds change nothing
+HOPELESS = 1.01  # significantly not faster than this
 
 
 def entrants(original: Original, budget: float) -> int:
-    """How many candidates a race has time for: of slow models only the cheapest is timed."""
+    """Return how many candidates a race has time for: of slow models only the cheapest is timed."""
     seconds = ROUGH * min(MOST_SECONDS, PART * budget)
     runs = seconds * 1e6 / max(original.us, 1.0)
-    fit = int(runs / (LEAST_ROUNDS + 2)) - 1  # each round has the original; two warm-ups
+    fit = int(runs / (LEAST_ROUNDS + 2)) - 1  # each round runs the original, too; two warm-up runs
     return max(1, min(TIMED, fit))
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """The times (microseconds, paired by round) of the original and of the best candidate, and how
-    busy the machine was meanwhile."""
+    """The times in microseconds, paired by round, of the original and of the best candidate, and
+    the machine's load during the race."""
 
     best: Candidate
     times: Times
@@ -67,9 +68,9 @@ class Raced:
 
 
 def decided(times: Sequence[Sequence[float]], seed: int) -> bool:
-    """Is a race over before its time: is every candidate surely faster, or surely not?
+    """True if a race can end early: every candidate is significantly faster, or is not.
 
-    times: of the original and of each candidate, by round.
+    times_us: of the original and of each candidate, by round.
     """
     rounds = len(times[0])
     if rounds < EARLY_ROUNDS or rounds % 5:
@@ -87,7 +88,7 @@ def race(
     target: Target,
     note: Note,
 ) -> Raced | None:
-    """The best candidate against the original; None where whole models cannot be timed."""
+    """Race the best candidate against the original; None if whole models cannot be timed."""
     if not passed or not original.runs:
         return None
     timing = _Timing(original, request, deadline, known, target, note)
@@ -113,7 +114,7 @@ def _raced(timing: _Timing, passed: Sequence[Candidate], seconds: float) -> Race
 
 @dataclass(frozen=True, slots=True)
 class _Sat:
-    """One sitting of several models: a list of rounds for each, and the load meanwhile."""
+    """One repetition of several models: a list of rounds for each, and the load during it."""
 
     times: Times
     load: Load
@@ -129,12 +130,12 @@ class _Timing:
     note: Note
 
     def duel(self, candidate: Candidate, seconds: float) -> Raced | None:
-        """The candidate against the original."""
+        """Race the candidate against the original."""
         sat = self._times([candidate], seconds, SITTINGS)
         return None if sat is None else self._raced(candidate, 1, sat)
 
     def all(self, passed: Sequence[Candidate], seconds: float) -> list[Raced] | None:
-        """All candidates, each against the original; None where one could not be timed."""
+        """Race each candidate against the original; None if one of them could not be timed."""
         if not together(self.original, len(passed)):
             pairs: list[Raced] = []
             for c in passed:
@@ -150,7 +151,8 @@ class _Timing:
         return [self._raced(c, n, sat) for n, c in enumerate(passed, 1)]
 
     def _raced(self, candidate: Candidate, number: int, sat: Sequence[_Sat]) -> Raced:
-        """The model of this number, in the sittings, against the original, which is the first."""
+        """Return the result of the model with this number against the original, which is the first
+        one."""
         ratio = _ratio(sat, number, self.request.seed)
         times = tuple(tuple(t for s in sat for t in s.times[n]) for n in (0, number))
         return Raced(candidate, times, ratio, heaviest([s.load for s in sat]))
@@ -158,8 +160,8 @@ class _Timing:
     def _times(
         self, passed: Sequence[Candidate], seconds: float, sittings: int
     ) -> list[_Sat] | None:
-        """The original's times and each candidate's, by sitting; from the store where it knows
-        them. None where one cannot be timed."""
+        """Return the times of the original and of each candidate, by repetition; from the store if
+        it has them. None if a model cannot be timed."""
         feed = self._feed()
         digests = [
             f"{sha256}, {sizes_text(feed)}"
@@ -167,7 +169,7 @@ class _Timing:
         ]
         found = self._known(digests, sittings)
         if found:
-            self.note("times of whole models are from the cost store: this machine's, but earlier")
+            self.note("times of whole models are from the cost store: this machine, earlier run")
             return found
         sessions = [self.original.session, *(c.session for c in passed)]
         sat: list[_Sat] = []
@@ -191,7 +193,7 @@ class _Timing:
         return sat
 
     def _known(self, digests: Sequence[str], sittings: int) -> list[_Sat]:
-        """The sittings that the store has."""
+        """Return the repetitions that the store has."""
         sat: list[_Sat] = []
         for n in range(sittings):
             keys = [*digests, f"sitting {n} of {sittings}: waited, others"]
@@ -203,7 +205,8 @@ class _Timing:
         return sat
 
     def _clear(self, sat: Sequence[_Sat]) -> bool:
-        """True where more sittings change nothing: every candidate is surely faster, or not."""
+        """True if more repetitions change nothing: every candidate is significantly faster, or is
+        not."""
         if len(sat) < LEAST_SITTINGS:
             return False
         ratios = [_ratio(sat, n, self.request.seed) for n in range(1, len(sat[0].times))]
@@ -216,7 +219,7 @@ class _Timing:
 
         def enough(times: list[list[float]]) -> bool:
             done = min(1.0, (time.monotonic() - begin) / seconds)
-            text = f"{len(sessions)} models in turns"
+            text = f"{len(sessions)} models, interleaved"
             self.request.progress(Event("time", text, 0.8 + 0.2 * done))
             return self.deadline.stop() or decided(times, self.request.seed)
 
@@ -244,37 +247,38 @@ class _Timing:
         return _Sat(tuple(map(tuple, found)), meter.stop())
 
     def _feed(self) -> Feeds:
-        """Inputs to time on: normal ones at the representative sizes."""
+        """Return the inputs to time on: normally distributed ones at the representative sizes."""
         ran = [s.feed for s in self.original.sets if s.got is not None]
         return next((f for f in ran if f.kind != "given"), ran[0])
 
 
 def _ratio(sat: Sequence[_Sat], number: int, seed: int) -> Ratio:
-    """How many times faster the model of this number is than the first."""
+    """Return how many times faster than the first model the model with this number is."""
     return predict([Sitting(s.times[0], s.times[number], s.load) for s in sat], seed)
 
 
 def together(original: Original, candidates: int) -> bool:
-    """May the worker hold the original and so many candidates at once?"""
+    """True if the worker can hold the original and so many candidates at once."""
     return (candidates + 1) * original.model.source.size_bytes <= TOGETHER_BYTES
 
 
 def sizes_text(feed: Feeds) -> str:
-    """The symbolic sizes of a set of inputs, for keys of the store."""
+    """Return the symbolic sizes of a set of inputs as text for keys of the store."""
     return ", ".join(f"{name}={n}" for name, n in sorted(feed.sizes.items())) or "fixed sizes"
 
 
 def refused_at(original: Original, candidate: Candidate, known: Store, target: Target) -> str:
-    """Why onnxruntime does not run the candidate at some optimization level at which it runs the
-    original; empty where it does. The store remembers the digests of files that run everywhere.
+    """Return why ONNX Runtime does not run the candidate at an optimization level at which it runs
+    the original; empty if it does. The store remembers the digests of files that run at every
+    level.
 
-    Its own optimizer refuses some valid graphs.
+    ONNX Runtime's own optimizer rejects some valid graphs.
     """
     everywhere = [f"{candidate.sha256}, at every level"]
     if known.get_graphs(target, everywhere) is not None:
         return ""
     feed = next(s.feed for s in original.sets if s.got is not None)
-    ran = candidate.session.run(feed)  # at the strongest level, and mostly before
+    ran = candidate.session.run(feed)  # at the highest level; usually it ran before
     if isinstance(ran, ort.Failed):
         return f"all: {ran.message}"
     candidate.session.drop()

@@ -1,6 +1,6 @@
-"""Sizes that come once, as a decoder's do that grow with each word: a model that was compiled for
-several already runs in onnxruntime at new ones, until that has taken as long as compiling would.
-So both together take at most twice what the better of them takes (ski rental: Karlin, Manasse,
+"""The policy for sizes that occur once, as those of a decoder that grow with each token: a model
+that was compiled for several sizes runs in ONNX Runtime at new ones until that has taken as long as
+compiling would. The total is at most twice that of the better choice (ski rental: Karlin, Manasse,
 Rudolph and Sleator, Competitive snoopy caching, 1988)."""
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Steps = TypeVar("Steps")
 
 
 class Compiler(Protocol[Steps]):
-    """What makes a model's steps."""
+    """Makes a model's steps."""
 
     def elsewhere(self) -> Steps | None:
-        """All of it in onnxruntime, for any sizes; None where that is not there."""
+        """Return the whole model in ONNX Runtime, for any sizes; None if it is not installed."""
 
     def run(self, steps: Steps, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The outputs by name, of the inputs in order."""
+        """Return the outputs by name, for the inputs in order."""
         ...
 
 
-SEVERAL = 16  # sizes for which a model is compiled at once
+SEVERAL = 16  # the first sizes, for which a model is compiled immediately
 REMEMBERED = 1 << 14  # sizes
 
 
 @dataclass(slots=True)
 class Rare(Generic[Steps]):
-    """made: what compiling took, for each of the first sizes, in seconds; spent: what onnxruntime
-    took at others; steps: the whole model there, for any sizes; None: not asked for, or there is
-    none."""
+    """compile_seconds: of each of the first sizes; fallback_seconds: the time in ONNX Runtime, by
+    other sizes; fallback: the whole model there, for any sizes; None: not needed yet, or not
+    available."""
 
     made: list[float] = field(default_factory=list)
     spent: dict[Sizes, float] = field(default_factory=dict)
@@ -46,11 +46,11 @@ class Rare(Generic[Steps]):
             self.made.append(seconds)
 
     def gone(self, sizes: Sizes) -> None:
-        """What was compiled for these was given up: they wait again."""
+        """The program for these sizes was dropped: start to count again."""
         self.spent.pop(sizes, None)
 
     def waits(self, sizes: Sizes) -> bool:
-        """Is it too early to compile the model for these?"""
+        """True if it is too early to compile the model for these sizes."""
         if not sizes or len(self.made) < SEVERAL:
             return False
         return self.spent.get(sizes, 0.0) < sum(self.made) / len(self.made)
@@ -58,14 +58,15 @@ class Rare(Generic[Steps]):
     def run(
         self, compiler: Compiler[Steps], sizes: Sizes, given: Sequence[Any]
     ) -> dict[str, Any] | None:
-        """The outputs by name; None where onnxruntime is not there, or does not run the model."""
+        """Return the outputs by name; None if ONNX Runtime is not installed, or does not run the
+        model."""
         begin = time.perf_counter()
         try:
             if self.steps is None:
                 self.steps = compiler.elsewhere()
                 begin = time.perf_counter()
             out = None if self.steps is None else compiler.run(self.steps, given)
-        except SuperoptError:  # it may be one that only kernels compute
+        except SuperoptError:  # only kernels may support the model
             out = None
         if out is None:
             self.made.clear()

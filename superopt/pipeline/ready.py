@@ -1,9 +1,7 @@
-"""Compiled models of the processor that are kept whole, so that another process has them soon
-(entries.py). A model's key is made from its files (SHA-256), options, the processor, superopt's own
-files and the store of measurements; a program is its description and object files. Its large
-constants, as kernels read them, are files of their own (constant_files.py), which programs share;
-small ones follow its object files.
-"""
+"""The cache of compiled CPU programs (entries.py): another process loads them instead of compiling.
+A model's key is the digest of its files (SHA-256), options, the processor, superopt's own files and
+the store of measurements. A program is its description and object files. Large packed constants are
+separate files (constant_files.py), which programs share; small ones follow the object files."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
-SECONDS = "seconds"  # the kind of a file with what compiling took
-INLINE_BYTES = 1 << 14  # of a constant that is kept within its program's description
+SECONDS = "seconds"  # kind of the entry with the compile time
+INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's description
 Planned = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a model is compiled with. store: where measurements are kept."""
+    """What a model is compiled with. store: the file of measurements."""
 
     threads: int
     allowed: Allowed
@@ -47,7 +45,7 @@ class Options:
     store: Path | None
 
     def key(self, digest: str) -> str:
-        """Of a model whose files have this digest."""
+        """Return the key of a model whose files have this digest."""
         on, may = self.machine, self.allowed
         about = (
             entries.FORMAT,
@@ -70,14 +68,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A model's entries."""
+    """The cached programs of a model."""
 
     key: str
     machine: Machine
 
     def find(self, sizes: Sequence[tuple[str, int]], planned: Planned) -> Native | None:
-        """The program for these sizes; None where there is none that is whole. planned: gives its
-        segment, and how it was planned with these options, when this is asked for."""
+        """Return the program for these sizes; None if there is no intact one. replan: returns its
+        segment and its plan with these options; called on demand."""
 
         def parsed(about: dict[str, Any], texts: bytes) -> Native | None:
             ends = np.cumsum([0, *about["objects"]]).tolist()
@@ -98,16 +96,16 @@ class Kept:
         return entries.program(key, parsed)
 
     def seconds(self) -> float | None:
-        """What compiling the model for further sizes took; None where that is not known."""
+        """Return the time that compiling the model for further sizes took; None if unknown."""
         return entries.entry(entries.sum_of((self.key, SECONDS)), SECONDS, float)
 
     def keep_seconds(self, seconds: float) -> None:
-        """Write down what compiling for further sizes is expected to take."""
+        """Store the expected time of compiling for further sizes."""
         key = entries.sum_of((self.key, SECONDS))
         files.write(entries.folder(), key, repr(seconds).encode(), SECONDS)
 
     def keep(self, sizes: Sequence[tuple[str, int]], made: Native, image: ProgramImage) -> None:
-        """Write down a program that is a whole model."""
+        """Store a program that is a whole model."""
         held = made.code.constants
         large = [a for a in held.arrays if len(a) > INLINE_BYTES]
         if made.whole is None or not entries.fits(sum(map(len, large))):
@@ -141,7 +139,7 @@ class Kept:
 
 
 def _constants(about: list[list[Any]], size: int, small: bytes) -> PackedConstants | None:
-    """A program's constants; None where one of them is not whole. size: of all of them."""
+    """Return a program's constants; None if one of them is damaged. size: of all of them."""
     arrays = []
     inline = aligned_zeros(len(small))
     inline[:] = np.frombuffer(small, np.uint8)

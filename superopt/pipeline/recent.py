@@ -1,5 +1,5 @@
-"""Programs for several sizes of a model on a GPU: each keeps a copy of the weights there, and those
-used longest ago go where all would take more than a part of its memory."""
+"""An LRU list of programs for several sizes of a model on a GPU: each holds a copy of the weights,
+and the least recently used are dropped when all would take more than a part of the memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from superopt.pipeline.gpu_last import Sizes
 
 @cache
 def memory(number: int | None) -> int:
-    """Bytes, of this GPU; None: where the interpreter's kernels run."""
+    """Return the memory of a GPU in bytes; for None that of the CPU, where the interpreter runs."""
     return machine.memory() or UNKNOWN if number is None else driver.device_memory_bytes(number)
 
 
 @dataclass(slots=True)
 class Recent:
-    """held: bytes, by sizes, those used last at the end. number: of the GPU."""
+    """program_bytes: by sizes, the most recently used last."""
 
     number: int | None
     held: dict[Sizes, int] = field(default_factory=dict)
 
     def used(self, sizes: Sizes, size: int) -> list[Sizes]:
-        """A program of so many bytes is used: those that go for it."""
+        """Mark a program as used; return the sizes whose programs must be dropped for it."""
         self.held.pop(sizes, None)
         self.held[sizes] = size
         out = []

@@ -1,4 +1,4 @@
-"""From what an optimization found to its report: plain data that people and programs read."""
+"""The report of an optimization: plain data for people and programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from superopt.search.move import Step as Applied
 
 
 def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Report:
-    """The report of one optimization."""
+    """Return the report of one optimization."""
     book = {r.name: r for r in rules}
     winner = done.winner
     names = Names(done.model.names)
@@ -46,8 +46,8 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
     notes += dict.fromkeys(f"{r}: {book[r].caveat}" for r in fired if r in book and book[r].caveat)
     if winner is None and speedup is not None:
         notes.append(
-            f"the best graph that was found runs at {ratio(speedup)} the speed of the original:"
-            " that is not faster beyond noise, and it is not used"
+            f"the best graph found runs at {ratio(speedup)} the speed of the original:"
+            " this is not significantly faster, so it is not used"
         )
         after = speedup = None
     kinds = _kinds(done.source.model.graph)
@@ -95,13 +95,13 @@ def report_of(done: Done, rules: Iterable[Rule], optimized_sha256: str) -> Repor
 
 
 def _in_parts(rule: Rule, done: Done, steps: Iterable[Applied]) -> InParts | None:
-    """With a picture at the sizes at which it was applied first."""
+    """Return where a rule's sides are equal, drawn at the sizes at which it was first applied."""
     first = next(s for s in steps if s.rule == rule.name)
     return in_parts(rule, done.request.pairs, lambda: sizes_at(rule, first, done.costs.sizes))
 
 
 def _kinds(graph: Iterable[Any]) -> Counter[str]:
-    """How many nodes of each type an ONNX graph has that compute something (a Constant is data)."""
+    """Return how many nodes of each type an ONNX graph has, without Constant nodes."""
     return Counter(n.op_type for n in graph if n.op_type != "Constant")
 
 
@@ -126,7 +126,7 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
         if reason == "cost":
             if rule in fired and row.min_us < 0:
                 continue
-            said = "no gain" if row.min_us >= 0 else "a gain within noise"
+            said = "no gain" if row.min_us >= 0 else "gain within noise"
             detail = f"{said}: at best {row.min_us:+.2f} us by the cost model"
         where = tuple(names[v] for v in row.values)
         rows.append(Rejected(rule, where, REASONS.get(reason, "condition"), detail, row.count))
@@ -134,14 +134,14 @@ def _rejected(done: Done, names: Names) -> tuple[Rejected, ...]:
 
 
 def _left_out(done: Done, fired: Collection[str]) -> tuple[LeftOut, ...]:
-    """Rules that may not be applied, and those that nothing is said of elsewhere."""
+    """Return rules that may not be applied, and those that no other part of the report mentions."""
     told = {rule for rule, _, _ in done.refusals.table}.union(fired)
     unseen = tuple(r.name for r in done.admitted.rules if r.name not in told)
     return (*done.admitted.left_out, *([LeftOut("unseen", unseen)] if unseen else []))
 
 
 def check_result(checked: Checked | None) -> CheckResult | None:
-    """The check as plain data: for every output the worst over all inputs."""
+    """Return the check as plain data: for every output the largest error over all inputs."""
     if checked is None:
         return None
     worst: dict[str, OutputError] = {}
@@ -177,7 +177,7 @@ def interval(found: Ratio) -> Interval:
 
 
 def latency(times: tuple[float, ...], threads: int, runtime: str, machine: str) -> Latency:
-    """The median of `times` (microseconds) and the 95 % interval of it by order statistics."""
+    """Return the median of `times_us` and its 95 % confidence interval by order statistics."""
     ordered = sorted(times)
     n = len(ordered)
     reach = int(0.98 * n**0.5)  # 1.96 sqrt(n) / 2 ranks to either side

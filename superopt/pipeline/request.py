@@ -1,4 +1,4 @@
-"""What a caller asks of `optimize`, and the time that is left for it."""
+"""The arguments of `optimize`, and its remaining time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from superopt.rules.lang.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class CompiledTimers:
-    """How long compiled models take: of one node each, and whole ones in turns; see `timed.py`.
+    """Timers of compiled models: of single nodes, and of whole models, interleaved; see
+    `node_timing.py`.
 
     A request holds them, so that the compiler (240 modules, and LLVM) is loaded for the target
-    "cpu" alone. kind: of what is in the store.
+    "cpu" alone. kind: of the measurements in the store.
     """
 
     kind: str
@@ -29,11 +30,11 @@ class CompiledTimers:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller asked for; see `superopt.api.optimize`."""
+    """The arguments of `superopt.api.optimize`."""
 
     budget: float = 60.0
     rules: tuple[Rule, ...] = ()
-    untried: frozenset[str] = frozenset()  # rules that no test has tried: the user's own
+    untried: frozenset[str] = frozenset()  # the user's own rules, which no test has tried
     shapes: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, np.ndarray] | None = None
     threads: int = 1
@@ -48,18 +49,20 @@ class Request:
     float_class: str = "E2"
     target: str = "onnxruntime"
     mutants: bool = False
-    pairs: Mapping[str, Rule] = field(default_factory=dict)  # of which rules were made
+    # partial equalities that rules were derived from
+    pairs: Mapping[str, Rule] = field(default_factory=dict)
     timers: CompiledTimers | None = None  # for the target "cpu", unless `untimed`
 
     @property
     def untimed(self) -> bool:
-        """Is nothing to be measured or timed: were estimates or a log of decisions asked for?"""
+        """True if nothing is measured or timed: estimated costs or a replay were requested."""
         return self.cost == "roofline" or self.replay is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The budget: when it began (time.monotonic), its seconds; `stop`: has the caller enough?"""
+    """The budget: its start (time.monotonic) and seconds; `stop`: True once the caller wants to
+    stop."""
 
     begin: float
     seconds: float
@@ -67,17 +70,18 @@ class Deadline:
 
     @staticmethod
     def of(request: Request, spent: float = 0.0) -> Deadline:
-        """The deadline of a call that began `spent` seconds ago."""
+        """Return the deadline of a call that began `elapsed` seconds ago."""
         return Deadline(time.monotonic() - spent, request.budget, request.stop)
 
     def spent(self) -> float:
-        """Seconds since the begin."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.begin
 
     def left(self) -> float:
-        """Seconds left, 0 when the caller has enough; negative when they are overdrawn."""
+        """Return the remaining seconds: 0 if the caller wants to stop, negative after the
+        deadline."""
         return 0.0 if self.stop() else self.begin + self.seconds - time.monotonic()
 
     def over(self) -> bool:
-        """Is there no time left?"""
+        """True if no time remains."""
         return self.left() <= 0

@@ -1,4 +1,4 @@
-"""What `optimize` gives to its caller."""
+"""The result of `optimize` for its caller."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from superopt.report.data import Rejected, Report
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimized:
-    """What `optimize` returns.
+    """The result of `optimize`.
 
-    report: everything that was found, as plain data; changed: is the model another than the input.
+    report: all results, as plain data; changed: whether the model differs from the input.
     """
 
     report: Report
@@ -28,7 +28,7 @@ class Optimized:
 
     @property
     def model(self) -> ModelProto:
-        """The optimized model (the input's own when nothing changed), weights included."""
+        """The optimized model with its weights; the input's own if nothing changed."""
         with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
             path = Path(folder, "model.onnx")
             optimize_.save(self._done, path)
@@ -36,37 +36,38 @@ class Optimized:
 
     @property
     def decisions(self) -> str:
-        """The log of what was decided, which `replay` takes."""
+        """The decision log, which `replay` takes."""
         return optimize_.decisions(self._done)
 
     @property
     def cost_before(self) -> float:
-        """Microseconds of the input by the cost model."""
+        """Estimated cost of the input in microseconds, by the cost model."""
         return self.report.cost_before_us
 
     @property
     def cost_after(self) -> float:
-        """Microseconds of the result by the cost model."""
+        """Estimated cost of the result in microseconds, by the cost model."""
         return self.report.cost_after_us
 
     def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
-        """What stood in the way of the rules among `names`, and of any rule at the values among
-        `names`, in the model as it was given."""
+        """Return why the rules among `names` were not applied, and why no rule was applied at the
+        values among `names`, in the original model."""
         return explain_.attempts(self._done, names)
 
     @property
     def certificate(self) -> str | None:
-        """How the model was made of the input, as JSON; None if nothing changed.
+        """How the model was derived from the input, as JSON; None if nothing changed.
 
-        It names the model's file as `save` writes it; with external data, only the file that
-        `save` writes beside the model does.
+        It is valid for the file that `save` writes; with external data, only the certificate that
+        `save` writes beside the model is.
         """
         winner = self._done.winner
         found = None if winner is None else winner.certificate
         return None if found is None else certificate_json(found)
 
     def save(self, path: str | Path) -> Path | None:
-        """Write the model by rename, and its certificate beside it, whose path is returned;
-        a byte-identical copy of the input, and no certificate, if nothing changed."""
+        """Write the model by an atomic rename, and its certificate beside it; return the
+        certificate's path. If nothing changed, write a byte-identical copy of the input, and return
+        None."""
         found = optimize_.save(self._done, Path(path))
         return None if found is None else certify_.write_file(found, Path(path))

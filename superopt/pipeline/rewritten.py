@@ -1,5 +1,5 @@
-"""The graph of a model that is compiled: found by searching with what kernels take, once, when the
-model is tuned; made again by the log of that search, whenever it is compiled."""
+"""Rewrites of a compiled model's graph: a search with kernel costs finds them once, when the model
+is tuned; compilation repeats them from the log of that search."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from superopt.search.decision_log import replay
 
 
 def rewritten(source: Source, log: str) -> Source:
-    """The model after the log's decisions; as it is, where they do not fit any more."""
+    """Return the model after the log's decisions; unchanged if they do not apply any more."""
     try:
         model = import_model(source)
         steps = replay(log, model.graph, load_library(), source.sha256)
         made = export_model(model, fold_constants(steps[-1].after).graph)
         return replace(read_model(made), label=source.label)
-    except SuperoptError:  # of another version's rules
+    except SuperoptError:  # the log is of other rules
         return source
 
 
@@ -44,9 +44,9 @@ def search(
     progress: Callable[[Event], None],
     stop: Callable[[], bool],
 ) -> tuple[int, float]:
-    """Look for a graph that is faster when it is compiled, checked and timed as by `optimize`, and
-    write down how it is made. How many rewrites there are, and how many times as fast it is; 0 and
-    1.0 where there is none."""
+    """Search for a graph that is faster when compiled, checked and timed as by `optimize`, and
+    store its decision log. Return the number of rewrites and the speedup; 0 and 1.0 if there is
+    none."""
     given = readable(source, threads)
     if given.session is not None:
         return 0, 1.0

@@ -1,8 +1,8 @@
 """The rule library, parsed once per machine.
 
-Parsing its text takes a second of processor time. So the parsed rules are kept in the cache on
-disk, by the digest of the library's text and of the sources that give it its meaning; a change of
-either is another file. The cache checks the contents by their digest.
+Parsing takes a second of CPU time, so the parsed rules are cached on disk, under a digest of the
+library's text and of the sources that give it meaning; a change of either selects another file. The
+cache verifies contents by their digest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIGEST_BYTES = 16
 
 @lru_cache(maxsize=1)
 def load_library() -> tuple[Rule, ...]:
-    """`shipped.load_library`, out of the cache where it is there."""
+    """Return `load.load_library`, from the cache if it has it."""
     folder, key = rules_folder(), library_digest()
     held = file_cache.read(folder, key, SUFFIX)
     if held is not None:
@@ -44,8 +44,8 @@ def load_library() -> tuple[Rule, ...]:
 
 
 def library_digest() -> str:
-    """Of everything that the parsed rules depend on: their text and computed float classes, and
-    the sources of the rule language, operators and expressions."""
+    """Return the digest of everything that the parsed rules depend on: their text and computed
+    float classes, and the sources of the rule language, operators and expressions."""
     found = blake2b(digest_size=DIGEST_BYTES)
     texts = [LIBRARY / name for name in (*load.library_files(), FLOATS)]
     folders = (LIBRARY.parent, *(Path(p) for part in (ops, ir, te) for p in part.__path__))

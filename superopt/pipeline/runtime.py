@@ -1,4 +1,4 @@
-"""Models in onnxruntime's worker process, on inputs that the check draws."""
+"""Models in ONNX Runtime's worker process, on the inputs of a check."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from superopt.onnx_io.export.exporter import ExportError, export_model
 from superopt.onnx_io.export.model_file import write_model
 from superopt.onnx_io.import_.model import Model
 
-Got = Mapping[str, ort.Value]  # results of a run, by name
+Got = Mapping[str, ort.Value]  # results of a run, by output name
 
 
 @dataclass(slots=True)
 class Session:
-    """A model in the worker: loaded at its first use, and again if the worker died meanwhile.
+    """A model in the worker: loaded on first use, and again if the worker has died.
 
-    A context manager that frees it. path: None for a model that there is not; level: of
-    onnxruntime's graph optimizations; limit: seconds that loading it, and a run, may take.
+    A context manager that frees it. path: None if there is no model; level: of ONNX Runtime's graph
+    optimizations; timeout_s: for loading and for a run.
     """
 
     path: Path | None
@@ -39,7 +39,8 @@ class Session:
         self.drop()
 
     def load(self) -> ort.Loaded | ort.Failed:
-        """The loaded model; Failed where there is no runtime, no path, or it refuses the model."""
+        """Return the loaded model; Failed if there is no runtime or no path, or if it rejects the
+        model."""
         if self.path is None or ort.available() is None:
             return ort.Failed(
                 "skipped", "onnxruntime is not installed" if self.path else "no model"
@@ -53,13 +54,13 @@ class Session:
 
     @property
     def refused(self) -> str:
-        """Why the model is not there; empty where it is."""
+        """Why the model is not loaded; empty if it is."""
         held = self.load()
         return (held.message or held.kind) if isinstance(held, ort.Failed) else ""
 
     def run(self, feed: Feeds) -> Got | ort.Failed:
-        """What the model gives; Failed where it is not there, does not survive the inputs, or takes
-        too long."""
+        """Return the model's results; Failed if it is not loaded, crashes on the inputs, or times
+        out."""
         held = self.load()
         if isinstance(held, ort.Failed):
             return held
@@ -74,7 +75,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A file whose outputs hold more than the model's own: by which name each value comes out."""
+    """A model file with extra outputs; output_names: of each value."""
 
     path: Path
     ports: Mapping[ir_graph.Value, str]
@@ -83,10 +84,10 @@ class Watched:
 def watched(
     model: Model, graph: ir_graph.Graph, wanted: Sequence[ir_graph.Value], path: Path, plain: Path
 ) -> Watched | None:
-    """A file of `graph` that gives all of `wanted`: `plain` where its outputs do, else one written
-    to `path`. None where it cannot be written.
+    """Return a file of `graph` that outputs all `watched_values`: `unwatched_path` if its outputs
+    do, else a file written to `path`. None if it cannot be written.
 
-    What is an input or a constant, or no tensor, is left out.
+    Inputs, constants and non-tensors are left out.
     """
     names = [v.name or "" for v in model.source.model.graph.outputs]
     ports = dict(zip(graph.outputs, names, strict=True))
@@ -105,7 +106,7 @@ def watched(
 def value(
     ports: Mapping[ir_graph.Value, str], got: Got, feed: Feeds, v: ir_graph.Value
 ) -> np.ndarray | None:
-    """The array of `v` after a run; None where it is no tensor or did not come out."""
+    """Return the array of `v` after a run; None if it is not a tensor or not an output."""
     match v:
         case ir_graph.Input(name, _):
             return feed.arrays.get(name)

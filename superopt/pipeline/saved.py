@@ -1,6 +1,5 @@
-"""Compiled models in files: the graph, how its kernels are computed, and their constants as they
-are read. No machine code: that is made again, or found in the user's cache.
-"""
+"""Compiled models in files: the graph, the options of its kernels, and packed constants. Machine
+code is not saved; it is compiled again or found in the user's cache."""
 
 from __future__ import annotations
 
@@ -34,12 +33,11 @@ ALIGNED = 64
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What is kept of a compiled model.
+    """The contents of a saved model.
 
-    width: bytes of a vector that it was compiled for. allowed: what may be done to the model.
-    options: how problems are computed, by their keys. sizes: those of symbolic dimensions that were
-    compiled. constants: bytes, as kernels read them, by the identities of programs. target,
-    precision, vendor, streams: of `compile`.
+    vector_bytes: of the vectors that it was compiled for. allowed: the allowed transforms. options:
+    of problems, by key. sizes: the compiled sets of symbolic sizes. constants: packed, as bytes, by
+    program identity. target, precision, vendor, streams: arguments of `compile`.
     """
 
     source: Source
@@ -58,7 +56,7 @@ class Saved:
 def saved_from(
     source: Source, threads: int, width: int, allowed: Allowed, variants: Mapping[Sizes, Steps]
 ) -> Saved:
-    """What was compiled of a model."""
+    """Return the contents to save of a compiled model."""
     found = [s.code for steps in variants.values() for s in natives(steps)]
     options = {key: o for c in found for key, o in c.program.options.items()}
     constants = {c.program.identity(): c.constants.concatenate() for c in found}
@@ -67,7 +65,7 @@ def saved_from(
 
 
 def write(s: Saved, path: Path) -> None:
-    """Raises UsageError where the file cannot be written."""
+    """Write the file. Raises UsageError if it cannot be written."""
     skeleton = s.source.skeleton
     places, end = [], 0
     for blob in skeleton.blobs:
@@ -108,7 +106,7 @@ def write(s: Saved, path: Path) -> None:
 
 
 def read(path: Path) -> Saved:
-    """What `write` wrote. Raises UsageError where the file is none, or is damaged."""
+    """Read a saved model. Raises UsageError if the file is not one, or is damaged."""
     about, found = section_file.read_sections(path)
     try:
         graph, weights, *others = found
@@ -132,7 +130,7 @@ def read(path: Path) -> Saved:
         )
     except SuperoptError:
         raise
-    except Exception as e:  # of many kinds: whatever is no such description
+    except Exception as e:  # any error in parsing the description
         raise section_file.damaged_file_error(
             path, f"its description: {type(e).__name__}: {e}"
         ) from None

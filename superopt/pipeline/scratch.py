@@ -1,4 +1,4 @@
-"""A private folder for files on their way."""
+"""A private temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Representative values of symbolic sizes: the user's, else small defaults."""
+"""Representative values of symbolic sizes: the user's, or small defaults."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DEFAULT = 8
 
 
 def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for every symbolic size of the model, by our name of it.
+    """Return a value for every symbolic size of the model, by superopt's name of it.
 
-    `given` is keyed by the name in the file or by ours. Raises UsageError for an unknown name or a
-    value below 1.
+    `given_sizes` has names of the file or superopt's names as keys. Raises UsageError for an
+    unknown name or a value below 1.
     """
     ours = {**{name: name for name in model.size_bindings}, **dict(model.symbols)}
     sizes: dict[str, int] = {}
@@ -35,13 +35,13 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
                 f"its symbolic sizes are {', '.join(sorted(known))}"
                 if known
                 else "all its sizes are fixed",
-                "use one of these names" if known else "leave out --shape",
+                "use one of these names" if known else "omit --shape",
             )
         if value < 1:
             raise UsageError(
-                f"--shape {name}={value}: a size is at least 1",
+                f"--shape {name}={value}: a size must be at least 1",
                 f"it is {value}",
-                "give a positive number",
+                "use a positive integer",
             )
         sizes[ours[name]] = value
     for theirs, our in model.symbols.items():
@@ -50,7 +50,7 @@ def representative(model: Model, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def chosen(model: Model, given: Mapping[str, int]) -> str:
-    """The sizes that nobody gave, as the user writes them; empty where there are none."""
+    """Return the sizes that superopt chose, in the user's notation; empty if there are none."""
     sizes = representative(model, given)
     own = {our: n for our, n in sizes.items() if our not in _ours(model, given)}
     return text(model, own)
@@ -58,8 +58,8 @@ def chosen(model: Model, given: Mapping[str, int]) -> str:
 
 @contextmanager
 def fitting(model: Model, given: Mapping[str, int]) -> Iterator[None]:
-    """What fails where sizes are `representative` may do so by those that were chosen: they may
-    hang on each other, as p and p + 1. Then that is said."""
+    """Add to an error that sizes were chosen by `representative_sizes`: sizes may depend on each
+    other, as p and p + 1, so that the chosen ones may be the cause."""
     try:
         yield
     except (ModelError, UsageError) as e:
@@ -67,14 +67,14 @@ def fitting(model: Model, given: Mapping[str, int]) -> Iterator[None]:
         if not own:
             raise
         raise UsageError(
-            f"{model.source.label} does not run at {own}, which superopt chose",
+            f"{model.source.label} does not run at {own}, the default sizes",
             f"{e.what}: {e.why}",
-            f"give sizes that go together, by --shape NAME=N; if it is not these, {e.todo}",
+            f"give consistent sizes by --shape NAME=N; if sizes are not the cause, {e.todo}",
         ) from e
 
 
 def _ours(model: Model, given: Mapping[str, int]) -> set[str]:
-    """Names in the file, or ours, as ours."""
+    """Return superopt's names of sizes named in the file or by superopt."""
     return {model.symbols.get(name, name) for name in given}
 
 
@@ -84,9 +84,10 @@ def _default(name: str) -> int:
 
 
 def others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Other sizes at which the result must be right, too: unequal ones first.
+    """Yield other sizes at which results must be right, too: unequal ones first.
 
-    A model may not run at all of them: its batch must be even, or its images not too small.
+    A model may not run at all of them: its batch may have to be even, or its images may become too
+    small.
     """
     names = sorted(sizes)
     yield {name: 2 + n for n, name in enumerate(names)}
@@ -96,6 +97,6 @@ def others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def text(model: Model, sizes: Mapping[str, int]) -> str:
-    """Sizes as the user writes them: `batch=8,sequence=128`, by their names in the file."""
+    """Return sizes in the user's notation, by their names in the file: `batch=8,sequence=128`."""
     bound = {our: theirs for theirs, our in model.symbols.items() if our in model.size_bindings}
     return ",".join(f"{bound[our]}={n}" for our, n in sorted(sizes.items()) if our in bound)

@@ -1,6 +1,6 @@
-"""A model with numbers in place of its inputs' symbolic sizes: what is computed from these, as the
-shape of a Reshape, and which branch is taken, is then known when the model is read. And what
-onnxruntime does faster in other words is said in these."""
+"""A model with numbers in place of its inputs' symbolic sizes. Values computed from sizes, such as
+the shape of a Reshape, and conditions of Ifs then become constants, and rewrites that ONNX Runtime
+runs faster become possible."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from superopt.te.expr import index
 
 
 def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
-    """sizes: by our names. None where the model makes no sense at them, and where some of its
-    inputs' sizes are symbolic even then, as those of an input that is an output may be."""
+    """Return the model at these sizes. sizes: by superopt's names. None if the model is invalid at
+    them, or if some input sizes stay symbolic, as those of an input that is an output may."""
     try:
         out = row_scatters_to_scatter_nd(fold_constant_ifs(import_model(_source(model, sizes))))
     except ModelError:
@@ -30,7 +30,7 @@ def sized(model: Model, sizes: Mapping[str, int]) -> Model | None:
 
 
 def plainer(model: Model) -> bool:
-    """Is it read as another, whatever its sizes are?"""
+    """True if the model has rewrites for static sizes, whatever the sizes are."""
     return bool(constant_conditions(model) or row_scatter_positions(model))
 
 

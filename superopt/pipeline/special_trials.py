@@ -1,7 +1,8 @@
-"""A proof over the real numbers, tried on NaN, infinities, ties and absorbed addends.
+"""Trials of proofs over the real numbers on NaN, infinities, ties and absorbed addends.
 
-A proof takes floats as real numbers. It says nothing of IsNaN, and rounding may decide a comparison
-otherwise than it does. So what reaches such operators is tried before it is called proved.
+A proof treats floats as real numbers. It does not cover IsNaN, and rounding may change the result
+of a comparison. So models with such operators are tried on such inputs before they are called
+proved.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BOOL, STRING, from_numpy
 
 SETS = 16  # of finite inputs, and of inputs with NaN and infinities
-LARGE_SETS = 4  # of each, where an input has more than LARGE_ELEMENTS
+LARGE_SETS = 4  # of each, if an input has more than MIN_LARGE_ELEMENTS elements
 LARGE_ELEMENTS = 1 << 18
-SHOWN_ELEMENTS = 8  # of each input of a witness
-LEAST_SECONDS = 2.0  # for the trials, however little time is left
+SHOWN_ELEMENTS = 8  # of each input, in messages
+LEAST_SECONDS = 2.0  # for the trials, however little time remains
 
 
 class Sensitivity(IntEnum):
     """What an output's proof leaves open about floats.
 
-    CHOICES: a choice among computed floats, which a tie or rounding may decide; COMPARISONS: a
-    comparison of floats, which rounding and NaN decide; TESTS: a test for NaN or infinity, which
-    over real numbers has one answer: IsNaN(x), x == x, x - x == 0, |x| < inf.
+    CHOICES: a choice among computed floats, which a tie or rounding may change; COMPARISONS: a
+    comparison of floats, which rounding and NaN may change; TESTS: a test for NaN or infinity,
+    which is constant over real numbers: IsNaN(x), x == x, x - x == 0, |x| < inf.
     """
 
     NONE = 0
@@ -59,7 +60,8 @@ CHOICES = frozenset({"Where", "Max", "Min", "Clip"})
 
 
 def sensitivities(a: graph.Graph, b: graph.Graph) -> tuple[Sensitivity, ...]:
-    """Of each output of two graphs over the same inputs; NONE where both have the same value."""
+    """Return the sensitivity of each output of two graphs over the same inputs; NONE if both
+    compute the same value."""
     return tuple(
         Sensitivity.NONE if x is y else _sensitivity(x, y)
         for x, y in zip(a.outputs, b.outputs, strict=True)
@@ -67,12 +69,12 @@ def sensitivities(a: graph.Graph, b: graph.Graph) -> tuple[Sensitivity, ...]:
 
 
 def _sensitivity(x: graph.Value, y: graph.Value) -> Sensitivity:
-    """The strongest among the nodes that only one of two values needs, and among the tests and
-    comparisons whose answers such nodes read."""
+    """Return the highest sensitivity among the nodes that only one of two values needs, and among
+    the tests and comparisons whose results these nodes read."""
     both = [graph.nodes([v]) for v in (x, y)]
     shared = set(both[0]) & set(both[1])
-    answers: dict[graph.Node, Sensitivity] = {}  # of boolean values
-    fixed: set[graph.Value] = set()  # which have one value over real numbers, whatever the inputs
+    answers: dict[graph.Node, Sensitivity] = {}  # of nodes with boolean results
+    fixed: set[graph.Value] = set()  # constant over real numbers, whatever the inputs
     found = Sensitivity.NONE
     for n in dict.fromkeys((*both[0], *both[1])):
         producers = [graph.producer(v) for v in n.inputs if v is not None]
@@ -102,7 +104,7 @@ def _of_node(n: graph.Node, fixed: Set[graph.Value]) -> Sensitivity:
 
 
 def _is_fixed(n: graph.Node, fixed: Set[graph.Value]) -> bool:
-    """True for x - x, x / x, 0 x, and what is computed from such values and constants only."""
+    """True for x - x, x / x, 0 x, and for values computed only from such values and constants."""
     operands = [v for v in n.inputs if v is not None]
     if n.op.name in ("Sub", "Div") and _are_one_value(operands):
         return True
@@ -127,7 +129,7 @@ def _is_zero(v: graph.Value) -> bool:
 
 
 def _bounds_all_numbers(v: graph.Value) -> bool:
-    """True for a constant that holds NaN, an infinity, or the greatest number of its type."""
+    """True for a constant that contains NaN, an infinity, or the greatest number of its type."""
     if not isinstance(v, graph.Constant) or v.type.dtype is None or not v.type.dtype.is_float:
         return False
     array = v.load()
@@ -144,8 +146,8 @@ class _Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """How many sets both models ran on, the first difference, and the first one among results that
-    are not finite, where these count as undefined."""
+    """The number of sets that both models ran on, the first difference, and the first difference
+    among non-finite results where these count as undefined."""
 
     sets: int
     difference: _Difference | None = None
@@ -161,11 +163,12 @@ def tried(
     seed: int,
     end: float,
 ) -> Verdict:
-    """A verdict `proved` after trials on special inputs, as far as the outputs' `levels` ask.
+    """Return the verdict for a `proved` verdict after trials on special inputs, as the outputs'
+    `levels` require.
 
-    `differs` where a trial shows a difference. `agrees` where models that test for NaN or infinity
-    agree in all trials, `unknown` where there were none; else the verdict that was given.
-    given: values of symbolic sizes; end: of `time.monotonic()`.
+    `differs` if a trial shows a difference. If the models test for NaN or infinity: `agrees` if
+    they agree in all trials, `unknown` if there were none. Otherwise the given verdict.
+    given_sizes: values of symbolic sizes; deadline: of `time.monotonic()`.
     """
     if not any(levels):
         return verdict
@@ -176,8 +179,8 @@ def tried(
     if Sensitivity.TESTS not in levels:
         return replace(verdict, notes=(*verdict.notes, said))
     reason = (
-        "proved over the real numbers only, and the models test for NaN or infinity, of which that"
-        f" says nothing; {said}"
+        "proved over the real numbers only; the models test for NaN or infinity, which the proof"
+        f" does not cover; {said}"
     )
     outputs = tuple(
         replace(o, decision="unknown", reason=reason) if level is Sensitivity.TESTS else o
@@ -190,14 +193,14 @@ def tried(
 
 def _summary(found: _Trials, level: Sensitivity) -> str:
     if not found.sets:
-        return "no inputs with NaN or infinities could be tried"
+        return "no inputs with NaN or infinities could be run"
     special = "NaN, infinities, " if level >= Sensitivity.COMPARISONS else ""
     said = f"equal on {count(found.sets, 'set')} of inputs with {special}ties and absorbed addends"
     if found.undefined is None:
         return said
     d = found.undefined
     return (
-        f"{said}, except where a result is not finite: output {d.output}: {d.why}"
+        f"{said}, except for results that are not finite: output {d.output}: {d.why}"
         f" (inputs: {d.feed.kind}: {_witness(d.feed)})"
     )
 
@@ -205,7 +208,7 @@ def _summary(found: _Trials, level: Sensitivity) -> str:
 def _refuted(d: _Difference, verdict: Verdict) -> Verdict:
     reason = f"output {d.output}: {d.why} (inputs: {d.feed.kind}: {_witness(d.feed)})"
     outputs = tuple(
-        OutputVerdict(o.name, "refuted", f"{d.why}; over real numbers equal")
+        OutputVerdict(o.name, "refuted", f"{d.why}; over the reals equal")
         if o.name == d.output
         else o
         for o in verdict.outputs
@@ -214,7 +217,7 @@ def _refuted(d: _Difference, verdict: Verdict) -> Verdict:
 
 
 def _witness(feed: Feeds) -> str:
-    """The inputs of a set; of large ones the first elements."""
+    """Return the inputs of a set as text; of large ones the first elements."""
     shown = []
     for name, array in feed.arrays.items():
         flat = array.reshape(-1)
@@ -257,7 +260,8 @@ def _trials(
 
 
 def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) -> Iterator[Feeds]:
-    """At the representative sizes, and at others in case the models do not run there."""
+    """Yield inputs at the representative sizes, and at others in case the models do not run
+    there."""
     sizes = shapes.representative(one, given)
     tries = [sizes] if given or not one.size_bindings else [sizes, *shapes.others(sizes)]
     for at in tries:
@@ -275,7 +279,7 @@ def _feeds(one: Model, level: Sensitivity, given: Mapping[str, int], seed: int) 
 
 
 def _values(model: Model, session: Session, feed: Feeds) -> Got | None:
-    """What a model gives: in onnxruntime, else by our own evaluation; None where it fails."""
+    """Return a model's results: in ONNX Runtime, else by evaluation; None if it fails."""
     if not session.refused:
         got = session.run(feed)
         return None if isinstance(got, ort.Failed) else got
@@ -288,12 +292,13 @@ def _values(model: Model, session: Session, feed: Feeds) -> Got | None:
 
 
 def _difference(level: Sensitivity, x: object, found: Got, name: str) -> str:
-    """Why the second model's output is not the first one's, `x`; empty where it is."""
+    """Return how the second model's output differs from `x`, the first one's; empty if it does
+    not."""
     y = found.get(name)
     if level is Sensitivity.NONE or not isinstance(x, np.ndarray):
         return ""
     if not isinstance(y, np.ndarray):
-        return "the second model fails there"
+        return "the second model fails"
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
     wrong = _wrong(level, x, y)
@@ -304,10 +309,10 @@ def _difference(level: Sensitivity, x: object, found: Got, name: str) -> str:
 
 
 def _wrong(level: Sensitivity, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Where two results differ.
+    """Return where two results differ.
 
-    NaN and infinities stand for what is not defined over real numbers, and count only in models
-    that test for them. Integers and booleans are always defined.
+    NaN and infinities stand for values that are undefined over real numbers, and count only in
+    models that test for them. Integers and booleans are always defined.
     """
     kind = from_numpy(x.dtype)
     if not kind.is_float:

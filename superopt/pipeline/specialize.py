@@ -1,4 +1,4 @@
-"""Compiling a model for further sizes beside its calls, and taking what is faster."""
+"""Background compilation for further sizes, and the choice of what is faster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from superopt.pipeline.native import Native
 if TYPE_CHECKING:
     from superopt.pipeline.executable import Executable, Sizes, Steps
 
-CHILD_SECONDS: Final = 120.0  # that compiling may take, and so many times what it took before:
+CHILD_SECONDS: Final = 120.0  # limit for compiling, and a multiple of the expected time:
 CHILD_TIMES: Final = 20.0
-PAIRS: Final = 40  # runs of both that are compared, at most
-PAIRS_SECONDS: Final = 0.5  # after which there are no more of them
-CLEAR_PAIRS: Final = 6  # after which a ratio of CLEAR_RATIO decides
-CLEAR_RATIO: Final = 1.15  # more than repeated medians of a busy machine differ by
+PAIRS: Final = 40  # pairs of runs that are compared, at most
+PAIRS_SECONDS: Final = 0.5  # limit for these runs
+CLEAR_PAIRS: Final = 6  # pairs after which a ratio of CLEAR_RATIO decides
+CLEAR_RATIO: Final = 1.15  # larger than the variation of repeated medians on a busy machine
 
 
 def submit(exe: Executable, key: Sizes, given: Sequence[Any]) -> None:
-    """Compile the model for these sizes in the background, and use that for calls from then on if
-    it is faster on these inputs. exe.lock is held."""
+    """Compile the model for these sizes in the background, and use the result from then on if it is
+    faster on these inputs. The caller holds exe.lock."""
     policy = exe.new_sizes
     if key in policy.pending:
         return
@@ -47,8 +47,8 @@ def _run(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
         policy.note_measured(own, other)
         if own >= other:
             why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
-    except Exception as e:  # of any kind: it is kept, and said by `fallen`
-        why = " ".join(f"compiling in the background failed: {e}".split())
+    except Exception as e:  # any error; `fallback_nodes` reports it
+        why = " ".join(f"background compilation failed: {e}".split())
     with exe.lock:
         policy.pending.discard(key)
         if why or steps is None:
@@ -58,8 +58,8 @@ def _run(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
 
 
 def compiled(exe: Executable, key: Sizes) -> Steps:
-    """The steps for these sizes. A child process compiles them where it can; what it wrote into the
-    cache on disk is read then."""
+    """Return the steps for these sizes. A child process compiles them if it can; its result is read
+    from the disk cache."""
     compiler, policy = exe.compiler, exe.new_sizes
     if background.FORKS:
 
@@ -70,7 +70,7 @@ def compiled(exe: Executable, key: Sizes) -> Steps:
             return str(time.process_time() - begin)
 
         limit = max(CHILD_SECONDS, CHILD_TIMES * policy.further_seconds)
-        with suppress(OSError):  # there may be no memory for another process
+        with suppress(OSError):  # no memory for another process
             policy.note_compiled(float(background.in_child(work, limit, compiler.forkable())))
         if (found := exe.find(key)) is not None:
             return [found]
@@ -84,13 +84,13 @@ def compiled(exe: Executable, key: Sizes) -> Steps:
 
 
 def _measured(exe: Executable, key: Sizes, steps: Steps, arrays: list[Any]) -> tuple[float, float]:
-    """The seconds of the fastest of some runs of the steps, and in onnxruntime, in turns."""
+    """Return the minimum seconds of runs of the steps and of runs in ONNX Runtime, interleaved."""
     fallback = exe.new_sizes.fallback
     assert fallback is not None
     run = _runner(exe, key, steps)
     best = [float("inf"), float("inf")]
     end = time.perf_counter() + PAIRS_SECONDS
-    for n in range(PAIRS + 1):  # the first of each warms up
+    for n in range(PAIRS + 1):  # the first pair warms up
         for k, call in enumerate((run, fallback.call)):
             begin = time.perf_counter()
             call(arrays)

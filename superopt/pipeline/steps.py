@@ -1,4 +1,4 @@
-"""The steps of a compiled model: parts as machine code, and parts in onnxruntime."""
+"""The steps of a compiled model: native segments, and segments or models in ONNX Runtime."""
 
 from superopt.pipeline.branch import Branch as Branch
 from superopt.pipeline.fallback import Fallback as Fallback

@@ -1,9 +1,9 @@
-"""The parts of a model of which mutants are enumerated: up to three windows or products, and what
-is linear between them.
+"""The subprograms of a model whose mutants are enumerated: up to three windows or products, and the
+linear operators between them.
 
-Cut where a model is not linear: single ones; those that read one tensor, or one kernel; those of
-unlike tensors that are of one shape; what is joined or added right behind them; the parts of a
-Split before them; and two of which one reads the other.
+They are cut at non-linear operators: single ones; those that read the same tensor or kernel; those
+of different tensors of the same shape; those that are concatenated or added directly after; the
+parts of a Split before them; and two of which one reads the other.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 
 MOST = 3  # products of a subprogram
-OF_ONE = 12  # subprograms of those that read one tensor
-APART = 4  # products further on, of those that read no tensor together
+OF_ONE = 12  # subprograms of products that read one tensor
+APART = 4  # distance in products, of those that share no operand
 PICTURES, WEIGHTS = ("x", "y", "z", "x1", "y1", "z1"), "klmnpqrstuv"
-BETWEEN = ("Mul", "Add", "Identity", "Dropout")  # of two products, with what is known
+BETWEEN = ("Mul", "Add", "Identity", "Dropout")  # between two products, with constants
 MOVES = ("Reshape", "Transpose")
-BIASED = ("Conv", "Gemm")  # that add a third operand
+BIASED = ("Conv", "Gemm")  # operators that add a third operand
 
 
 def subprograms(graph: ir_graph.Graph) -> list[Program]:
-    """Each once."""
+    """Return each distinct subprogram once."""
     found: dict[str, Program] = {}
     for p in _all(_Model(graph)):
         try:
@@ -58,7 +58,7 @@ class _Model:
         return v is not None and is_constant(v, self.constant)
 
     def product(self, n: ir_graph.Node) -> bool:
-        """Does it multiply what it is given by what is known; or two matrices that are computed?"""
+        """True if it multiplies an activation by constants, or two computed matrices."""
         if n.op.name not in PRODUCT_OPS or n.op.domain or self.known(n.inputs[0]):
             return False
         types = [v.type for v in n.inputs if v is not None]
@@ -69,7 +69,8 @@ class _Model:
         return all(map(self.known, n.inputs[1:])) and (n.op.name != "Gemm" or _plain(n))
 
     def only(self, v: ir_graph.Value) -> ir_graph.Node | None:
-        """The one node that reads it; None where there are more, or it is a result."""
+        """Return the only node that reads a value; None if there are several, or it is an
+        output."""
         some = self.users.get(v, [])
         return some[0] if len(some) == 1 and v not in self.graph.outputs else None
 
@@ -79,7 +80,7 @@ def _fine(t: TensorType) -> bool:
 
 
 def _plain(n: ir_graph.Node) -> bool:
-    """Is it a product, and no more than a number added to each column?"""
+    """True if a Gemm is a plain product, at most with a bias for each column."""
     bias = n.inputs[2] if len(n.inputs) > 2 else None
     fine = (n.attr("alpha"), n.attr("beta"), n.attr("transA")) == (1, 1, 0)
     return fine and (bias is None or bias.type.shape == (n.type.shape or ())[1:])
@@ -123,7 +124,8 @@ def _some(nodes: Sequence[ir_graph.Node]) -> Iterator[tuple[ir_graph.Node, ...]]
 
 
 def _alike(a: ir_graph.Node, b: ir_graph.Node) -> bool:
-    """Do they read tensors of one shape, or kernels of one, by the same operator?"""
+    """True if two products use the same operator on different operands, of which one pair has the
+    same shape."""
     if a.op != b.op or a.inputs[0] is b.inputs[0] or a.inputs[1] is b.inputs[1]:
         return False
     if len(a.type.shape or ()) != len(b.type.shape or ()):
@@ -140,7 +142,7 @@ def _producer(v: ir_graph.Value | None) -> ir_graph.Node | None:
 
 
 def _behind(m: _Model, n: ir_graph.Node) -> ir_graph.Node:
-    """A product, or what moves its elements when nothing else reads them."""
+    """Return a product, or the node that moves its elements if nothing else reads them."""
     while (after := m.only(n)) is not None and after.op.name in MOVES and _fine(after.type):
         n = after
     return n
@@ -149,7 +151,7 @@ def _behind(m: _Model, n: ir_graph.Node) -> ir_graph.Node:
 def _before(
     m: _Model, at: ir_graph.Value | None
 ) -> tuple[ir_graph.Node | None, list[ir_graph.Node]]:
-    """The product that another one reads as this operand, by nothing or what is linear between
+    """Return the product that another one reads as this operand, and the linear operators between
     them."""
     between: list[ir_graph.Node] = []
     while at is not None and m.only(at) is not None and (p := ir_graph.producer(at)) is not None:
@@ -165,8 +167,8 @@ def _before(
 def _of(
     m: _Model, outs: Sequence[ir_graph.Node], inside: Sequence[ir_graph.Node]
 ) -> Iterator[Program]:
-    """The program of these nodes, of what moves elements between them and their results, and of
-    Splits before them; joined along each axis that has a use."""
+    """Yield the program of these nodes, with the nodes that move elements between them and their
+    results, and Splits before them; joined along each useful axis."""
     within = set(inside)
     for o in outs:
         at: ir_graph.Node | None = o
@@ -179,7 +181,7 @@ def _of(
         within |= split
     biased = [n for n in outs if n.op.name in BIASED and n.inputs[2:] not in ((), (None,))]
     if biased and len(biased) < len(outs):
-        return  # one of them would be the whole without a bias
+        return  # a joined output needs biases for all results or for none
     names = {False: iter(PICTURES), True: iter(WEIGHTS)}
     made: dict[ir_graph.Value, ir_graph.Value] = {}
     known: list[str] = []
@@ -207,7 +209,7 @@ def _of(
 
 
 def _joins(roots: Sequence[ir_graph.Value], biased: Sequence[ir_graph.Node]) -> tuple[int, ...]:
-    """Along which axis several results are taken for one: channels, or what there are rows of."""
+    """Return the axes along which several results are joined: channels, or rows."""
     rank = len(roots[0].type.shape or ())
     if len(roots) == 1:
         return (0,)
@@ -216,6 +218,6 @@ def _joins(roots: Sequence[ir_graph.Value], biased: Sequence[ir_graph.Node]) -> 
     if image:
         return (0,) if len(read) == 1 and not biased else (1,)
     if rank == 4:
-        return (1,)  # heads
+        return (1,)  # attention heads
     pictures = {v for n in ir_graph.nodes(roots) if n.op.name in PRODUCT_OPS for v in n.inputs[:1]}
     return (rank - 1,) if len(pictures) == 1 else (0,)

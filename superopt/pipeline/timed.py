@@ -1,4 +1,4 @@
-"""How long compiled models take: small ones of a node each, and whole ones in turns."""
+"""Timing of compiled models: single nodes, and whole models, interleaved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from superopt.pipeline.request import CompiledTimers
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
 from superopt.te.expr.dtype import to_numpy
 
-KIND = "compiled-node-v1"  # changes when what is timed changes
+KIND = "compiled-node-v1"  # part of store keys: change it when the timed work changes
 
 
 def time_nodes(
@@ -28,7 +28,8 @@ def time_nodes(
     seconds: float | None,
     stop: Callable[[], bool],
 ) -> list[Timing | Failed]:
-    """Each compiled, and run on random inputs: as `superopt.ort.time_single` does it there."""
+    """Compile each model and time it on random inputs, as `superopt.ort.time_single` does in ONNX
+    Runtime."""
     end = float("inf") if seconds is None else time.monotonic() + seconds
     out: list[Timing | Failed] = []
     for model in models:
@@ -47,7 +48,8 @@ def time_nodes(
 
 
 def drawn(exe: Executable) -> dict[str, np.ndarray]:
-    """Inputs for a model without symbolic sizes: floats from a normal distribution, ones else."""
+    """Return inputs for a model with static sizes: normally distributed floats, ones for other
+    types."""
     rng = np.random.default_rng(0)
     out = {}
     for i in exe.model.graph.inputs:
@@ -70,8 +72,8 @@ def time_models(
     seed: int,
     stop: Callable[[list[list[float]]], bool],
 ) -> list[list[float]]:
-    """Microseconds of whole models, a list of rounds for each, in an order that is drawn for each
-    round; as `superopt.ort.time_interleaved` does it there."""
+    """Return the times of whole models in microseconds, a list of rounds for each; the order within
+    a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
     ready = [compile(read_model(p), threads=threads) for p in paths]
     for exe in ready:
         exe.run(feeds)

@@ -1,7 +1,7 @@
 """From the steps of a search to the rounds of a certificate.
 
-A search keeps what each step replaced by what. Here each is matched once more, in the graph that
-the certificate's own replay has reached, to learn what the names of its rule stood for.
+A search records what each step replaced. Here each step is matched again, in the graph that the
+certificate's replay has reached, to find what the names of its rule were bound to.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from superopt.search.move import Step
 
 
 class Untraceable(Exception):
-    """Why a certificate cannot say what a search did; names the step."""
+    """Why a certificate cannot describe a search; names the step."""
 
 
 def rounds(
     graph: ir_graph.Graph, steps: Sequence[Step], rules: Mapping[str, Rule]
 ) -> tuple[ValueNumbering, tuple[tuple[Application, ...], ...]]:
-    """The steps from `graph` as rounds, and the state of the replay after them."""
+    """Return the steps from `graph` as rounds, and the state of the replay after them."""
     state = number_values(graph)
     out: list[tuple[Application, ...]] = []
     for _, group in groupby(steps, key=lambda s: (id(s.before), id(s.after))):
@@ -46,7 +46,7 @@ def rounds(
         try:
             play(state, made, rules)
         except Refused as e:
-            raise Untraceable(f"the replay refuses a step: {e}") from None
+            raise Untraceable(f"the replay rejects a step: {e}") from None
         out.append(made)
     if steps and state.graph != steps[-1].after:
         raise Untraceable(f"the replay does not reach the graph after {steps[-1].rule}")
@@ -54,12 +54,12 @@ def rounds(
 
 
 def application(state: ValueNumbering, ctx: GraphContext, step: Step, rule: Rule) -> Application:
-    """A step with what the names of its rule stand for."""
+    """Return a step with the bindings of its rule's names."""
     near = {n for v in step.change if (n := ir_graph.producer(v)) is not None}
     for m in matches(rule, ctx, near):
         if rewrite(m, ctx) == step.change:
             return _application(state, m)
-    raise Untraceable(f"no match of {rule.name} makes what its step made")
+    raise Untraceable(f"no match of {rule.name} reproduces its step")
 
 
 def _application(state: ValueNumbering, m: Match) -> Application:
@@ -91,7 +91,8 @@ def _application(state: ValueNumbering, m: Match) -> Application:
 
 
 def _literals(m: Match) -> list[list[ir_graph.Constant]]:
-    """For each number or fill of the left side, as it is built, the constants that it may be."""
+    """Return, for each number or fill of the left side in build order, the constants that it may
+    be."""
     out: list[list[ir_graph.Constant]] = []
     seen: set[Term] = set()
 
@@ -117,7 +118,7 @@ def _typed(state: ValueNumbering, v: ir_graph.Value) -> str:
 
 
 def _ref(state: ValueNumbering, v: ir_graph.Value) -> str:
-    """What a certificate calls `v`: a value of the graph, or a part of an n-ary node."""
+    """Return the certificate's name of `v`: a value of the graph, or a part of an n-ary node."""
     number = state.numbers.get(v)
     if number is not None:
         return f"v{number}"
@@ -127,4 +128,4 @@ def _ref(state: ValueNumbering, v: ir_graph.Value) -> str:
                 for i in range(len(n.inputs) - len(v.inputs) + 1):
                     if n.inputs[i : i + len(v.inputs)] == v.inputs:
                         return f"v{k}[{i}:{i + len(v.inputs)}]"
-    raise Untraceable(f"an operand of type {show_type(v.type)} is no value of the graph")
+    raise Untraceable(f"an operand of type {show_type(v.type)} is not a value of the graph")

@@ -1,7 +1,7 @@
-"""Tuning: the options of a model's kernels are measured, and the fastest ones kept.
+"""Tuning: measure options of a model's kernels, and store the fastest.
 
-The cost model, or what was learned from earlier measurements, says in which order; the clock
-decides. What is measured goes into the store, and is not measured again.
+The cost model, or a ranking learned from earlier measurements, orders the options; measurements
+decide. Measurements go into the store and are not repeated.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from superopt.report.compiled import Tuned, TunedKernel
 from superopt.report.data import Event
 
 Progress = Callable[[Event], None]
-ROUND = 8  # options of a kernel that are measured before it is looked which one is next
+ROUND = 8  # options of a kernel that are measured before the next kernel is chosen
 FINALISTS = 3
-TURNS = 15  # of the finalists, one after the other
-GAIN = 1.02  # how much faster than the default a winner must be
+TURNS = 15  # interleaved timings of the finalists
+GAIN = 1.02  # a winner must be so many times as fast as the default
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def tune(
     progress: Progress = lambda event: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Tuned:
-    """Measure options of the program's kernels for `budget` seconds, and keep the best ones."""
+    """Measure options of the program's kernels for `budget` seconds, and store the best."""
     begin = time.monotonic()
 
     def over() -> bool:
@@ -94,14 +94,14 @@ def tune(
 
 
 def _promise(k: _Kernel) -> float:
-    """How much a further round may bring: less with each one that was done."""
+    """Return the expected gain of another round; it decreases with each round."""
     if k.tried >= len(k.order):
         return 0.0
     return k.calls * k.least() / (1 + k.tried / ROUND)
 
 
 def _kernels(program: Program, store: Store, threads: int) -> list[_Kernel]:
-    """Of the program, with what the store knows of them."""
+    """Return the problems of the program, with the measurements that the store has."""
     some = tuned.measured(store, tuned.target(threads))
     ranking = Ranking.learned(some)
     known: dict[str, dict[Option, Seconds]] = {}
@@ -138,8 +138,8 @@ def _measure(
 
 
 def _decided(k: _Kernel, machine: Machine, threads: int, store: Store) -> Option:
-    """The fastest one; the best few are measured in turns with the default, which stays where
-    none is clearly faster."""
+    """Return the fastest option. The best few are timed interleaved with the default, which is kept
+    if none is clearly faster."""
     ranked = sorted(k.times, key=lambda o: k.times[o][0])[:FINALISTS]
     if ranked[0] != k.default:
         runs = {o: build_runnable(k.problem, o, machine, threads) for o in {k.default, *ranked}}

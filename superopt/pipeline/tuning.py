@@ -1,4 +1,4 @@
-"""`tune` on a CPU: rewrites of the graph, then ways to compute its kernels, all by measuring."""
+"""`tune` on a CPU: rewrites of the graph, then options of its kernels, both by measuring."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def tuned(
     stop: Callable[[], bool],
     may: Allowed,
 ) -> Tuned:
-    """Measure for at most `seconds`, of which `graph_seconds` are for rewrites, and write down in
-    `store` what is the fastest. shapes: values of symbolic sizes.
+    """Measure for at most `max_seconds`, of which `max_graph_seconds` are for rewrites, and write
+    the fastest to `store`. shapes: values of symbolic sizes.
 
     Raises ModelError for an invalid model.
     """

@@ -1,4 +1,4 @@
-"""Rules of the user's that a rewritten model owes something to: tried before it is written."""
+"""The user's rules that a rewritten model uses: they are tried before the model is written."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from superopt.search.improve import Variant
 
 
 def user_rules(request: Request, variant: Variant) -> frozenset[str]:
-    """The names of the user's own rules that `variant` used."""
+    """Return the names of the user's rules that `variant` used."""
     return request.untried.intersection(s.rule for s in variant.steps)
 
 
 def try_user_rules(request: Request, variant: Variant, label: str) -> str:
-    """Try the user's rules that `variant` used: what one model's check does not see, other shapes
-    and values may show.
+    """Try the user's rules that `variant` used: other shapes and values may show what the check of
+    one model does not.
 
-    label: of the model, for messages. Returns why the variant cannot be used, where a rule that
-    was generated of a mutant cannot be tried; empty where it can. Raises CheckFailed for a rule
-    that is wrong, or that the user wrote and cannot be tried.
+    label: of the model, for messages. Return why the variant cannot be used, if a rule generated
+    from a mutant cannot be tried; else "". Raises CheckFailed for a rule that is wrong, or for one
+    of the user that cannot be tried.
     """
     used = user_rules(request, variant)
     for rule in request.rules:
@@ -38,6 +38,6 @@ def try_user_rules(request: Request, variant: Variant, label: str) -> str:
             raise CheckFailed(
                 f"{label}: rule {rule.name} {wrong}; nothing was written",
                 why,
-                f"correct or leave out this rule ({rule.source})",
+                f"correct or remove this rule ({rule.source})",
             )
     return ""

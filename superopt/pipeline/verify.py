@@ -1,4 +1,4 @@
-"""`verify`: are two models equal? By structure, by definition, else on many inputs."""
+"""`verify`: decide whether two models are equal: by structure, by definition, or on many inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHOLE = "onnxruntime on both: some nodes have no value in float64"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the caller asked; see `superopt.api.verify`."""
+    """The arguments of `superopt.api.verify`."""
 
     inputs: Mapping[str, np.ndarray] | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)
@@ -46,10 +46,10 @@ class Question:
 def verify(a: Source, b: Source, question: Question) -> Verdict:
     """Compare model `b` with model `a`, output by output.
 
-    `proved` when both are the same graph after folding constants, or each output is proved to be
-    the same from the operators' tensor expressions, for all inputs; `differs` with the first
-    disagreement on many inputs, `agrees` where there is none, `unknown` where nothing could be
-    compared, or only proofs are asked and there is none.
+    `proved`: both are the same graph after constant folding, or each output is proved equal from
+    the operators' tensor expressions, for all inputs. `differs`: with the first disagreement on
+    many inputs. `agrees`: there is no disagreement. `unknown`: nothing could be compared, or only
+    proofs were requested and none was found.
     """
     end = time.monotonic() + question.limit
     question.progress(Event("load", f"{a.label} and {b.label}", 0.0))
@@ -105,8 +105,8 @@ def _compared(one: Model, two: Model, question: Question, end: float) -> Verdict
     return tried(one, two, levels, verdict, question.shapes, question.seed, end)
 
 
-DEFINITIONS = 0.6  # of the time, where other ways are tried, too
-OTHER_SIZES = "the symbolic sizes of both models have other names"
+DEFINITIONS = 0.6  # of the time, if other methods are tried, too
+OTHER_SIZES = "the symbolic sizes of the models have different names"
 
 
 def _names(model: Model) -> list[str]:
@@ -146,9 +146,9 @@ def _numeric(one: Model, two: Model, question: Question, end: float) -> Verdict:
 
 @dataclass(slots=True)
 class _Tally:
-    """Compares set by set, and keeps what it found.
+    """Compares two models one input set after the other, and keeps the results.
 
-    rounded: was there no float64 reference on some set?
+    is_rounded: whether some set had no float64 reference.
     """
 
     original: Original

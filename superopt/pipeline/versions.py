@@ -1,4 +1,4 @@
-"""Which packages a result was made with."""
+"""Versions of the packages that a result was made with."""
 
 import platform
 from functools import lru_cache
@@ -19,6 +19,6 @@ def version_of(package: str) -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Packages that a result hangs on, with their versions."""
+    """Return the packages that a result depends on, with their versions."""
     packages = ("superopt", "onnx", "onnx-ir", "onnxruntime", "numpy")
     return (("python", platform.python_version()), *((p, version_of(p)) for p in packages))

@@ -1,4 +1,4 @@
-"""Windows over pictures in a model and their mutants: where each is right, what corrects it."""
+"""Windows over images in a model, and their mutants: where each is equal, and its correction."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Dim, TensorType
 
-LEAST = 0.5  # of a program's elements, that a mutant has right
+LEAST = 0.5  # minimum share of a program's elements that a mutant computes equally
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over pictures: op, attrs; batch: of how many, None for any number; sides: of a
-    picture; kernel: that of a convolution's, bias: has it one? channels: of what it reads and
-    gives, where it is in a model, None where they are a part of it (groups). priced: at how many
-    pictures its cost is asked for."""
+    """A window over images: op, attrs; batch: None for any number; spatial_shape: of an image;
+    kernel_shape: of a convolution, has_bias: whether it has a bias. channels: read and written, in
+    the model, None if it has groups. priced_batch: the batch for which it is priced."""
 
     op: str
     attrs: tuple[tuple[str, Any], ...]
@@ -48,7 +47,7 @@ class Window:
 
     @property
     def key(self) -> str:
-        """Of windows that have the same mutants."""
+        """The key of windows that have the same mutants."""
         said = json.dumps((self.op, self.attrs, self.batch, self.sides, self.kernel, self.bias))
         return f"{said} {self.channels}" if self.fixed else said
 
@@ -58,11 +57,11 @@ class Window:
 
     @property
     def still(self) -> tuple[int, ...]:
-        """Axes of which nothing moves: of any number of pictures there are no equal parts."""
+        """Axes along which nothing moves: with a variable batch there are no equal parts."""
         return (0,) if self.batch is None else ()
 
     def at(self, c: int, o: int, n: int) -> ir_graph.Value:
-        """With so many channels and pictures."""
+        """Return the window with so many channels and images."""
         group = dict(self.attrs).get("group", 1)
         shapes = {"x": (n, c, *self.sides)}
         if self.kernel:
@@ -73,13 +72,13 @@ class Window:
         return ir_graph.node(OPS[self.op], given, **dict(self.attrs))
 
     def own(self) -> dict[str, int]:
-        """Its sizes in the model, those that its mutants have names for."""
+        """Return its sizes in the model, for those that its mutants name."""
         found = dict(zip("con", (*self.channels, self.priced), strict=True))
         return {name: found[name] for name in self.sizes()[0]}
 
     def sizes(self) -> list[dict[str, int]]:
-        """At which mutants are made: what these have in common are formulas of the channels, and of
-        the number of pictures. No one is a formula of the others."""
+        """Return the sizes at which mutants are made: what they have in common are formulas of the
+        channels and the batch. No size is a formula of the others."""
         names = "" if self.fixed else "co" if self.kernel else "c"
         names += "n" if self.batch is None else ""
         some = ({"c": 2, "o": 3, "n": 3}, {"c": 3, "o": 7, "n": 2}, {"c": 5, "o": 4, "n": 4})
@@ -93,8 +92,8 @@ class Window:
 def windows_of(
     graph: ir_graph.Graph, sizes: Mapping[str, int] | None = None
 ) -> Iterator[Window | None]:
-    """The windows of a graph that compute anything; None for one of sizes that are not known, but
-    for the number of pictures, or of another type. sizes: at which windows are priced."""
+    """Yield the windows of a graph; None for one of unknown sizes, except for the batch, or of
+    another type. sizes: at which windows are priced."""
     for n in ir_graph.nodes(graph):
         if n.op.name not in WINDOW_OPS or n.op.domain or n.op.opaque:
             continue
@@ -118,19 +117,19 @@ def windows_of(
 
 
 def _numbers(dims: Sequence[Dim] | None) -> list[int] | None:
-    """Sizes, where all are known."""
+    """Return the sizes if all are known."""
     out = [d for d in dims or () if isinstance(d, int)]
     return out if dims is not None and len(out) == len(dims) else None
 
 
 def _asked(d: Expr, sizes: Mapping[str, int]) -> int:
-    """A size at these ones; 1 where they do not say."""
+    """Return the value of a size at these sizes; 1 if it is unknown."""
     return index.evaluate(d, dict(sizes)) if index.symbols(d) <= sizes.keys() else 1
 
 
 def mutated(w: Window, journal: Journal, stop: Callable[[], bool]) -> list[Line] | None:
-    """What is said of each mutant of a program that is right somewhere; None where it was time to
-    stop. What is known of each is kept meanwhile."""
+    """Return the entry of each mutant of a window that is equal somewhere; None if stopped. Entries
+    are stored as they are computed."""
     programs = w.some()
     each = [list(window_mutants(p, w.still)) for p in programs]
     if len({tuple(name for name, _ in some) for some in each}) > 1:
@@ -157,7 +156,7 @@ def _about(
     programs: Sequence[ir_graph.Value],
     made: Sequence[ir_graph.Value],
 ) -> Line | None:
-    """What is said of a mutant, None of one that is hardly right."""
+    """Return the entry of a mutant; None for one that is equal almost nowhere."""
     try:
         found = [find_regions(*both) for both in zip(programs, made, strict=True)]
     except (TooManyCells, InferError, ValueError):
@@ -187,7 +186,7 @@ def _said(
 
 
 def said(pair: Rule, rule: Rule, r: Regions) -> Line:
-    """What is kept of a mutant and its correction; its boxes are those of a sample."""
+    """Return the entry of a mutant and its correction; its boxes are those of a sample."""
     return {
         "pair": str(pair), "corrected": str(rule), "share": r.equal_share,
         "equal": boxes(r.equal, r), "different": boxes(r.different, r), "exact": r.is_exact,
@@ -195,7 +194,7 @@ def said(pair: Rule, rule: Rule, r: Regions) -> Line:
 
 
 def boxes(some: Sequence[Box], r: Regions) -> list[str]:
-    """As text; all of an axis as `:`, since channels are those of a sample."""
+    """Return boxes as text; a whole axis is `:`, since channels are those of a sample."""
 
     def span(begin: int, end: int, step: int, size: int) -> str:
         if (begin, end, step) == (0, size, 1):

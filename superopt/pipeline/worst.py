@@ -1,4 +1,4 @@
-"""Which step of a rewritten model adds most to its error: bisecting the trace of the search."""
+"""Which step of a rewritten model adds most to its error: bisection of the search's steps."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from superopt.report.data import WorstStep
 from superopt.search.cost_delta import apply_together
 from superopt.search.move import Step
 
-PART = 0.1  # of the budget that this may take beyond it
+PART = 0.1  # of the budget; the search may exceed the budget by it
 ErrorOf = Callable[[ir_graph.Graph], float | None]
 
 
 def worst_step(
     original: Original, winner: Candidate, folder: Path, threads: int, deadline: Deadline
 ) -> WorstStep | str:
-    """The step that adds most to the error of the output to which rewriting added most, or why none
-    is named. Models are written to `folder`."""
+    """Return the step that adds most to the error of the output whose error grew most, or why there
+    is none. Models are written to `folder`."""
     if not original.runs:
         return "onnxruntime does not run the model"
     result = most_added(winner.checked.results)
     if result is None:
-        return "no output is a float that was compared"
+        return "no floating-point output was compared"
     compared = result.compared
     if compared.max_error <= compared.original_max:
-        return "no output is further off than the original's own"
+        return "no output has a larger error than the original's"
     (n,) = (k for k, s in enumerate(original.sets) if s.feed.kind == result.kind)
     ref = original.reference(n)
-    assert not isinstance(ref, str)  # it was compared there
+    assert not isinstance(ref, str)  # the set was compared
     judge = in_runtime(original, ref, folder, threads)
     end = time.monotonic() + max(deadline.left(), PART * deadline.seconds)
     slowest = 0.0
@@ -72,7 +72,7 @@ def worst_step(
 
 
 def most_added(results: Sequence[Result]) -> Result | None:
-    """The result to whose largest error most was added, as a part of what is allowed there."""
+    """Return the result whose largest error grew most, relative to its tolerance."""
 
     def added(r: Result) -> float:
         return (r.compared.max_error - r.compared.original_max) / r.compared.atol
@@ -86,12 +86,12 @@ def bisected(
     error_of: ErrorOf,
     over: Callable[[], bool],
 ) -> tuple[int, int, float, float]:
-    """The numbers (from 1) of the first and last of the steps that add most, and the errors before
-    and after them.
+    """Return the numbers (from 1) of the first and last of the steps that add most, and the errors
+    before and after them.
 
-    ends: the errors without and with all steps. Each half is asked which of its ends the error
-    between them is nearer to, so that a step is found in a few runs, though another one may add
-    more where errors cancel. It stops early where a graph does not run or time is `over`.
+    end_errors: without and with all steps. The search continues in the half across which the error
+    grows more, so that a step is found in a few runs; where errors cancel, another step may add
+    more. It stops early if a graph does not run or time is over.
     """
     low, high = 0, len(steps)
     before, after = ends
@@ -109,8 +109,8 @@ def bisected(
 
 
 def _after(steps: Sequence[Step], count: int) -> ir_graph.Graph | None:
-    """The graph after the first `count` steps; None where those of a round that are among them do
-    not go without the others."""
+    """Return the graph after the first `count` steps; None if a part of a round cannot be applied
+    without the rest."""
     done = 0
     for _, group in groupby(steps, key=lambda s: id(s.before)):
         some = list(group)

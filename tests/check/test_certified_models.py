@@ -49,16 +49,16 @@ def test_rules_of_the_users_are_proved_again(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("my-relu(x: f): Relu(x) => x ; float=E0", "rule my-relu is wrong: x: f32[] = -1"),
-        ("my-relu(x: f): Relu(x => x", "rule my-relu, which is not of the library, cannot be read"),
+        ("my-relu(x: f): Relu(x => x", "rule my-relu, which is not in the library, cannot be read"),
         (
             "her-relu(x: f): Relu(Relu(x)) => Relu(x)",
-            "my-relu, which is not of the library, is not",
+            "my-relu, which is not in the library, has another name",
         ),
         (
             "my-relu(x: f): Sinh(x) => Mul(Sub(Exp(x), Exp(Neg(x))), 0.5)",
-            "rule my-relu, which is not of the library, was not proved (it is not proved:",
+            "rule my-relu, which is not in the library, was not proved (it is not proved:",
         ),
-        ("", "my-relu, which is not of the library, is not what its text says: ''"),
+        ("", "my-relu, which is not in the library, has another name in its text: ''"),
     ],
 )
 def test_a_rule_that_only_the_certificate_knows_is_not_believed(

@@ -194,7 +194,7 @@ def test_means_and_sizes_that_are_not_known(tmp_path: Path) -> None:
     )  # fmt: skip
     (count,) = made.families
     assert count.corrected >= 4
-    assert count.dropped["windows of sizes that are not known, or not of float32"] == 1
+    assert count.dropped["windows of dynamic sizes, or not of float32"] == 1
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

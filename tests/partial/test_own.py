@@ -227,9 +227,7 @@ def test_a_wide_picture_has_several_elements_in_a_character() -> None:
 def test_there_is_no_time(path: Path) -> None:
     found, told = asked(path, stop=lambda: True)
     assert not found.rules
-    assert told[0].endswith(
-        "of 0 of 4 subprograms: there was no time for more, the next call goes on"
-    )
+    assert told[0].endswith("of 0 of 4 subprograms: out of time, the next call continues")
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:

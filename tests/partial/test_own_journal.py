@@ -66,7 +66,7 @@ def test_what_is_no_journal_is_said_once_and_replaced(tmp_path: Path, content: b
     path.write_bytes(content)
     found, (note,) = known(path)
     assert not found
-    assert note.endswith("it was renamed to windows.jsonl.corrupt-1 and begun anew")
+    assert note.endswith("it was renamed to windows.jsonl.corrupt-1, and a new one was started")
     assert (tmp_path / "windows.jsonl.corrupt-1").read_bytes().startswith(content)
     assert known(path) == ({}, ())
 
@@ -127,7 +127,7 @@ def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
     file.write_text("nonsense")
     note, same = told(path)
-    assert "begun anew" in note
+    assert "a new one was started" in note
     assert same == whole
     assert told(path) == (whole,)
 
@@ -202,8 +202,8 @@ def test_generate_says_what_of_a_journal_was_not_so(
         (
             [2, 4, "n", 4],
             {"n": 4},
-            "of 0 of 0 subprograms; not of 1 window of sides or channels that are not fixed in the"
-            " model (--shape says only at which ones graphs are timed), or not of float32",
+            "of 0 of 0 subprograms; not of 1 window with dynamic spatial sizes or channels"
+            " (--shape only sets the sizes for timing), or not of float32",
         ),
     ],
 )

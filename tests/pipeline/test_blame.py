@@ -66,7 +66,7 @@ def test_the_wrong_rule_among_right_ones_is_named(name: str, place: str, number:
     assert error.what.endswith("; nothing was written")
     assert "output y: at [" in error.why
     assert "(inputs: normal)" in error.why
-    assert error.todo == "correct or leave out this rule (wrong.rules:1)"
+    assert error.todo == "correct or remove this rule (wrong.rules:1)"
     assert all("\n" not in part for part in (error.what, error.why, error.todo))
 
 
@@ -74,7 +74,7 @@ def test_the_place_is_the_models_name_and_the_rewrite_is_shown() -> None:
     with pytest.raises(CheckFailed) as caught:
         run(data(MIXED), rules=rules(WRONG["max-of-one"]))
     assert " at f;" in caught.value.what
-    assert "made Max(" in caught.value.why
+    assert "replaced Max(" in caught.value.why
 
 
 def test_a_wrong_rule_before_an_opaque_node_is_caught_at_the_node() -> None:

@@ -213,7 +213,7 @@ def test_a_profile_is_of_the_branch_that_is_taken() -> None:
 
 def test_it_cannot_be_exported(tmp_path: Path) -> None:
     exe = superopt.compile(text(NESTED))
-    with pytest.raises(UsageError, match="an If of the model is decided at the call"):
+    with pytest.raises(UsageError, match="a condition of an If is known only at run time"):
         exe.export(tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -15,15 +15,15 @@ H100 = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 0\n"
 @pytest.mark.parametrize(
     ("files", "torch", "environment", "said"),
     [
-        ((), "2.11.0", {}, ("missing", "", "no NVIDIA driver was found")),
+        ((), "2.11.0", {}, ("missing", "", "no NVIDIA driver found")),
         (("version",), "2.11.0", {}, ("problem", "driver 580.159.04", "no /dev/nvidia0")),
         (("version", "nvidia0", "h100"), "2.11.0+cu130", {},
          ("ok", "driver 580.159.04", "NVIDIA H100 80GB HBM3")),
         (("version", "nvidia0", "nvidia1"), "2.11.0", {}, ("ok", "driver 580.159.04", "2 NVIDIA")),
         (("nvidia0",), None, {}, ("ok", "a driver", "1 NVIDIA GPU")),
-        (("version", "nvidia0"), "2.11.0+cpu", {}, ("problem", "driver", "has no CUDA")),
+        (("version", "nvidia0"), "2.11.0+cpu", {}, ("problem", "driver", "is built without CUDA")),
         (("version", "nvidia0"), "2.11.0", {"CUDA_VISIBLE_DEVICES": ""},
-         ("problem", "driver", "hides all of them")),
+         ("problem", "driver", "hides all GPUs")),
         ((), "2.11.0", {"TRITON_INTERPRET": "1"}, ("ok", "", "Triton's interpreter")),
     ],
 )  # fmt: skip

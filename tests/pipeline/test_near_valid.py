@@ -248,7 +248,7 @@ def test_the_user_is_told() -> None:
     other = onnx.ModelProto()
     other.CopyFrom(m)
     other.doc_string = "another file"
-    said = "onnxruntime loads it, though it is not a valid ONNX model"
+    said = "not a valid ONNX model, but onnxruntime loads it"
     notes = superopt.optimize(m, budget=1, cost="roofline").report.notes
     assert any(said in note for note in notes)
     assert any(said in note for note in superopt.verify(m, other, limit=2).notes)

@@ -123,7 +123,7 @@ def test_a_rule_that_is_only_tried_is_used_on_request(tmp_path) -> None:  # type
     assert not found.report.steps
     (note,) = (n for n in found.report.notes if n.startswith("rule power was not used"))
     assert "not proved" in note
-    assert note.endswith("--tier C uses what is only tried")
+    assert note.endswith("--tier C uses rules that are only tested")
 
 
 def test_a_rule_that_changes_more_of_floats_than_asked_is_not_used(tmp_path) -> None:  # type: ignore[no-untyped-def]

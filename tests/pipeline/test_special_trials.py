@@ -123,7 +123,7 @@ def test_a_proof_names_results_that_are_not_finite_and_differ() -> None:
     verdict = superopt.verify(first, model("y = Relu(x)"), limit=20)
     assert verdict.decision == "proved"
     (note,) = [n for n in verdict.notes if "sets of inputs" in n]
-    assert "except where a result is not finite: output y: nan instead of 0.0" in note
+    assert "except for results that are not finite: output y: nan instead of 0.0" in note
     same = superopt.verify(model("n = Less(x, w) y = Where(n, x, w)"), model(
         "n = Greater(w, x) y = Where(n, x, w)"), limit=20)  # fmt: skip
     assert same.decision == "proved"

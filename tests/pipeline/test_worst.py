@@ -51,7 +51,7 @@ def test_a_rule_that_loses_digits_is_left_out_and_the_others_stay() -> None:
     assert {s.rule for s in done.winner.variant.steps} >= {"relu-relu", "transpose-transpose"}
     assert "variance" not in {s.rule for s in done.winner.variant.steps}
     assert "searched again without variance" in done.notes
-    assert any("rounding grows too far at y" in note for note in done.notes)
+    assert any("rounding errors grow too large at y" in note for note in done.notes)
 
 
 def test_digits_that_are_lost_on_inputs_for_which_no_time_is_left_are_seen() -> None:
@@ -84,7 +84,7 @@ def test_no_step_is_named_where_none_adds_error() -> None:
     found = report(run(data(SMALL_OFFSET)))
     assert {s.rule for s in found.steps} >= {"relu-relu"}
     assert found.worst_step is None
-    assert found.worst_step_note == "no output is further off than the original's own"
+    assert found.worst_step_note == "no output has a larger error than the original's"
 
 
 def growing(at: dict[int, float]) -> Callable[[ir_graph.Graph], float]:

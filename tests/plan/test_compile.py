@@ -296,7 +296,7 @@ def test_other_targets_and_models_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"threads {threads!r}"):
             superopt.compile(matmul(), threads=threads)  # type: ignore[arg-type]
     for feeds in (None, [1]):
-        with pytest.raises(UsageError, match="they are given by name"):
+        with pytest.raises(UsageError, match="inputs are given by name"):
             superopt.compile(matmul()).run(feeds)  # type: ignore[arg-type]
     with pytest.raises(ModelError):
         superopt.compile(tmp_path / "none.onnx")

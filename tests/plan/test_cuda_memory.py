@@ -52,7 +52,7 @@ def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(gpu_running, "build_program", none)
-    with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\ngive smaller"):
+    with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\npass smaller"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
 

@@ -70,7 +70,7 @@ def test_a_model_of_no_kernels(tmp_path: Path) -> None:
     """Its profile is that of onnxruntime; its outputs are numpy's; and it is not exported."""
     m = model([node("NonZero", "x", "y")], {"x": (F, [3, 4])}, ["y"], {})
     exe = superopt.compile(m, target="cuda")
-    assert [p.how for p in exe.profile(seconds=0.01).parts] == ["onnxruntime, on the processor"]
+    assert [p.how for p in exe.profile(seconds=0.01).parts] == ["onnxruntime, on the CPU"]
     assert "NonZero" in str(exe.profile(seconds=0.01))
     assert np.array_equal(exe.run(feeds(m))["y"], reference(m, feeds(m))["y"])
     with pytest.raises(UsageError, match="is for a GPU"):
@@ -104,7 +104,7 @@ def test_what_tune_does_not_know(tmp_path: Path) -> None:
     m = MODELS["pointwise"]()
     with pytest.raises(UsageError, match="target rocm is unknown"):
         superopt.tune(m, target="rocm")
-    with pytest.raises(UsageError, match="kernels of the processor are fp32"):
+    with pytest.raises(UsageError, match="CPU kernels are fp32"):
         superopt.tune(m, precision="fp16")
     found = superopt.tune(m, target="cuda", budget=1, store=tmp_path / "store")
     assert any("interpreter" in note for note in found.notes) != REAL
@@ -227,7 +227,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     first = tuned("ieee")
     assert len(asked) > 0
-    said = f"{len(asked)} ways could not be measured, the first of them a way: why"
+    said = f"{len(asked)} options could not be measured, first a way: why"
     assert first.report.notes == (said,)
     last = {k: list(islice(gpu_space.options(p), 4))[-1] for k, p in programs[0].problems.items()}
     assert {k: o for k, o in last.items() if k in first.chosen} == first.chosen

@@ -19,16 +19,16 @@ WRONG: dict[str, tuple[dict, str]] = {
     "missing": ({}, "no value for input 'x'"),
     "dtype": ({"x": X.astype(np.float64)}, "float64"),
     "shape": ({"x": X[:, :3]}, "axis 1 is 3, not 4"),
-    "rank": ({"x": X[0]}, "give it 2 dimensions"),
+    "rank": ({"x": X[0]}, "pass an array of rank 2"),
     "kind": ({"x": "abc"}, "is a str"),
-    "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list that is no array"),
+    "rows of a list": ({"x": [[1, 2, 3, 4], [5]]}, "is a list, not an array"),
     "mask": ({"x": np.ma.masked_array(X, X > 3)}, "input 'x' is a masked array"),
     "beyond memory": (
         {"x": np.broadcast_to(X[:1], (2**48, 4))},
         "'x' of shape [281474976710656, 4",
     ),
-    "words": ({"x": [["a"] * 4]}, "is a list that is no array"),
-    "beyond its type": ({"x": [[10**400] * 4]}, "is a list that is no array"),
+    "words": ({"x": [["a"] * 4]}, "is a list, not an array"),
+    "beyond its type": ({"x": [[10**400] * 4]}, "is a list, not an array"),
 }
 
 
@@ -46,7 +46,7 @@ def test_numbers_of_a_list_that_do_not_fit_are_refused(number: float) -> None:
     exe = superopt.compile(model([helper.make_node("Neg", ["x"], ["y"])], {"x": (I, [2])}, ["y"]))
     assert exe(x=[3, -4])["y"].tolist() == [-3, 4]
     cast = [helper.make_node("Cast", ["x"], ["y"], to=F)]
-    with pytest.raises(UsageError, match="numbers that are no uint8"):
+    with pytest.raises(UsageError, match="values that do not fit uint8"):
         superopt.compile(model(cast, {"x": (u8, [2])}, ["y"]))(x=[1, number])
 
 
@@ -145,5 +145,5 @@ def test_texts_of_numpys_own_are_taken(tmp_path: Path) -> None:
 
 def test_a_file_of_one_array_has_no_names(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(UsageError, match="it is one array, without a name"):
+    with pytest.raises(UsageError, match="it is a single unnamed array"):
         read_inputs(tmp_path / "x.npy")

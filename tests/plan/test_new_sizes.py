@@ -145,7 +145,7 @@ def test_what_fails_in_the_background_is_said(
 def test_a_child_that_crashes_or_hangs(faster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(background.ChildFailed, match="ended with -6"):
         background.in_child(os.abort, 60)  # type: ignore[arg-type]
-    with pytest.raises(background.ChildFailed, match=r"more than 0 s|took more than"):
+    with pytest.raises(background.ChildFailed, match="took longer than 0 s"):
         background.in_child(lambda: str(threading.Event().wait()), 0.2)
     assert background.in_child(lambda: "done", 60) == "done"
 
@@ -283,8 +283,8 @@ def test_a_file_that_is_gone_or_another(tmp_path: Path) -> None:
     [
         ({"specialize": "sometimes"}, "'background', 'eager', 'never'"),
         ({"shapes": {"m": 3}}, "symbolic sizes are n"),
-        ({"shapes": {"n": -3}}, "whole number"),
-        ({"shapes": {"n": "3"}}, "whole number"),
+        ({"shapes": {"n": -3}}, "must be an integer"),
+        ({"shapes": {"n": "3"}}, "must be an integer"),
         ({"target": "cuda", "specialize": "never"}, "target cuda"),
         ({"target": "cuda", "shapes": {"n": 3}}, "target cuda"),
     ],

@@ -35,12 +35,12 @@ def test_chosen_sizes_that_do_not_fit_are_named(what: str, path: Path) -> None:
     more = {"tune": {"budget": 0.1}, "profile": {"seconds": 0.01}}.get(what, {})
     with pytest.raises(SuperoptError) as e:
         getattr(api, what)(path, **more)
-    assert "p=8,q=8, which superopt chose" in e.value.what
+    assert "p=8,q=8, the default sizes" in e.value.what
     assert "--shape NAME=N" in e.value.todo
 
 
 def test_others_may_be_given(path: Path) -> None:
-    with pytest.raises(SuperoptError, match="at q=8, which superopt chose"):
+    with pytest.raises(SuperoptError, match="at q=8, the default sizes"):
         api.compilation(path, shapes={"p": 4})
     with pytest.raises(SuperoptError) as e:
         api.compilation(path, shapes={"p": 4, "q": 4})
