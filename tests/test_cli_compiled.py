@@ -46,7 +46,7 @@ def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
     assert [f["node"] for f in found["foreign"]] == [f.node for f in COMPILATION.foreign]
     report = tmp_path / "report.json"
     report.write_text("{}")
-    assert "name one" in superopt("explain", report, api=FakeApi()).err
+    assert "pass the name of one" in superopt("explain", report, api=FakeApi()).err
 
 
 def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> None:
@@ -108,7 +108,7 @@ def test_run_writes_over_nothing_that_it_reads(superopt: Run, model: Path, tmp_p
     x.touch()
     for output in (x, model):
         done = superopt("run", model, "--inputs", x, "-o", output, api=FakeApi())
-        assert (done.code, "this file is read" in done.err) == (2, True)
+        assert (done.code, "this file is an input" in done.err) == (2, True)
 
 
 def test_export_says_what_was_written(

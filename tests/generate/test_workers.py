@@ -150,7 +150,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_goes_on(
         assert "Traceback" not in err
     assert out == ""
     if sent == signal.SIGINT:
-        assert f"the same command goes on with what is in {tmp_path}" in err
+        assert f"run the same command to continue in {tmp_path}" in err
     assert [p.name for p in tmp_path.iterdir()] == ["journal.jsonl"]
     assert generated(tmp_path) == wanted
 

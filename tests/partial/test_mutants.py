@@ -206,14 +206,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert partial_rule("nosuch") is None
     pairs = tmp_path / "own.pairs"
     pairs.write_text("loose(x: f): Relu(Relu(x)) => Relu(x)\n")
-    with pytest.raises(UsageError, match="nothing is known of loose"):
+    with pytest.raises(UsageError, match="no regions are known for loose"):
         partial_rule("loose", [pairs])
     pairs.write_text("deep(x: f[n, h]): Relu(x) => Relu(Reshape(x, shape=(1, n, h)))\n")
-    with pytest.raises(UsageError, match="nothing is known of deep") as told:
+    with pytest.raises(UsageError, match="no regions are known for deep") as told:
         partial_rule("deep", [pairs])
     assert "its sides do not fit together" in told.value.why
     pairs.write_text("two(x: f[n, n]): (Relu(x), Neg(x)) => (x, Neg(x))\n")
-    with pytest.raises(UsageError, match="nothing is known of two") as told:
+    with pytest.raises(UsageError, match="no regions are known for two") as told:
         partial_rule("two", [pairs])
     assert told.value.why == "two has 2 results, and boxes are of one"
 
