@@ -105,12 +105,12 @@ def test_memory_is_refused_before_it_is_used() -> None:
         guard.admit(ROOM_BYTES // 2, "a part")
         with pytest.raises(guard.OverMemory, match=r"a copy needs 2 GB, more than .*--max-memory"):
             guard.admit(2_000_000_000, "a copy")
-    with guard.limited(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes 50 s at least"):
+    with guard.limited(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes at least 50 s"):
         guard.admit(100_000_000_000, "a copy")
 
 
 def test_what_nobody_handles_is_an_error_of_the_model() -> None:
-    with pytest.raises(OutOfMemory, match="not enough memory\na copy needs 2 GB"):  # noqa: SIM117
+    with pytest.raises(OutOfMemory, match="out of memory\na copy needs 2 GB"):  # noqa: SIM117
         with guard.limited(None, ROOM_BYTES), guard.limited(None, ROOM_BYTES):
             guard.admit(2_000_000_000, "a copy")
 
