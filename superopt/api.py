@@ -202,10 +202,10 @@ def verify(
         operators' tensor expressions; "rules" only proves, by a chain of rules; "numeric" only
         tests.
     limit: seconds for proofs. The call ends within 1.2 times that plus 5 seconds, with "unknown" if
-        nothing was decided. max_memory: as in `optimize`.
+    nothing was decided. max_memory: as in `optimize`.
     certificate: the file that `optimize` wrote beside `b`. It is replayed, and nothing else is
-        checked. rules: rule files that it may use beside the library. A rule that it names and that
-        is in neither is proved again from its text in the certificate.
+    checked. rules: rule files that it may use beside the library. A rule that it names and that is
+    in neither is proved again from its text in the certificate.
 
     Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
     that is not a certificate.
@@ -268,8 +268,8 @@ def bench(
     vs: runtimes: onnxruntime ("ort"), "openvino", "torch" (torch.compile), compiled by superopt
         ("superopt"). Default "ort", for target "cuda" "superopt".
     target, precision, vendor, float_class: as in `compile`. With "cuda" superopt and torch run on
-        the GPU, with inputs on the device and outputs synchronized; UsageError if `vs` has neither.
-        max_memory: as in `optimize`.
+    the GPU, with inputs on the device and outputs synchronized; UsageError if `vs` has neither.
+    max_memory: as in `optimize`.
 
     A model whose single run takes longer than `seconds` is not timed, with a note.
     """
@@ -312,8 +312,8 @@ def derive(
     nothing.
 
     rules: rule files to add; without `library` only these apply. limit: seconds. max_memory: as in
-        `optimize`. Raises ModelError for an invalid model, UsageError for models with different
-        interfaces.
+    `optimize`. Raises ModelError for an invalid model, UsageError for models with different
+    interfaces.
     """
     seconds = seconds_("limit", limit)
     begin = time.monotonic()
@@ -379,8 +379,8 @@ def cache_prune(max_size: str | int | None = None, older_than: str | float | Non
     """Remove files from the cache, the least recently used first.
 
     max_size: the size to shrink to, in bytes or as "2GiB"; default the limit, unless an age is
-        given. older_than: seconds, or "30d" without use. Measured costs and proofs stay. Raises
-        UsageError for an invalid size or age.
+    given. older_than: seconds, or "30d" without use. Measured costs and proofs stay. Raises
+    UsageError for an invalid size or age.
     """
     from superopt.cost import disk_cache
     from superopt.cost.folder import default_folder

@@ -275,8 +275,8 @@ def tune(
     GPU); the rest measures candidate schedules of the kernels.
 
     shapes: values of symbolic dimensions. budget: seconds, default 300, on a GPU 90. store: the
-        file or folder of measurements. target, precision, vendor, float_class ("E1" disables
-        rewrites of the graph), max_memory: as in `compile`.
+    file or folder of measurements. target, precision, vendor, float_class ("E1" disables rewrites
+    of the graph), max_memory: as in `compile`.
 
     Raises ModelError for an invalid model, OutOfTime after 1.2 times the budget plus 5 seconds.
     """
@@ -340,8 +340,8 @@ def load(
     """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
 
     threads: default the number that it was compiled for. specialize: what a call at sizes that were
-        not saved does, as in `compile`; on a GPU such sizes are compiled in the call. Kernels come
-        from the user's cache of machine code and are rebuilt if they are missing.
+    not saved does, as in `compile`; on a GPU such sizes are compiled in the call. Kernels come from
+    the user's cache of machine code and are rebuilt if they are missing.
 
     Raises UsageError for a missing or damaged file, and for one of another format.
     """

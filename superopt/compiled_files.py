@@ -32,8 +32,8 @@ def compilation(
     """Compile a model file and return a report of the result.
 
     shapes: values of symbolic dimensions, by name. dump: a folder for the kernels' text after each
-        pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py).
-        target, precision, vendor: as in `compile`.
+    pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py). target,
+    precision, vendor: as in `compile`.
     """
     from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import compilation as compilation_
@@ -67,7 +67,7 @@ def profile(
     """Compile and run a model file, or run a saved compiled model, and time its kernels.
 
     shapes: values of symbolic dimensions. inputs: an .npz file of arrays by name; default random
-        inputs. target, precision, vendor, float_class: as in `compile`; a saved model has its own.
+    inputs. target, precision, vendor, float_class: as in `compile`; a saved model has its own.
     """
     from superopt.pipeline import profile as profile_
     from superopt.pipeline.inputs import read_inputs
@@ -94,7 +94,7 @@ def export_model(
     header and weights; see `Executable.export`.
 
     output: a folder, or the files' base name. shapes: values of symbolic dimensions. float_class:
-        as in `compile`; a saved model has its own.
+    as in `compile`; a saved model has its own.
     """
     exe = _executable(Path(model), threads, float_class=float_class)
     if not isinstance(exe, Executable):
@@ -120,7 +120,7 @@ def run_model(
     """Compile a model file, or load a saved compiled model, and run it once.
 
     inputs, output: .npz files of arrays by name. target, precision, vendor, float_class: as in
-        `compile`.
+    `compile`.
     """
     from superopt.pipeline.described import described
     from superopt.pipeline.inputs import read_inputs, write_arrays

@@ -139,5 +139,5 @@ def test_cache_on_disk(superopt: Run) -> None:
     found = json.loads(superopt("cache", "list", "--json").out)
     assert (found["bytes"], found["limit"], len(found["files"])) == (3_003_000, 4 << 30, 3)
     given = ("cache", "prune", "--max-size", "2GiB", "--older-than", "30d")
-    assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB are left\n"
+    assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB remain\n"
     assert json.loads(superopt(*given, "--json").out)["removed_bytes"] == 3_001_000

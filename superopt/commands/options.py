@@ -95,9 +95,9 @@ def limits(
     """Return a decorator that adds --max-memory and limits the time and memory of the command.
 
     command_budget: returns the command's budget in seconds from its parameters; None: no limit.
-        budget_default: the default of --budget in the help, for a command without an own time
-        option, which gets --budget here. fallback: called when the time or the memory is over;
-        returns the exit code, or None to raise the error.
+    budget_default: the default of --budget in the help, for a command without an own time option,
+    which gets --budget here. fallback: called when the time or the memory is over; returns the exit
+    code, or None to raise the error.
     """
 
     def decorate(command: F) -> F:
