@@ -208,7 +208,7 @@ def test_what_is_no_export_is_refused(store: Store, tmp_path: Path, content: byt
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match="is no store of measurements"):
+    with pytest.raises(UsageError, match="is not a store of measurements"):
         store.import_(path, HERE)
     assert (path.read_bytes() if path.exists() else None) == content
 

@@ -156,7 +156,7 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: object) -> None:
         assert store.path == path
         (note,) = store.notes
         assert note.startswith(f"{path} is corrupt: ")
-        assert note.endswith(f"; it was renamed to {FILE}.corrupt-1 and begun anew")
+        assert note.endswith(f"; it was renamed to {FILE}.corrupt-1, and a new store was created")
         assert store.stats().operators == 0
         store.put({KEY: VALUE})
     assert path.with_name(f"{FILE}.corrupt-1").read_bytes() == damaged
