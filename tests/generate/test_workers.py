@@ -196,7 +196,7 @@ def test_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="ray is not installed") as caught:
         workers(2, "local").__enter__()
-    assert caught.value.todo == "pip install superopt[dist]"
+    assert caught.value.todo == 'pip install "superopt[dist]"'
 
 
 class FakeRay:
@@ -258,6 +258,6 @@ def test_the_work_is_handed_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay("0.0.9")
     monkeypatch.setitem(sys.modules, "ray", fake)
-    with pytest.raises(UsageError, match=r"have another superopt\n0\.0\.9 there"):
+    with pytest.raises(UsageError, match=r"have another superopt version\n0\.0\.9 there"):
         workers(2, "local").__enter__()
     assert not fake.up
