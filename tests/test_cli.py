@@ -119,12 +119,15 @@ def test_unchanged(superopt: Run, model: Path, tmp_path: Path) -> None:
         (["optimize", "model.onnx", "--frobnicate"], "No such option"),
         (["optimize", "model.onnx", "-o", "no/f.onnx"], "--output cannot be written to no/f.onnx"),
         (["optimize", "model.onnx", "-o", "."], "--output cannot be written to ."),
-        (["optimize", "model.onnx", "-o", "x", "--html", "./x"], "--html and --output are the same file"),
+        (
+            ["optimize", "model.onnx", "-o", "x", "--html", "./x"],
+            "--html and --output are the same file",
+        ),
         (["bench", "model.onnx", "--vs", "tensorrt"], "Invalid value for '--vs'"),
         (["explain", "model.onnx", "merge-matmuls"], "the search tried nothing at"),
         (["report", "model.onnx"], "this is not a superopt report"),
-        (["rules", "show", "relu-concatenate"], "there is no rule 'relu-concatenate'"),
-        (["demo", "--model", "resnet"], "there is no demo model 'resnet'"),
+        (["rules", "show", "relu-concatenate"], "unknown rule 'relu-concatenate'"),
+        (["demo", "--model", "resnet"], "unknown demo model 'resnet'"),
         (["cache", "clear"], "the store was not cleared"),
     ],
 )
@@ -218,7 +221,9 @@ def test_verify(superopt: Run, model: Path) -> None:
         done = superopt("verify", model, model, "--json", api=api)
         assert done.code == code
         assert json.loads(done.out)["decision"] == decision
-    assert superopt("verify", model, model).out.startswith("equal on every tested input, not proved")
+    assert superopt("verify", model, model).out.startswith(
+        "equal on every tested input, not proved"
+    )
 
 
 def test_rules_stats(superopt: Run) -> None:

@@ -17,7 +17,7 @@ from superopt.te.expr.tensor import TensorType
 KINDS = ("normal", "adversarial", "uniform")  # in the order of how many errors they find
 _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Gather",
                        "Slice", "Transpose", "Concat", "Split", "Expand"})  # fmt: skip
-_WIDE = 100  # the bound of drawn integers that are no indices
+_WIDE = 100  # the bound of drawn integers other than indices
 MOST_BYTES = 4 << 30  # of one set of inputs
 DRAWN_BYTES = 16  # per element while it is drawn: a float64, and the element type
 

@@ -57,7 +57,7 @@ def demo(
     models = demo_models()
     if unknown := sorted(set(names) - set(models)):
         raise UsageError(
-            f"there is no demo model {unknown[0]!r}",
+            f"unknown demo model {unknown[0]!r}",
             f"the models are {', '.join(models)}",
             "leave out --model to run all of them",
         )

@@ -86,7 +86,7 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
         known = [rule.name for rule in api().rules(rules)]
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
         raise UsageError(
-            f"there is no rule {name!r}",
+            f"unknown rule {name!r}",
             f"the library holds {len(known)} rules",
             f"did you mean {', '.join(near)}?" if near else "see `superopt rules list`",
         )

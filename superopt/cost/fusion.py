@@ -1,4 +1,4 @@
-"""Which nodes a runtime fuses into their producer, so that they cost nothing.
+"""Decide which nodes a runtime fuses into their producer, so that they cost nothing.
 
 For onnxruntime this follows the documentation of its graph optimizations (conv, batch norm,
 activation and matmul-add fusions of the basic and extended levels); for compiled models

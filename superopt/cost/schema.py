@@ -175,7 +175,7 @@ def _inspect(connection: sqlite3.Connection) -> bool:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_NOTADB and not _own(connection):
-            raise Unusable("is no database of SQLite") from error
+            raise Unusable("is not an SQLite database") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise Corrupt(str(error)) from error
         raise

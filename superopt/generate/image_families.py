@@ -10,7 +10,7 @@ VALID = (0, 0, 0, 0)
 
 
 def _conv(size: Shape, image: Shape, group: int = 1, **attrs: Attr) -> Use:
-    """Return a convolution of images by kernels of this size; scales of channels are no kernels."""
+    """Return a convolution by kernels of this size; channel scales are not kernels."""
     made = use("Conv", 2, strides=attrs.pop("strides", (1, 1)), group=group, **attrs)
     return fitting(made, image, (MANY, MANY if group == 1 else 1, *size))
 

@@ -192,7 +192,7 @@ def test_one_sitting_is_less_certain_than_four_that_agree() -> None:
 
 
 def test_sittings_that_are_no_measurement_are_refused() -> None:
-    with pytest.raises(UsageError, match="no time"):
+    with pytest.raises(UsageError, match="not a valid time"):
         predict([Sitting([1.0, 0.0], [1.0, 1.0])], 0)
     with pytest.raises(UsageError):
         predict([], 0)

@@ -219,6 +219,6 @@ def test_values_that_are_no_measurements_are_refused(store: Store, tmp_path: Pat
         db.execute("PRAGMA ignore_check_constraints = ON")
         db.execute("UPDATE operator SET us_median = 'fast' WHERE kind = 'node'")
     db.close()
-    with pytest.raises(UsageError, match="are no measurements"):
+    with pytest.raises(UsageError, match="contains invalid measurements"):
         store.import_(path, HERE)
     assert store.stats().operators == 0
