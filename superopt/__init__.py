@@ -1,11 +1,11 @@
-"""superopt makes ONNX models faster and checks that it did not change them.
+"""superopt optimizes and compiles ONNX models and checks that their results stay the same.
 
     import superopt
 
     result = superopt.optimize("model.onnx", budget=60)
     result.save("fast.onnx")
 
-Public names are resolved on first use (PEP 562): importing this package loads nothing heavy.
+Public names resolve on first use (PEP 562): importing this package loads nothing heavy.
 """
 
 import importlib
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives.
+# The module that defines each public name.
 _HOME = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",

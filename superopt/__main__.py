@@ -1,4 +1,4 @@
-"""`python -m superopt` is the command `superopt`."""
+"""`python -m superopt` runs the command `superopt`."""
 
 from superopt.cli import main
 

@@ -1,4 +1,4 @@
-"""The public functions. Each is one job; what they share lies in `superopt.pipeline`."""
+"""The public functions. The code that they share is in `superopt.pipeline`."""
 
 from __future__ import annotations
 
@@ -63,51 +63,60 @@ def optimize(
     mutants: bool = False,
     max_memory: int | str | None = None,
 ) -> Optimized:
-    """Find a faster model that computes the same.
+    """Find a faster model that computes the same results.
 
-    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    budget: seconds for everything; the best checked model by then is the result.
-    target: what will run the model: "onnxruntime", or "cpu", superopt's own compiler.
-    rules: files with further rules of the user's; those that the result would owe something to are
-        tried first, as `check_rules` does. Without `library` they are the only ones.
-    shapes: values of symbolic sizes at which costs are measured, by their name in the model.
-    inputs: arrays (or an .npz) by input name; the check runs on them too.
-    threads: of the runtime, 1 by default.
-    alpha: how many times the best cost a graph on the way may have (default 1.05).
-    progress, stop: told of events; asked whether to stop with the best so far.
-    replay: the decisions of an earlier run, repeated without searching.
-    store: where measured costs are kept (default: the user's cache folder).
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
+    budget: seconds for the whole call; returns the best checked model found by then.
+    target: the runtime of the result: "onnxruntime", or "cpu", superopt's own compiler.
+    rules: rule files to add. A rule that the result depends on is tested first, as `check_rules`
+        does. Without `library` only these rules apply.
+    shapes: values of symbolic dimensions, by name, at which costs are measured.
+    inputs: arrays by input name, or an .npz file; the numerical check also uses them.
+    threads: threads of the runtime, default 1.
+    alpha: the largest cost of an intermediate graph, relative to the best cost (default 1.05).
+    progress, stop: called with each `Event`; polled, and true to return the best result so far.
+    replay: the decision log of an earlier run, which is repeated without a search.
+    store: the store of measured costs (default: in the user's cache folder).
     cost: "measured", "roofline" (nothing is measured or timed) or "auto".
-    tier: of the rules that may be applied, at least: "A" proved for all sizes, or for the only one
-        they have (rules of the user's are proved first), "B" up to a bound, "C" only tried.
-    float_class: of these rules, at most: "E0" bit-exact, "E1" sums and products in another order,
-        "E2" these distributed, "E3" other results where numbers overflow or are none. A rule of the
-        user's is in the class that is computed of it, if that is above the one it names.
-    partial: may programs become such as are equal in parts, with what corrects the rest?
-    mutants: look for such of the model's own convolutions and means, too, for half of the budget at
-        most; what was found is kept beside the store, and the next call goes on.
-    max_memory: bytes, or a text such as "8GB", that this process and those that it starts may use
-        together; half of what is free by default. What would need more is left out, with a note.
+    tier: the weakest allowed proof of a rule: "A" proved for all sizes, or for its only size (rules
+        from `rules` are proved first), "B" proved up to a bound, "C" only tested.
+    float_class: the largest allowed float deviation of a rule: "E0" bit-exact, "E1" sums and
+        products in another order, "E2" products distributed over sums, "E3" other results on
+        overflow or NaN. A rule from `rules` has the computed class if that is above its declared
+        one.
+    partial: allow programs that are equal on part of the output, with a correction of the rest.
+    mutants: also search for such programs for the model's own convolutions and means, for at most
+        half of the budget. Results are kept beside the store; the next call continues from them.
+    max_memory: bytes, or a text such as "8GB", that this process and its children may use together;
+        default half of the free memory.
 
-    Ends within 1.2 times the budget and 5 seconds, whatever the model does: what takes longer is
-    left out, with a note.
+    The call ends within 1.2 times the budget plus 5 seconds. Work that would take longer, or need
+    more memory, is skipped, with a note.
 
-    Raises ModelError for an invalid model, CheckFailed when a rewritten model disagrees with the
-    original or a rule of the user's is refuted, UsageError for arguments that do not fit.
+    Raises ModelError for an invalid model, CheckFailed if the rewritten model disagrees with the
+    original or a rule from `rules` is refuted, UsageError for invalid arguments.
     """
     if target not in TARGETS:
         raise UsageError(
-            f"target {target} is unknown", f"there are {', '.join(TARGETS)}", "use one"
+            f"unknown target {target}",
+            f"the targets are {', '.join(TARGETS)}",
+            "choose one of them",
         )
     if cost not in ("auto", "measured", "roofline"):
-        raise UsageError(f"cost {cost!r} is unknown", "it is auto, measured or roofline", "use one")
+        raise UsageError(
+            f"unknown cost {cost!r}",
+            "cost must be auto, measured or roofline",
+            "choose one of them",
+        )
     given_least = ((budget, 0), (alpha, 1), (threads, 1), (seed, 0))
     for name, (value, least) in zip(
         ("budget", "alpha", "threads", "seed"), given_least, strict=True
     ):
         if value is not None and not least <= value < float("inf"):
             raise UsageError(
-                f"{name} {value}", f"it is at least {least:g}, and finite", "give another"
+                f"invalid {name}: {value}",
+                f"it must be finite and at least {least:g}",
+                "pass a value in that range",
             )
     memory = guard.bytes_given(max_memory)
     begin = time.monotonic()
@@ -127,14 +136,18 @@ def optimize(
     for what, given, known in options:
         if given not in known:
             raise UsageError(
-                f"{what} {given!r} is unknown", f"there are {', '.join(known)}", "use one of them"
+                f"unknown {what} {given!r}",
+                f"the values are {', '.join(known)}",
+                "choose one of them",
             )
     with guard.limited(float(budget), memory, begin=begin), collecting_rarely():
         source = read_model(model)
         if progress is not None:
             progress(Event("load", f"reading {source.label}", 0.0))
         begin = time.monotonic()
-        loaded = load_model(source)  # before the rules: once it is read, no budget is too small
+        loaded = load_model(
+            source
+        )  # before the rules: once the model is read, no budget is too small
         read_seconds = time.monotonic() - begin
         late: OutOfTime | guard.OverMemory | None = None
         try:
@@ -168,7 +181,7 @@ def optimize(
             timers=timers,
         )
         done = optimize_.optimize(loaded, request, read_seconds, late)
-    # Without the limits: a result that was found in time is not given up for its report.
+    # Outside the limits: a result that was found in time is not dropped for its report.
     digest = source.sha256 if done.winner is None else done.winner.sha256
     return Optimized(report_of(done, done.request.rules, digest), done.winner is not None, done)
 
@@ -191,24 +204,27 @@ def verify(
     stop: Callable[[], bool] | None = None,
     max_memory: int | str | None = None,
 ) -> Verdict:
-    """Are two models equal? Proved by structure or by definition, agreeing on many inputs, or
-    different.
+    """Decide whether two models are equal: proved, equal on every tested input, or different.
 
-    method: "auto" proves in both ways, and tries many inputs; "index" only proves, from the
-        operators' tensor expressions; "rules" only by a chain of proved rules; "numeric" only
-        tries.
-    limit: seconds for proofs; all of it ends within 1.2 times that and 5 seconds, "unknown" where
-        nothing was found by then. max_memory: as `optimize` has it.
-    certificate: the file that `optimize` wrote beside `b`: it is replayed, and nothing else is
-        asked. rules: files of rules beside the library's that it may apply; of others that it names
-        the text that it holds is proved anew.
+    method: "auto" tries both proofs and the numerical check; "index" only proves, from the
+        operators' tensor expressions; "rules" only proves, by a chain of rules; "numeric" only
+        tests.
+    limit: seconds for proofs. The call ends within 1.2 times that plus 5 seconds, with "unknown" if
+    nothing was decided. max_memory: as in `optimize`.
+    certificate: the file that `optimize` wrote beside `b`. It is replayed, and nothing else is
+    checked. rules: rule files that it may use beside the library. A rule that it names and that is
+    in neither is proved again from its text in the certificate.
 
     Raises ModelError for an invalid model, UsageError for inputs that do not fit and for a file
-    that is no certificate.
+    that is not a certificate.
     """
     memory = guard.bytes_given(max_memory)
     if certificate is None and method not in METHODS:
-        raise UsageError(f"method {method!r}", f"there are {', '.join(METHODS)}", "give one")
+        raise UsageError(
+            f"unknown method {method!r}",
+            f"the methods are {', '.join(METHODS)}",
+            "choose one of them",
+        )
     begin = time.monotonic()
     from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import certify as certify_
@@ -254,14 +270,16 @@ def bench(
     float_class: str = "E2",
     max_memory: int | str | None = None,
 ) -> tuple[BenchRow, ...]:
-    """Time models in turns, in onnxruntime ("ort"), "openvino", "torch" (torch.compile) and
-    compiled ("superopt"): medians with intervals.
+    """Time models in interleaved rounds; return medians with confidence intervals.
 
-    vs: which of these; by default onnxruntime, and with "cuda" superopt.
-    target, precision, vendor, float_class: as `compile` has them. With "cuda" superopt and torch
-    run on the GPU and in that precision, on inputs that are there, until the outputs are; raises
-    UsageError where neither of them does. max_memory: as `optimize` has it. A model of which one
-    run takes longer than `seconds` is not timed, with a note."""
+    vs: runtimes: onnxruntime ("ort"), "openvino", "torch" (torch.compile), compiled by superopt
+        ("superopt"). Default "ort", for target "cuda" "superopt".
+    target, precision, vendor, float_class: as in `compile`. With "cuda" superopt and torch run on
+    the GPU, with inputs on the device and outputs synchronized; UsageError if `vs` has neither.
+    max_memory: as in `optimize`.
+
+    A model whose single run takes longer than `seconds` is not timed, with a note.
+    """
     from superopt.pipeline import bench as bench_
     from superopt.pipeline.targets import known_target
 
@@ -270,8 +288,8 @@ def bench(
         vs = ("ort",) if target == "cpu" else ("superopt",)
     if target != "cpu" and not {"superopt", "torch"} & {*vs}:
         raise UsageError(
-            f"target {target}", f"nothing of {', '.join(vs)} runs on a GPU",
-            "add superopt or torch, which do: --vs ort,superopt",
+            f"target {target}", f"no runtime of {', '.join(vs)} supports a GPU",
+            "add superopt or torch: --vs ort,superopt",
         )  # fmt: skip
     with guard.limited(None, guard.bytes_given(max_memory)):
         return bench_.bench(
@@ -297,14 +315,12 @@ def derive(
     stop: Callable[[], bool] | None = None,
     max_memory: int | str | None = None,
 ) -> Derivation:
-    """Is the equality of two models a consequence of the rules?
+    """Search for a chain of rules that rewrites one model into the other; not finding one proves
+    nothing.
 
-    rules: files of further rules; without `library` they are the only ones. limit: seconds.
-
-    max_memory: as `optimize` has it.
-
-    A chain of rules from one to the other is as good as its rules. Not finding one says nothing.
-    Raises ModelError for an invalid model, UsageError for models of different interfaces.
+    rules: rule files to add; without `library` only these apply. limit: seconds. max_memory: as in
+    `optimize`. Raises ModelError for an invalid model, UsageError for models with different
+    interfaces.
     """
     seconds = seconds_("limit", limit)
     begin = time.monotonic()
@@ -323,7 +339,7 @@ def derive(
 
 
 def values_of(model: str | Path, node: str) -> tuple[str, ...]:
-    """The values that the node of this name writes; empty if there is no such node."""
+    """Return the names of the outputs of the node with this name; empty if there is none."""
     from superopt.onnx_io.read.source import read_model
 
     graph = read_model(model).model.graph
@@ -331,14 +347,14 @@ def values_of(model: str | Path, node: str) -> tuple[str, ...]:
 
 
 def doctor() -> tuple[Finding, ...]:
-    """What is installed, and what it enables."""
+    """List the installed dependencies and the features that each one enables."""
     from superopt.pipeline import doctor as doctor_
 
     return doctor_.doctor()
 
 
 def cache_stats(store: str | Path | None = None) -> StoreStats:
-    """What the cost store holds."""
+    """Return the location, size and contents of the cost store."""
     from superopt.cost.store import Store
     from superopt.report.data import StoreStats
     from superopt.report.words import count
@@ -353,7 +369,7 @@ def cache_stats(store: str | Path | None = None) -> StoreStats:
 
 
 def cache_list() -> CacheListing:
-    """The files of the cache on disk, those used last first, with its folder, total and limit."""
+    """List the files of the disk cache, most recently used first, with folder, total and limit."""
     from superopt.cost import disk_cache
     from superopt.cost.folder import default_folder
     from superopt.report.cache import CachedFile, CacheListing
@@ -367,11 +383,12 @@ def cache_list() -> CacheListing:
 
 
 def cache_prune(max_size: str | int | None = None, older_than: str | float | None = None) -> Pruned:
-    """Remove files from the cache, those not used for the longest time first.
+    """Remove files from the cache, the least recently used first.
 
-    max_size: what may be left, in bytes or as "2GiB"; by default the limit, unless an age is
-    given. older_than: seconds, or "30d": what was not used for so long goes. Measured costs and
-    proofs stay. Raises UsageError for what is no size or age."""
+    max_size: the size to shrink to, in bytes or as "2GiB"; default the limit, unless an age is
+    given. older_than: seconds, or "30d" without use. Measured costs and proofs stay. Raises
+    UsageError for an invalid size or age.
+    """
     from superopt.cost import disk_cache
     from superopt.cost.folder import default_folder
     from superopt.report.cache import Pruned
@@ -384,7 +401,7 @@ def cache_prune(max_size: str | int | None = None, older_than: str | float | Non
 
 
 def cache_clear(store: str | Path | None = None) -> int:
-    """Remove every entry; how many there were."""
+    """Remove every entry of the store; return how many there were."""
     from superopt.cost.store import Store
 
     with Store.open(store) as held:
@@ -392,7 +409,7 @@ def cache_clear(store: str | Path | None = None) -> int:
 
 
 def cache_export(store: str | Path | None, file: str | Path) -> int:
-    """Write the store to a file, by rename; how many entries."""
+    """Write the store to a file, atomically; return the number of entries."""
     from superopt.cost.store import Store
 
     with Store.open(store) as held:
@@ -400,7 +417,7 @@ def cache_export(store: str | Path | None, file: str | Path) -> int:
 
 
 def cache_import(store: str | Path | None, file: str | Path) -> int:
-    """Take over the entries of an exported store of the same kind of machine; how many were new."""
+    """Add the entries of a store exported on the same kind of machine; return how many are new."""
     from superopt.cost.machine import machine
     from superopt.cost.store import Store
 

@@ -17,13 +17,13 @@ from superopt.pipeline.compile import compile as compiled
 
 
 class Prepared(BackendRep):
-    """A compiled model, by ONNX's interface."""
+    """A compiled model with ONNX's BackendRep interface."""
 
     def __init__(self, model: Executable) -> None:
         self.compiled = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs in order, of the inputs in order, or by name."""
+        """Run the model on inputs given in order or by name; return the outputs in order."""
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
         else:
@@ -31,21 +31,23 @@ class Prepared(BackendRep):
             names = [i.name for i in self.compiled.model.graph.inputs]
             if len(some) > len(names):
                 raise UsageError(
-                    f"{len(some)} inputs", f"the model has {len(names)}", "leave the others out"
+                    f"{len(some)} inputs were given",
+                    f"the model has {len(names)}",
+                    "pass at most that many",
                 )
-            feeds = dict(zip(names, some, strict=False))  # others may have values of their own
+            feeds = dict(zip(names, some, strict=False))  # the others may have default values
         return tuple(self.compiled.run(feeds).values())
 
 
 class SuperoptBackend(Backend):
-    """ONNX's functions of a backend; the device is the CPU."""
+    """ONNX's backend functions, for the CPU."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
         if not cls.supports_device(device):
             raise UsageError(
-                f"device {device!r}", "this backend runs on the CPU",
-                'give "CPU", or use superopt.compile(model, target="cuda")',
+                f"device {device!r}", "this backend supports only the CPU",
+                'pass "CPU", or use superopt.compile(model, target="cuda")',
             )  # fmt: skip
         super().prepare(model, device, **kwargs)
         return Prepared(compiled(read_model(model), threads=int(kwargs.get("threads", 1))))
@@ -59,15 +61,17 @@ class SuperoptBackend(Backend):
         outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of one node, of its inputs in order: numpy's arrays. opset_version: of its
-        operator's definition, if not the newest one."""
+        """Run one node on inputs in order; return its outputs as numpy arrays.
+
+        opset_version: the opset of the operator's definition, default the newest one.
+        """
         super().run_node(node, inputs, device, outputs_info, **kwargs)
         arrays = [np.asarray(x) for x in inputs]
         names = list(dict.fromkeys(filter(None, node.input)))
         if len(arrays) != len(names):
             raise UsageError(
-                f"{len(arrays)} inputs", f"{node.op_type} reads {', '.join(names) or 'none'}",
-                "give an array for each",
+                f"{len(arrays)} inputs given", f"{node.op_type} reads {', '.join(names) or 'none'}",
+                "pass an array for each",
             )  # fmt: skip
         graph = helper.make_graph(
             [node], node.op_type,

@@ -1,4 +1,4 @@
-"""The command `superopt`: the list of commands, and how errors leave the process.
+"""The command `superopt`: its subcommands, and how errors become exit codes.
 
 Nothing heavy is imported here or at the top of a command's file: each command imports what it needs
 when it runs.
@@ -25,7 +25,7 @@ from superopt.errors import Aborted, ExitCode, ModelError, SuperoptError, UsageE
 
 
 class InOrder(click.Group):
-    """Lists its commands in the order they were added: the ones needed first come first."""
+    """A group that lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -34,16 +34,19 @@ class InOrder(click.Group):
 @click.group(
     cls=InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 ok, 1 unchanged (with --fail-if-unchanged), 2 bad arguments, "
-    "3 invalid or unsafe model, or no memory for it, 4 check failed or refuted, 5 not decided, or "
-    "no time for it, 130 aborted.",
+    epilog="Exit codes: 0 success, 1 unchanged (with --fail-if-unchanged), 2 bad arguments, 3 "
+    "invalid or unsafe model, or out of memory, 4 check failed or refuted, 5 undecided or "
+    "timed out, 130 aborted.",
 )
 @click.version_option(__version__, prog_name="superopt")
 @click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show tracebacks; of any command, too."
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show tracebacks; also works after any command.",
 )
 def cli() -> None:
-    """Make ONNX models faster, and check that they stay the same."""
+    """Optimize and compile ONNX models, and check that their results stay the same."""
 
 
 for command in (
@@ -69,16 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit the process with a code of `ExitCode`."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # names in models may not fit the terminal's encoding
+        if hasattr(
+            stream, "reconfigure"
+        ):  # a terminal's encoding may lack characters of names in models
             stream.reconfigure(errors="backslashreplace")
     process = Process(own=True)
     process.leave(int(run(given, process)))
 
 
 def run(arguments: Sequence[str], process: Process | None = None) -> int:
-    """Run the command line; every error is printed and becomes an exit code.
+    """Run the command line; print every error and return its exit code.
 
-    process: this one, where it is the command's own and may fork for its limits (`supervise`).
+    process: this process, if it belongs to the command and may fork for its limits (`supervise`).
     """
     try:
         code = cli.main(
@@ -92,7 +97,7 @@ def run(arguments: Sequence[str], process: Process | None = None) -> int:
         error.show()
         return ExitCode.USAGE
     except BrokenPipeError:
-        # Whoever read our output has gone (`superopt ... | head`): nothing is left to say.
+        # The reader of our output has exited (`superopt ... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:
@@ -104,7 +109,7 @@ def run(arguments: Sequence[str], process: Process | None = None) -> int:
 
 
 def _as_ours(error: BaseException) -> SuperoptError:
-    """Any exception as what happened, why, and what to do."""
+    """Convert any exception to an error with what happened, why, and what to do."""
     match error:
         case SuperoptError():
             return error
@@ -119,24 +124,29 @@ def _as_ours(error: BaseException) -> SuperoptError:
         case _ if _interrupted(error):
             return _aborted()
         case OSError():
-            what = f"cannot use {error.filename}" if error.filename else "a system call failed"
+            what = f"cannot access {error.filename}" if error.filename else "a system call failed"
             return UsageError(what, error.strerror or str(error), "check the path and the disk")
         case MemoryError():
-            return ModelError("out of memory", "the model needs more than there is", "free some")
+            return ModelError(
+                "out of memory",
+                "the model needs more memory than is available",
+                "free some memory, or use a smaller model",
+            )
         case _:
             return Internal(
                 "superopt has a bug",
                 f"{type(error).__name__}: {error}",
-                "run it again with --debug and report what it prints",
+                "run it again with --debug and report the output",
             )
 
 
 def _aborted() -> Aborted:
-    return Aborted("aborted", "interrupted", "nothing partial was left behind")
+    return Aborted("aborted", "interrupted", "no partial output was left behind")
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Did Ctrl-C begin it? Modules written in C make an ImportError of it when they are loaded."""
+    """True if Ctrl-C caused the error. C extensions may turn it into an ImportError while they
+    load."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -148,7 +158,7 @@ def _interrupted(error: BaseException) -> bool:
 
 
 class Internal(SuperoptError):
-    """An exception that nobody raised on purpose."""
+    """An exception that was not raised on purpose."""
 
     code = ExitCode.INTERNAL
 

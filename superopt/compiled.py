@@ -1,4 +1,4 @@
-"""What people call for compiled models; `api` hands it on."""
+"""The public functions for compiled models: `compile`, `tune` and `load`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from superopt.report.data import Event
 
 MOST_THREADS = 1024  # as on the command line
-GRAPH_PART = 1 / 3  # of the time for tuning, for the graph
-MOST = 24  # ways to compute a problem that are measured on a GPU
-# Seconds of tuning, of what has the most to do first: a GPU's kernels, compiled before, in two
-# minutes of all.
+GRAPH_PART = 1 / 3  # of the tuning budget, for rewrites of the graph
+MOST = 24  # of a problem that are measured on a GPU
+# Default tuning budget in seconds. Problems are tuned in the order of their predicted time; on a
+# GPU, where kernels are compiled first, 90 s of tuning take about two minutes in all.
 BUDGET = {"cpu": 300.0, "cuda": 90.0}
 
 
@@ -96,34 +96,39 @@ def compile(
         exe = superopt.compile("model.onnx")
         outputs = exe(x=array)  # by name, in the model's order
 
-    model: a path, a file's bytes, a ModelProto or an onnx_ir model (never changed).
-    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export` is
-    for "cpu" only; threads and partial say nothing of it).
-    precision, for "cuda": "fp32"; "tf32", "fp16" or "bf16" round most of what is kept in memory
-    between kernels, whose sums are of float32; vendor: may its libraries compute what they do
-    faster (cuBLAS products, cuDNN convolutions, torch attention)? streams: on how many branches may
-    run there that do not hang on each other. threads: 1 by default. tune: measure for at most
-    `budget` seconds (300; on a GPU 90) which ways to compute the kernels are the fastest ones, and
-    write these down; a model with symbolic sizes is tuned by `tune`, for given ones. store: where
-    measurements are, by default in the user's cache; what was tuned before is taken from there.
-    float_class: how much floats may change: "E1" sums in another order, "E2" products distributed
-    over sums, too (convolutions in Winograd's tiles, products of matrices by Strassen's parts,
-    batch normalisation in weights): then what is infinite, or no number, reaches some results more.
-    partial: may programs be used that compute most of a result, with what corrects the rest
-    (dilated convolutions as dense ones)?
-    max_memory: bytes (or "8GB") that compiling may use; half of what is free by default.
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
+    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
+        supports only "cpu"; `threads` and `partial` have no effect).
+    threads: default 1.
+    tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a
+        GPU 90) and store the fastest; for a model with symbolic dimensions use `tune`.
+    store: the store of measurements, default in the user's cache. Earlier tuning results are read
+        from it.
+    float_class: the allowed float deviation: "E1" sums in another order, "E2" also products
+        distributed over sums (Winograd convolutions, Strassen matrix products, batch normalization
+        folded into weights); then Inf and NaN may reach more results.
+    partial: allow programs that compute most of a result, with a correction of the rest (such as
+        dilated convolutions computed as dense ones).
+    precision: for "cuda": "fp32"; "tf32", "fp16" or "bf16" round most tensors that are stored
+        between kernels; sums accumulate in float32.
+    vendor: for "cuda": allow vendor libraries where they are faster (cuBLAS products, cuDNN
+        convolutions, torch attention).
+    streams: for "cuda": the number of CUDA streams for independent branches.
+    max_memory: bytes (or "8GB") that compiling may use; default half of the free memory.
+    shapes: values of symbolic dimensions, by name, or a sequence of these, for which to compile
+        now.
+    specialize: what a call at other sizes does. "background": the first call compiles for its
+        sizes, if `shapes` gave none. A call at further sizes runs the whole model in onnxruntime
+        until compiling for them would have paid off; then the model is compiled in the background,
+        and the compiled code is used once it is measured to be faster. The last bits of results may
+        change at that point. "eager": a call at new sizes compiles first. "never": all sizes but
+        `shapes` run in onnxruntime. Without onnxruntime, and on a GPU (which takes only the
+        default), every mode behaves as "eager". Nodes that no kernel supports always fall back to
+        onnxruntime.
 
-    shapes: values of symbolic sizes, by name, for which the model is compiled at once; a sequence
-    of these, for several. specialize: what a call at other sizes does. "background": the first call
-    compiles the model for its sizes, if `shapes` gave none; a call at further sizes runs the whole
-    model in onnxruntime, until compiling for them would have paid; then the model is compiled
-    beside the calls, and compiled code is used once it is there, if it was measured to be faster.
-    Results may change in the last bits then. "eager": a call at new sizes compiles the model first.
-    "never": all but `shapes` run in onnxruntime. Without onnxruntime each is as "eager", as on a
-    GPU, where only the default is taken. Nodes that no kernel computes run in onnxruntime always.
-
-    Raises ModelError for an invalid model, and where it needs onnxruntime and that is not
-    installed; UsageError for another target, and for sizes that the model has not.
+    Raises ModelError for an invalid model, and if the model needs onnxruntime and it is not
+    installed; UsageError for an unknown target, and for symbolic dimensions that the model does not
+    have.
     """
     known_target(target, precision, vendor, tune)
     _threads(threads)
@@ -136,12 +141,12 @@ def compile(
             if known != "background" or shapes is not None:
                 raise UsageError(
                     f"specialize={known!r}, shapes={shapes!r} of target cuda",
-                    "a GPU's programs are compiled in the call", "leave both out",
+                    "GPU programs are compiled during the call", "leave both out",
                 )  # fmt: skip
             given = precision, float_class, vendor, streams, place
             return _on_gpu(model, most if tune else 0.0, *given)
         if tune:
-            with suppress(OutOfTime):  # what was measured by then is kept
+            with suppress(OutOfTime):  # measurements up to then are kept
                 _tuned(model, threads=threads, budget=most, store=store, float_class=float_class)
         from superopt import open_model
         from superopt.pipeline.allowed import Allowed
@@ -178,7 +183,7 @@ def _on_gpu(
             with Store.open(store) as held:
                 exe.tune({}, budget=budget, most=MOST, store=held)
     if on is not None and file is not None:
-        exe = _gpu_from_file(file, options, on)  # as it was tuned
+        exe = _gpu_from_file(file, options, on)  # with the tuning results
     if not symbolic(exe.ports):
         exe.ready({})
     return exe
@@ -195,8 +200,10 @@ def _gpu_compiler(
 
 
 def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) -> OnGpu:
-    """The model in a file; its programs are kept, and found again. Where they are found neither the
-    model nor the compiler, torch and Triton are loaded until something else is asked of it."""
+    """Return an executable for a model file, with its programs from the disk cache.
+
+    On a cache hit the model, the compiler, torch and Triton are loaded only when they are needed.
+    """
     from superopt.open_model import keep_digest, read_again
     from superopt.pipeline import gpu_ready
     from superopt.pipeline.on_gpu import OnGpu
@@ -232,14 +239,18 @@ def _gpu_from_file(path: Path, options: gpu_ready.Options, on: gpu_ready.Place) 
 
 def _float_class(given: object) -> None:
     if given not in ("E1", "E2"):
-        raise UsageError(f"float_class {given!r}", "there are E1 and E2", "use one of them")
+        raise UsageError(
+            f"unknown float_class {given!r}", "the classes are E1 and E2", "choose one of them"
+        )
 
 
 def _threads(given: object) -> None:
-    """Raises UsageError for what is no number of threads."""
+    """Raise UsageError for an invalid number of threads."""
     if given is not None and (type(given) is not int or not 1 <= given <= MOST_THREADS):
         raise UsageError(
-            f"threads {given!r}", f"it is a whole number from 1 to {MOST_THREADS}", "give another"
+            f"invalid number of threads {given!r}",
+            f"it must be an integer from 1 to {MOST_THREADS}",
+            "pass a number in that range",
         )
 
 
@@ -258,13 +269,16 @@ def tune(
     float_class: str = "E2",
     max_memory: int | str | None = None,
 ) -> Tuned:
-    """Measure for at most `budget` seconds (300; on a GPU 90) what is the fastest on this machine,
-    and write it down: `compile` takes it from then on. First which rewrites of the graph (a third
-    of the time, checked as `optimize` does; not on a GPU), then which ways to compute its kernels.
+    """Tune a model on this machine and store the result, which `compile` uses from then on.
 
-    shapes: values of symbolic sizes. store: the file or folder of measurements. target, precision,
-    vendor, float_class (of which "E1" rewrites no graph), max_memory: as `compile` has them. Raises
-    ModelError for an invalid model, OutOfTime where 1.2 times the budget and 5 seconds are over.
+    The first third of the budget tests rewrites of the graph, checked as in `optimize` (not on a
+    GPU); the rest measures candidate schedules of the kernels.
+
+    shapes: values of symbolic dimensions. budget: seconds, default 300, on a GPU 90. store: the
+    file or folder of measurements. target, precision, vendor, float_class ("E1" disables rewrites
+    of the graph), max_memory: as in `compile`.
+
+    Raises ModelError for an invalid model, OutOfTime after 1.2 times the budget plus 5 seconds.
     """
     known_target(target, precision, vendor)
     _threads(threads)
@@ -291,7 +305,7 @@ def _tune(
     vendor: bool,
     float_class: str,
 ) -> Tuned:
-    """`tune`, inside of its limits."""
+    """Tune within the limits that `tune` set."""
     from superopt.cost.store import Store
     from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import tuning
@@ -317,26 +331,28 @@ def _tune(
         return replace(done, notes=(*done.notes, *held.notes))
 
 
-_tuned = tune  # a parameter of `compile` has its name
+_tuned = tune  # `compile` has a parameter named tune
 
 
 def load(
     path: str | Path, *, threads: int | None = None, specialize: Specialize = "background"
 ) -> Executable | OnGpu:
-    """A compiled model that `Executable.save` wrote, or that of a GPU.
+    """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
 
-    threads: by default those that it was compiled for. specialize: what a call at sizes that were
-    not saved does, as `compile` has it; on a GPU such sizes are compiled in the call. Kernels come
-    from the user's cache of machine code, and are made again where they are not there.
+    threads: default the number that it was compiled for. specialize: what a call at sizes that were
+    not saved does, as in `compile`; on a GPU such sizes are compiled in the call. Kernels come from
+    the user's cache of machine code and are rebuilt if they are missing.
 
-    Raises UsageError for a file that is none, is of another format, or is damaged.
+    Raises UsageError for a missing or damaged file, and for one of another format.
     """
     from superopt.pipeline import compile as compile_
     from superopt.pipeline import saved
 
     _threads(threads)
     if not isinstance(path, str | Path):
-        raise UsageError(f"{type(path).__name__} is no path", "load reads a file", "give its path")
+        raise UsageError(
+            f"{type(path).__name__} is not a path", "load reads a file", "pass its path"
+        )
     known = checked_specialize(specialize)
     held = saved.read(Path(path))
     if held.target == "cuda":
@@ -350,5 +366,7 @@ def load(
 
 def _place(store: object) -> Path | None:
     if store is not None and not isinstance(store, str | PathLike):
-        raise UsageError(f"store {store!r}", "it is a path", "give the file or folder, or none")
+        raise UsageError(
+            f"invalid store {store!r}", "it must be a path", "pass a file or folder, or None"
+        )
     return None if store is None else Path(store)

@@ -1,4 +1,4 @@
-"""What the command line calls for models in files: compiled, and run, timed or written."""
+"""The functions behind the command line for model files: compile, profile, export and run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def compilation(
     precision: str = "fp32",
     vendor: bool = True,
 ) -> Compilation:
-    """Compile a model's file, and say what became of it.
+    """Compile a model file and return a report of the result.
 
-    shapes: values of symbolic sizes, by their name in the model. dump: a folder for the kernels'
-    texts after each pass: from .expressions, by .tile, to LLVM's (.ll, .optimized.ll), or to
-    Triton's (.triton.py). target, precision, vendor: as `compile` has them.
+    shapes: values of symbolic dimensions, by name. dump: a folder for the kernels' text after each
+    pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py). target,
+    precision, vendor: as in `compile`.
     """
     from superopt.onnx_io.read.source import read_model
     from superopt.pipeline import compilation as compilation_
@@ -64,10 +64,10 @@ def profile(
     vendor: bool = True,
     float_class: str = "E2",
 ) -> Profile:
-    """Run a model's file compiled (or one that was saved when it was), and time its kernels.
+    """Compile and run a model file, or run a saved compiled model, and time its kernels.
 
-    shapes: values of symbolic sizes. inputs: a .npz file, by name; else they are drawn. target,
-    precision, vendor, float_class: as `compile` has them; a saved model has its own.
+    shapes: values of symbolic dimensions. inputs: an .npz file of arrays by name; default random
+    inputs. target, precision, vendor, float_class: as in `compile`; a saved model has its own.
     """
     from superopt.pipeline import profile as profile_
     from superopt.pipeline.inputs import read_inputs
@@ -90,16 +90,18 @@ def export_model(
     shapes: Mapping[str, int] | None = None,
     float_class: str = "E2",
 ) -> Exported:
-    """Write a model's file, compiled, or one that was saved when it was, as a shared object with a
-    C header and weights; see `Executable.export`.
+    """Compile a model file, or load a saved compiled model, and write a shared object with a C
+    header and weights; see `Executable.export`.
 
-    output: a folder, or the files' name. shapes: values of symbolic sizes. float_class: as
-    `compile` has it; a saved model has its own.
+    output: a folder, or the files' base name. shapes: values of symbolic dimensions. float_class:
+    as in `compile`; a saved model has its own.
     """
     exe = _executable(Path(model), threads, float_class=float_class)
     if not isinstance(exe, Executable):
         raise UsageError(
-            f"{model} is for a GPU", "C programs run on a processor", "compile it again"
+            f"{model} is compiled for a GPU",
+            "C export supports only the CPU",
+            "compile the model for the CPU",
         )
     return exe.export(output, shapes=shapes)
 
@@ -115,8 +117,11 @@ def run_model(
     vendor: bool = True,
     float_class: str = "E2",
 ) -> tuple[OutputValue, ...]:
-    """Run a model's file once, compiled; or one that was saved when it was. inputs, output: .npz
-    files, by name. target, precision, vendor, float_class: as `compile` has them."""
+    """Compile a model file, or load a saved compiled model, and run it once.
+
+    inputs, output: .npz files of arrays by name. target, precision, vendor, float_class: as in
+    `compile`.
+    """
     from superopt.pipeline.described import described
     from superopt.pipeline.inputs import read_inputs, write_arrays
 
@@ -136,7 +141,7 @@ def _executable(
     vendor: bool = True,
     float_class: str = "E2",
 ) -> Executable | OnGpu:
-    """Of a model's file, or of one that `Executable.save` wrote."""
+    """Return an executable for a model file, or for a file that `Executable.save` wrote."""
     from superopt.onnx_io.export import section_file
 
     if section_file.is_section_file(model):

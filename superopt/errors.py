@@ -1,30 +1,30 @@
-"""Errors that a person can act on, and the one table of exit codes.
+"""The exception classes and the exit codes of all commands.
 
-Every error says three things: *what* happened, *why* (naming both values), and what *to do*.
-Imports nothing, so that every other part may import it.
+Every error has three parts: *what* happened, *why* (with both values), and what *to do*. This
+module imports nothing, so that every other part may import it.
 """
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns: one table for all commands."""
+    """The exit codes of all commands."""
 
     OK = 0
     UNCHANGED = 1  # only with --fail-if-unchanged
     USAGE = 2  # bad arguments
-    MODEL = 3  # an invalid or unsafe model, or one that needs more memory than it may
+    MODEL = 3  # an invalid or unsafe model, or one that exceeds the memory limit
     REFUTED = 4  # a check failed or a claim was refuted; nothing was written
-    UNDECIDED = 5  # agrees as far as it was tested, but is not proved; or there was no time
-    INTERNAL = 70  # a bug in superopt: not one of the answers above
+    UNDECIDED = 5  # equal on every tested input but not proved; or a timeout
+    INTERNAL = 70  # a bug in superopt
     ABORTED = 130  # stopped by a second Ctrl-C, or by SIGTERM
 
 
 class SuperoptError(Exception):
-    """The base of all errors raised on purpose.
+    """The base class of all errors that are raised on purpose.
 
-    `str(error)` is one line per part: what, why, what to do.  An error that is caught and
-    wrapped before a person sees it may leave `why` and `todo` empty.
+    `str(error)` has one line for each part: what, why, what to do. An error that is caught and
+    wrapped before a user sees it may leave `why` and `todo` empty.
     """
 
     code = ExitCode.MODEL
@@ -40,7 +40,7 @@ class SuperoptError(Exception):
 
 
 class UsageError(SuperoptError):
-    """The arguments do not make sense: a budget that is no time, a folder that is not there."""
+    """The arguments are invalid: a negative budget, a folder that does not exist."""
 
     code = ExitCode.USAGE
 
@@ -52,12 +52,12 @@ class ModelError(SuperoptError):
 
 
 class OutOfMemory(ModelError):
-    """A model needs more memory than a device has left, or than a call may use."""
+    """A model needs more memory than a device has left, or than the call may use."""
 
 
 class Unlike(ModelError):
-    """What onnxruntime gives has another shape, or type, than ONNX's inference says of it, or than
-    the model does. Kernels for that would read beyond it."""
+    """onnxruntime returned a shape or dtype that differs from the inferred or declared one. Kernels
+    compiled for the declared one would read out of bounds."""
 
 
 class CheckFailed(SuperoptError):
@@ -67,7 +67,7 @@ class CheckFailed(SuperoptError):
 
 
 class Undecided(SuperoptError):
-    """The question could not be answered either way."""
+    """The question could be neither proved nor refuted."""
 
     code = ExitCode.UNDECIDED
 
@@ -79,17 +79,24 @@ class OutOfTime(SuperoptError):
 
 
 class Aborted(SuperoptError):
-    """Stopped by the user before there was anything to keep."""
+    """The user stopped the command before there was a result to keep."""
 
     code = ExitCode.ABORTED
 
 
 def seconds(name: str, value: float) -> float:
-    """A time that is given as an argument of this name. Raises UsageError where it is none."""
+    """Return `value` as float, a positive finite number of seconds. Raises UsageError otherwise.
+
+    name: of the argument, for the message.
+    """
     try:
         fits = 0 < value < float("inf")
     except TypeError:
         fits = False
     if not fits:
-        raise UsageError(f"{name} {value!r}", "it is a positive number of seconds", "give another")
+        raise UsageError(
+            f"invalid {name} {value!r}",
+            "it must be a positive number of seconds",
+            "pass a number such as 60",
+        )
     return float(value)

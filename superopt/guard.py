@@ -1,10 +1,11 @@
-"""The limits of a call: until when it may run, and how many bytes it may use.
+"""The limits of a call: its deadline and its memory.
 
-A call of the API opens a `Guard` with `limited`; whatever runs inside of it asks `current()`.
-Before an allocation whose size a model decides, code calls `admit`, which raises `OverMemory`; in
-loops whose length a model decides it calls `check_time`, which raises `OutOfTime`. Who waits for
-another process or a C++ library asks `seconds_left` and ends that. The caller that can do without
-the result says so with `note`, and the report repeats it.
+A call of the API opens a `Guard` with `limit_call`; code inside reads it by `current_guard()`.
+Before an allocation whose size depends on a model, code calls `require_memory`, which raises
+`MemoryLimitError`; in loops whose length depends on a model it calls `check_time`, which raises
+`OutOfTime`. Code that waits for another process or a C++ library reads `seconds_left` and ends
+that. A caller that can proceed without the result records it with `note`, and the report repeats
+the note.
 
 Imports nothing of superopt but errors, so that every part may import it.
 """
@@ -26,32 +27,32 @@ from superopt.errors import OutOfMemory, OutOfTime, UsageError
 
 MEMORY_PART = 0.5  # of the memory that is available when a call begins
 OVERRUN_FACTOR = 1.1  # times its budget that a call may take, ...
-OVERRUN_SECONDS = 3.0  # ... and seconds more, to give back what it has
-LOADING_SECONDS = 1.5  # of these, at most, that importing what a call uses may take
-KILL_FACTOR = 1.2  # times its budget, and seconds more, after which the command line ends ...
-KILL_SECONDS = 3.7  # ... its process: a second is for starting Python, and for ending all
-MEASURED_BYTES = 1 << 24  # an allocation from which on the process's memory is looked at
-MEASURED_SECONDS = 0.05  # of work, from which on the time that is left is looked at
-BYTES_PER_SECOND = 2e9  # written by numpy at best on one core: admitted work takes at least this
-END_POLL_SECONDS = 0.1  # between two looks at an end that may move
+OVERRUN_SECONDS = 3.0  # ... plus these seconds, to return its result
+LOADING_SECONDS = 1.5  # of these, at most, that importing the modules of a call may take
+KILL_FACTOR = 1.2  # times its budget, plus KILL_SECONDS, after which the command line kills ...
+KILL_SECONDS = 3.7  # ... its process: one second is for starting Python and for exiting
+MEASURED_BYTES = 1 << 24  # the smallest allocation for which the process's memory is read
+MEASURED_SECONDS = 0.05  # the shortest work for which the remaining time is read
+BYTES_PER_SECOND = 2e9  # written by numpy at best on one core: bounds an allocation's time
+END_POLL_SECONDS = 0.1  # between two reads of a deadline that may move
 NO_LIMIT = float("inf")
 NO_MEMORY_LIMIT = 1 << 62
 
 
 class OverMemory(MemoryError):
-    """Something needs more memory than the call may use. Handled as any MemoryError."""
+    """An operation needs more memory than the call may use. Handled as any MemoryError."""
 
 
 @dataclass(slots=True, eq=False)
 class Guard:
     """The limits of a call.
 
-    end: time.monotonic() at which everything has to be over.
+    deadline: time.monotonic() at which the call must have ended.
     max_memory: bytes of this process and its children.
-    budget: seconds as the caller gave them, for messages.
-    notes: what was left out for a limit, one sentence each.
-    closed: set when the call is over.
-    held: what a part of superopt keeps for the time of the call, by the part's name.
+    budget: seconds as the caller passed them, for messages.
+    notes: what was skipped because of a limit, one sentence each.
+    closed: set when the call has ended.
+    resources: objects that a part of superopt keeps during the call, by the part's name.
     """
 
     end: float = NO_LIMIT
@@ -62,16 +63,15 @@ class Guard:
     held: dict[str, Any] = field(default_factory=dict)
 
     def seconds_left(self) -> float:
-        """Seconds until the end; negative after it, infinite without one."""
+        """Return the seconds until the deadline; negative after it, infinite without one."""
         return self.end - time.monotonic()
 
     def end_within(self, seconds: float) -> None:
-        """Move the end to `seconds` from now, if that is earlier."""
+        """Move the deadline to `seconds` from now, if that is earlier."""
         self.end = min(self.end, time.monotonic() + seconds)
 
     def at_end(self, action: Callable[[], None]) -> None:
-        """Call `action` in another thread at the end, wherever that is by then; not if the call is
-        over before."""
+        """Call `action` in another thread at the deadline; not if the call ends before."""
 
         def watch() -> None:
             while (left := self.seconds_left()) > 0:
@@ -82,11 +82,11 @@ class Guard:
         threading.Thread(target=watch, daemon=True).start()
 
     def note(self, sentence: str) -> None:
-        """Record what was left out, and why."""
+        """Record what was skipped, and why."""
         self.notes.setdefault(sentence)
 
     def said(self) -> tuple[str, ...]:
-        """What was given up, for a report; it is not said again."""
+        """Return the notes for a report and clear them."""
         found = tuple(self.notes)
         self.notes.clear()
         return found
@@ -97,7 +97,7 @@ _unlimited = Guard()
 
 
 def current() -> Guard:
-    """The guard of the innermost call; one without limits outside of all calls."""
+    """Return the guard of the innermost call; outside of all calls, one without limits."""
     return _guard.get() or _unlimited
 
 
@@ -105,13 +105,13 @@ def current() -> Guard:
 def limited(
     budget: float | None = None, max_memory: int | None = None, *, begin: float | None = None
 ) -> Iterator[Guard]:
-    """Limit what runs inside to about `budget` seconds and to `max_memory` bytes.
+    """Limit the code inside to about `budget` seconds and to `max_memory` bytes.
 
-    The end is at OVERRUN_FACTOR * budget + OVERRUN_SECONDS from now: a call that looks at its
-    budget itself ends before. begin: time.monotonic() at which the call began to import what it
-    uses; up to LOADING_SECONDS of that count. None means no limit of time, and MEMORY_PART of the
-    memory that is available. A guard inside another never allows more than that one does. The
-    outermost raises OutOfMemory for an OverMemory that nobody handled.
+    The deadline is OVERRUN_FACTOR * budget + OVERRUN_SECONDS from now: a call that watches its
+    budget ends before. begin: time.monotonic() at which the call began to import its modules; up to
+    MAX_LOADING_SECONDS of that count. None means no deadline, or DEFAULT_MEMORY_FRACTION of the
+    available memory. An inner guard never allows more than the outer one. The outermost one raises
+    OutOfMemory for a MemoryLimitError that nobody handled.
     """
     outer = current()
     if max_memory is not None:
@@ -136,30 +136,34 @@ def limited(
     except OverMemory as e:
         if outer is not _unlimited:
             raise
-        todo = "give more by --max-memory (max_memory=)"
-        raise OutOfMemory("there is not enough memory", str(e), todo) from e
+        todo = "raise --max-memory (max_memory=)"
+        raise OutOfMemory("out of memory", str(e), todo) from e
     finally:
         _guard.reset(token)
         made.closed.set()
 
 
 def check_time(doing: str) -> None:
-    """Raises OutOfTime where the time of the call is over. doing: what is under way, a phrase."""
+    """Raise OutOfTime if the deadline has passed. activity: a noun phrase for the message."""
     guard = _guard.get()
     if guard is not None and time.monotonic() > guard.end:
         raise out_of_time(doing)
 
 
 def out_of_time(doing: str) -> OutOfTime:
-    """The error that says so."""
+    """Return the error that names the activity and the budget."""
     seconds = current().budget
-    why = f"its budget of {seconds:g} s is over" if seconds < NO_LIMIT else "it was told to end"
-    return OutOfTime(f"{doing} was given up", why, "give more time")
+    why = (
+        f"its budget of {seconds:g} s is over"
+        if seconds < NO_LIMIT
+        else "the call was asked to end"
+    )
+    return OutOfTime(f"{doing} was stopped", why, "raise the budget")
 
 
 def admit(size: int, doing: str) -> None:
-    """Raises OverMemory where `size` bytes more are too much, OutOfTime where writing them alone
-    takes longer than there is time. doing: what needs them, a noun phrase."""
+    """Raise MemoryLimitError if `size` more bytes exceed the limit, OutOfTime if writing them alone
+    takes longer than the time left. activity: what needs them, a noun phrase."""
     if size < MEASURED_BYTES:
         return
     guard = _guard.get()
@@ -171,49 +175,49 @@ def admit(size: int, doing: str) -> None:
 
 
 def require_time(seconds: float, doing: str, work: str) -> None:
-    """Raises OutOfTime where less than `seconds` are left, which a call that nothing interrupts
-    takes at least. doing: what it is for; work: what takes them; both noun phrases."""
+    """Raise OutOfTime if less than `seconds` are left, the least time of a call that cannot be
+    interrupted. activity: the purpose; work: the call; both noun phrases."""
     guard = _guard.get()
     if guard is None or seconds <= max(guard.seconds_left(), MEASURED_SECONDS):
         return
     if guard.budget == NO_LIMIT:
         raise out_of_time(doing)
     raise OutOfTime(
-        f"{doing} was given up",
-        f"{work} takes {seconds:.2g} s at least, more than what is left of the budget of"
-        f" {guard.budget:g} s",
-        "give more time",
+        f"{doing} was skipped",
+        f"{work} takes at least {seconds:.2g} s, more than what is left of the budget of "
+        f"{guard.budget:g} s",
+        "raise the budget",
     )
 
 
 def over_memory(size: int, doing: str) -> str:
-    """A sentence: what needs how many bytes, and how many there may be."""
+    """Return a sentence with the bytes that the activity needs and the limit."""
     return (
-        f"{doing} needs {size_text(size)}, more than what is left of --max-memory"
-        f" {size_text(current().max_memory)}"
+        f"{doing} needs {size_text(size)}, more than what is left of --max-memory "
+        f"{size_text(current().max_memory)}"
     )
 
 
 def size_text(size: int) -> str:
-    """Bytes in a unit of three digits at most: "9.3 GB"."""
+    """Return bytes with a unit and at most three digits: "9.3 GB"."""
     power = min(4, int(f"{size:.2e}".partition("e")[2]) // 3)
     return f"{size / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes: "8GB", "512MB", "1.5 GiB", "4096"; raises ValueError otherwise."""
+    """Parse a number of bytes: "8GB", "512MB", "1.5 GiB", "4096"; raises ValueError otherwise."""
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(?:([kmgt]?)(i?)b?)", text.strip().lower())
     if not found or (found[3] and not found[2]):
-        raise ValueError(f"{text!r} is no size; write it as 8GB, 512MB or 4096 (bytes)")
+        raise ValueError(f"{text!r} is not a size; write it as 8GB, 512MB or 4096 (bytes)")
     power = " kmgt".index(found[2] or " ")
     size = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
     if size < 1:
-        raise ValueError(f"{text!r} is no memory at all; give at least some megabytes")
+        raise ValueError(f"{text!r} is less than a byte; pass at least some megabytes")
     return size
 
 
 def bytes_given(value: int | str | None) -> int | None:
-    """The argument `max_memory` of the API as bytes. Raises UsageError where it is no size."""
+    """Return `max_memory` of the API as bytes. Raises UsageError for an invalid size."""
     try:
         if value is None or (type(value) is int and value > 0):
             return value
@@ -222,13 +226,14 @@ def bytes_given(value: int | str | None) -> int | None:
     except ValueError:
         pass
     raise UsageError(
-        f"max_memory {value!r}", "it is a number of bytes, or a text such as '8GB'", "give one"
+        f"invalid max_memory {value!r}",
+        "it must be a positive number of bytes, or a text such as '8GB'",
+        "pass a valid size",
     )
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """Bytes of memory that a process has for its own, files that it maps not counted; 0 where the
-    system does not say."""
+    """Return the resident bytes of a process without mapped files; 0 if unknown."""
     try:
         with open(f"/proc/{process}/statm", "rb") as file:
             fields = file.read().split()
@@ -238,7 +243,7 @@ def resident_bytes(process: int | str = "self") -> int:
 
 
 def bytes_in_use() -> int:
-    """The same of this process and those that it started."""
+    """Return the resident bytes of this process and its children."""
     size = resident_bytes()
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
@@ -247,8 +252,8 @@ def bytes_in_use() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that a new process may use: what the machine, and each control group around this
-    process, has left."""
+    """Return the bytes that a new process may use: the least that the machine and each control
+    group around this process have left."""
     found = [_machine_memory()]
     for folder in _control_groups():
         limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
@@ -270,7 +275,7 @@ def _machine_memory() -> int:
 
 
 def _control_groups() -> Iterator[Path]:
-    """The folders of the control groups that this process is in, inner ones first."""
+    """Yield the folders of this process's control groups, inner ones first."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -285,7 +290,7 @@ def _control_groups() -> Iterator[Path]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is no such file, or no number in it ("max")."""
+    """Return the number in a file; None if the file is missing or holds another text ("max")."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -293,7 +298,7 @@ def _number(path: Path) -> int | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The number behind a name at the beginning of a line."""
+    """Return the number after a name at the beginning of a line; None if there is none."""
     try:
         for line in path.read_text().splitlines():
             if line.split(maxsplit=1)[0:1] == [name]:

@@ -1,6 +1,8 @@
-"""A model, as `compile` is given it, as an executable whose programs are kept on disk and found
-again. Where they are found neither the model nor the compiler is loaded until something else is
-asked of it; LLVM is not loaded where the model is known to run in onnxruntime."""
+"""Open a model as an executable whose programs are cached on disk.
+
+On a cache hit the model and the compiler are loaded only when they are needed, and LLVM is not
+loaded if the model is known to fall back to onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 
 
 def open_source(source: Source, options: Options, specialize: Specialize) -> Executable:
-    """A model in memory. Only what is compiled in the background is kept on disk: that is how it
-    comes to this process."""
+    """Open a model in memory. Only programs that are compiled in the background are written to
+    disk: the disk is how they reach this process.
+    """
     made = compiler_of(source, options)
     out = made.executable()
     out.new_sizes = NewSizes(specialize)
@@ -40,7 +43,7 @@ def open_source(source: Source, options: Options, specialize: Specialize) -> Exe
 
 
 def open_file(path: Path, options: Options, specialize: Specialize) -> Executable:
-    """A model in a file."""
+    """Open a model file."""
     watch = entries.Watch.on(path)
     digest = entries.digest_of(path)
     about = None if digest is None else entries.interface(options.key(digest))
@@ -90,11 +93,17 @@ def open_file(path: Path, options: Options, specialize: Specialize) -> Executabl
 
 
 def sizes_of_shapes(exe: Executable, shapes: Shapes | None) -> list[dict[str, int]]:
-    """The sizes for which a model is compiled before it is called, by our names. Raises UsageError
-    for sizes that it has not, and where some are not given."""
+    """Return the sizes for which to compile before the first call, by internal names.
+
+    Raises UsageError for dimensions that the model does not have, and if some are missing.
+    """
     if not symbolic(exe.ports):
         if shapes:
-            raise UsageError(f"shapes {shapes!r}", "all sizes of the model are fixed", "give none")
+            raise UsageError(
+                f"invalid shapes {shapes!r}",
+                "the model has no symbolic dimensions",
+                "leave shapes out",
+            )
         return [{}]
     some = [shapes] if isinstance(shapes, Mapping) else [*(shapes or ())]
     return [_by_our_names(exe, each) for each in some]
@@ -112,15 +121,16 @@ def _by_our_names(exe: Executable, given: Mapping[str, int]) -> dict[str, int]:
         theirs = {our: name for name, our in ours.items()}
         raise UsageError(
             f"shapes {dict(given)!r}: {', '.join(theirs.get(w, w) for w in wrong)}",
-            f"the model's symbolic sizes are {', '.join(sorted(theirs.get(w, w) for w in wanted))}",
-            "give a value for each of these",
+            "the model's symbolic dimensions are "
+            f"{', '.join(sorted(theirs.get(w, w) for w in wanted))}",
+            "pass a value for each of these",
         )
     checked_sizes(exe.ports, out)
     return out
 
 
 class _Programs:
-    """A model's programs on disk. digest: of the model's files."""
+    """The cached programs of a model. digest: of the model's files."""
 
     def __init__(self, options: Options, digest: str, make: Callable[[], Compiler]) -> None:
         self.options, self.digest, self.make = options, digest, make
@@ -146,7 +156,7 @@ class _Programs:
 
 
 def compiler_of(source: Source, options: Options) -> Compiler:
-    """The compiler of a model. What replays a search is loaded where one was tuned for it."""
+    """Return the compiler of a model. The replay of a search is loaded only for tuned models."""
     from superopt.kernels.runtime.engine import host
     from superopt.pipeline import compile
 
@@ -155,7 +165,7 @@ def compiler_of(source: Source, options: Options) -> Compiler:
 
 
 def _rewritten(source: Source, log: str) -> Source:
-    """As `rewritten`, which loads the whole of `optimize`: most models were not tuned, and have no
+    """Call `rewritten`, which imports all of `optimize`: most models were not tuned and have no
     log."""
     from superopt.pipeline.rewritten import rewritten
 
@@ -163,20 +173,20 @@ def _rewritten(source: Source, log: str) -> Source:
 
 
 def keep_digest(watch: entries.Watch, source: Source) -> None:
-    """Write down the digest of a model's files, where they are as they were."""
+    """Store the digest of a model's files, if the files did not change meanwhile."""
     folder = watch.path.parent
     watch.keep(source.sha256, [folder / location for location in source.skeleton.files])
 
 
 def read_again(path: Path, digest: str | None) -> Source:
-    """A model of which there is only its program so far."""
+    """Read a model again, of which only the program was loaded. Raises ModelError if it changed."""
     from superopt.onnx_io.read.source import read_model
 
     source = read_model(path)
     if source.sha256 != digest:
         raise ModelError(
-            f"{path} is another model now",
-            "it was changed after it was compiled",
+            f"{path} has changed",
+            "its digest differs from that of the compiled model",
             "compile it again",
         )
     return source

@@ -1,4 +1,4 @@
-"""OpenVINO as a peer in benchmarks; the only place that imports it (extra `bench`)."""
+"""OpenVINO as a baseline in benchmarks (extra `bench`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from superopt.errors import UsageError
 
 
 def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callable[[], object]:
-    """One run of the model in float32 as a call without arguments.
+    """Return a function that runs the model once in float32.
 
-    float32 is forced: on CPUs with bf16 units OpenVINO would use these unasked.
-    Raises UsageError where OpenVINO is missing or does not take the model.
+    float32 is forced: on CPUs with bf16 units OpenVINO would use bf16 by default. Raises UsageError
+        if OpenVINO is missing or rejects the model.
     """
     try:
         import openvino as ov
@@ -39,13 +39,13 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
     except RuntimeError as e:
         reason = str(e).strip().splitlines()[-1]
         raise UsageError(
-            f"OpenVINO does not run {path}", reason, "leave openvino out of --vs"
+            f"OpenVINO cannot run {path}", reason, "remove openvino from --vs"
         ) from None
     return request.infer  # type: ignore[no-any-return]
 
 
 def version() -> str:
-    """OpenVINO's version."""
+    """Return OpenVINO's version."""
     import openvino as ov
 
     return str(ov.__version__).split("-")[0]

@@ -1,4 +1,4 @@
-"""The public functions about rules; a part of `superopt.api`."""
+"""The public functions for rules."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from superopt.report.partial import PartialPage
     from superopt.rules.lang.rule import Rule
 
-CORRECTED = ".corrected.rules"  # as `rules generate --partial` names them
+CORRECTED = ".corrected.rules"  # the suffix of the files that `rules generate --partial` writes
 
 
 def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
-    """The rules of files. Raises UsageError for what is none, and for two of one name."""
+    """Parse rule files. Raises UsageError for an invalid file, and for two rules with one name."""
     from superopt.rules.lang.rule import parse_rules
 
-    if isinstance(files, str):  # which is a sequence of letters
-        raise UsageError(f"rules={files!r}", "it is a sequence of files", f"give [{files!r}]")
+    if isinstance(files, str):  # a str is a sequence, too
+        raise UsageError(f"rules={files!r}", "it must be a sequence of files", f"pass [{files!r}]")
     out: list[Rule] = []
     for file in files or ():
         try:
-            text = Path(file).read_text(encoding="utf-8-sig")  # some editors write a mark in front
+            text = Path(file).read_text(
+                encoding="utf-8-sig"
+            )  # some editors write a byte order mark
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(
-                f"{file} holds no rules", str(e), "name a text file of rules"
+                f"{file} is not a file of rules", str(e), "pass a text file of rules"
             ) from None
         out += parse_rules(text, str(file))
     named: dict[str, Rule] = {}
@@ -40,9 +42,9 @@ def own_rules(files: Sequence[str | Path] | None) -> tuple[Rule, ...]:
         other = named.setdefault(rule.name, rule)
         if str(other) != str(rule):
             raise UsageError(
-                f"two rules are called {rule.name!r}",
+                f"two rules have the name {rule.name!r}",
                 f"in {other.source} and {rule.source}",
-                "give one of them another name: rules are told apart by these",
+                "rename one of them: names must be unique",
             )
     return tuple(named.values())
 
@@ -60,7 +62,8 @@ def rules_of_call(
 
 
 def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
-    """The pairs of which corrected mutants were made, where these lie beside them, by name."""
+    """Return the pairs of programs behind corrected mutants, by name, if their files are beside the
+    rules."""
     beside = [
         Path(str(f).removesuffix(CORRECTED) + ".pairs")
         for f in files or ()
@@ -68,7 +71,7 @@ def own_pairs(files: Sequence[str | Path] | None) -> dict[str, Rule]:
     ]
     try:
         return {p.name: p for p in own_rules([f for f in beside if f.exists()])}
-    except UsageError:  # which nobody named; they are for pictures only
+    except UsageError:  # the user did not name these files; they are for drawings only
         return {}
 
 
@@ -80,16 +83,16 @@ def _info(rule: Rule) -> RuleInfo:
 
 
 def rules(files: Sequence[str | Path] = ()) -> tuple[RuleInfo, ...]:
-    """The library's rules, then those of the files."""
+    """Return the library's rules, then those of the files."""
     from superopt.pipeline.rule_library import load_library
 
     return tuple(_info(r) for r in (*load_library(), *own_rules(files)))
 
 
 def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | None:
-    """Both sides of a rule as graphs; None if no rule has this name.
+    """Return both sides of a rule as graphs; None if no rule has this name.
 
-    files: of further rules; a rule of theirs goes before one of the library with its name.
+    files: of additional rules; one of them hides a library rule with the same name.
     """
     from superopt.pipeline import known as known_
     from superopt.pipeline.rule_library import load_library
@@ -102,11 +105,12 @@ def rule_diagram(name: str, files: Sequence[str | Path] = ()) -> RuleDiagram | N
 
 
 def partial_rule(name: str, files: Sequence[str | Path] = ()) -> PartialPage | None:
-    """A program and its mutant, where that is right, and what corrects it, all proved anew; None if
-    no pair has this name. files: of pairs (`rules/library/partial/families.pairs` says how they are
-    written); a pair of theirs goes before one of the library with its name.
+    """Return a program and its mutant, where they are equal, and the correction, all proved again;
+    None if no pair has this name.
 
-    Raises UsageError for a pair of which no regions can be said as formulas of its sizes.
+    files: of additional pairs (format: `rules/library/partial/families.pairs`); one of them hides a
+        library pair with the same name. Raises UsageError if the equal regions cannot be written as
+        formulas of the sizes.
     """
     from superopt.pipeline import partial_page as partial_page_
 
@@ -114,17 +118,17 @@ def partial_rule(name: str, files: Sequence[str | Path] = ()) -> PartialPage | N
         return partial_page_.page(name, own_rules(files))
     except ValueError as e:
         raise UsageError(
-            f"nothing is known of {name}",
+            f"no regions are known for {name}",
             str(e),
-            "operands need named sizes, as x: f[n, c, h, w], and boxes places that are formulas of"
-            " them, at sizes from 8 to 24",
+            "operands need named sizes, as x: f[n, c, h, w], and the bounds of boxes must be "
+            "formulas of them, at sizes from 8 to 24",
         ) from None
 
 
 def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
-    """What is known of the library's rules and those of the files: both sides, proofs, times.
+    """Return both sides, proofs and times of the rules of the library and the files.
 
-    part: only of rules with this in their name or the name of their file.
+    name_filter: only rules with this text in their name or the name of their file.
     """
     from superopt.pipeline import known as known_
     from superopt.pipeline.rule_library import load_library
@@ -133,7 +137,7 @@ def rule_report(files: Sequence[str | Path] = (), part: str = "") -> RuleReport:
 
 
 def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
-    """The library's rules and those of the files, counted by file."""
+    """Count the rules of the library and the files, by file."""
     from superopt.pipeline import known as known_
     from superopt.pipeline.rule_library import load_library
 
@@ -147,10 +151,10 @@ def check_rules(
     limit: float = 20.0,
     progress: Callable[[Event], None] | None = None,
 ) -> tuple[RuleVerdict, ...]:
-    """Try every rule of a file on many shapes, over floats and a prime field, and prove what stands
-    that for all sizes. limit: seconds for the proof of each.
+    """Test each rule of a file on many shapes, over floats and a prime field, and prove for all
+    sizes those that pass.
 
-    Raises UsageError for a file without rules.
+    limit: seconds for the proof of each rule. Raises UsageError for a file without rules.
     """
     from superopt.pipeline import judge as judge_
     from superopt.report.data import Event
@@ -158,7 +162,9 @@ def check_rules(
     out: list[RuleVerdict] = []
     own = own_rules([file])
     if not own:
-        raise UsageError(f"{file} holds no rules", "it is empty, or all comment", "add a rule")
+        raise UsageError(
+            f"{file} contains no rules", "it is empty, or has only comments", "add a rule"
+        )
     for n, rule in enumerate(own):
         if progress:
             progress(Event("check", rule.name, n / len(own)))
@@ -178,30 +184,33 @@ def generate_rules(
     seed: int = 0,
     progress: Callable[[Event], None] | None = None,
 ) -> Generation:
-    """Find rules by enumeration, and write them to the folder `out`: a file for each family, and an
-    account of what was enumerated, kept and dropped.
+    """Find rules by enumeration and write them to the folder `out`: a file for each family, and
+    account.json with counts of what was enumerated, kept and dropped.
 
-    families: by name, all of them by default.
-    ops, shapes: a family of one's own instead, named custom: operators, such as "MatMul, Relu,
-        Transpose(perm=(1, 0))", and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
-    max_ops: operators of a graph at most; see `superopt.generate.family.Family` for `top` and
-        `whole`: seven families stop at 3, and of most others those graphs of
-        4 are related that have an equal of at most 2. Of a number of operators that would take
-        more than 6 GB only every nth graph is tried; `LevelCount.cut` says of which n.
+    families: by name, default all.
+    ops, shapes: a custom family instead: operators, such as "MatMul, Relu, Transpose(perm=(1, 0))",
+        and the shapes of inputs and constants, "x=3x3, s=, i=eye:3x3".
+    max_ops: the most operators of a graph; see `max_ops` and `complete_ops` of
+        `superopt.generate.families.family.Family`. Seven families stop at 3; of most others, graphs
+        of 4 operators are related only if they have an equal of at most 2. If the graphs of a level
+        would take more than 6 GB, only every nth one is tried; `LevelCount.cut` is n.
     jobs: processes, at most as many as there are cores.
-    ray: the address of a Ray cluster that does the work instead; "local" starts one of `jobs` CPUs.
+    ray: the address of a Ray cluster that does the work instead; "local" starts one with `jobs`
+        CPUs.
 
-    The files are the same for the same seed, whoever does the work. A run that was killed goes on
-    when it is asked for again with the same folder.
+    The files depend only on the arguments and the seed. A run that was killed continues when it is
+    called again with the same folder.
 
-    Raises UsageError for a family that is unknown, for operators and shapes that do not fit, for a
-    folder of another run or one that cannot be written, and where there is no Ray.
+    Raises UsageError for an unknown family, for operators and shapes that do not fit, for a folder
+    of another run or one that is not writable, and if Ray is unavailable.
     """
     from superopt.pipeline import generate as generate_
 
     for name, value, least in (("max_ops", max_ops, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
         if value < least:
-            raise UsageError(f"{name} {value}", f"it is at least {least}", "give another")
+            raise UsageError(
+                f"invalid {name}: {value}", f"it must be at least {least}", "pass a larger number"
+            )
     order = generate_.Order(
         Path(out),
         tuple(families),
@@ -226,22 +235,24 @@ def generate_mutants(
     store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
 ) -> Mutation:
-    """Find programs that are equal in parts by enumeration, prove which parts these are, for all
-    sizes, and what corrects the others. Writes to the folder `out`, for each family: NAME.pairs,
-    programs and mutants; NAME.corrected.rules, rules that are proved; NAME.regions.json, what is
-    known of each.
+    """Find partially equal programs by enumeration, prove for all sizes where they are equal, and
+    find corrections of the rest.
 
-    families: by name, all of them by default. max_ops: operators of a graph at most; of more than 4
-    one graph in several is tried, for want of room and time, as `cut` of a family's count says. At
-    most 200 pairs of a family are proved, those that save most by what kernels should take. A run
-    that was killed goes on when it is asked for again with the same folder.
-    model: instead of families, mutants of this model's windows over pictures (convolutions, means),
-    and of up to three convolutions or products together, at the shapes that they have (of four
-    operators, with max_ops 5 of five); NAME is the model's. Kept are those that cost less, by
-    measured costs of superopt's own compiler, which are in `store` (default: the user's cache
-    folder).
+    Writes to the folder `out`, for each family: NAME.pairs, programs and mutants;
+    NAME.corrected.rules, proved rules; NAME.regions.json, the regions of each pair.
 
-    Raises UsageError for a family that is unknown, for families of a model, and for a folder of
+    families: by name, default all.
+    max_ops: the most operators of a graph; of more than 4, one graph in several is tried, for want
+        of memory and time (`cut` of a family's count). At most 200 pairs of a family are proved,
+        those with the largest predicted saving. A run that was killed continues when it is called
+        again with the same folder.
+    model: instead of families, mutants of this model's own windows over images (convolutions,
+        means), and of up to three convolutions or products together, at the model's shapes (of four
+        operators, with max_ops 5 of five); NAME is the model's name. Mutants are kept if they cost
+        less, by measured costs of superopt's own compiler, which are in `store` (default: in the
+        user's cache folder).
+
+    Raises UsageError for an unknown family, for families together with a model, and for a folder of
     another run; ModelError for an invalid model.
     """
     from superopt.onnx_io.read.source import read_model
@@ -254,21 +265,27 @@ def generate_mutants(
     if model is not None:
         if families:
             raise UsageError(
-                "a model has no families", f"given are {', '.join(families)}", "leave one out"
+                "model and families exclude each other",
+                f"the families are {', '.join(families)}",
+                "pass one of them",
             )
         if not OPERATORS_OF <= max_ops <= 5:
             raise UsageError(
-                f"max_ops {max_ops} of a model",
-                f"a model's programs have mutants of {OPERATORS_OF} operators, or of 5",
-                "give one of these",
+                f"invalid max_ops {max_ops} with a model",
+                f"a model's programs have mutants of {OPERATORS_OF} or 5 operators",
+                "pass one of these",
             )
         if seed:
             raise UsageError(
-                f"seed {seed} of a model", "nothing is drawn for its mutants", "leave it out"
+                f"seed {seed} with a model",
+                "the mutants of a model are not random",
+                "leave the seed out",
             )
         source = read_model(model)
         place = None if store is None else Path(store)
         return own_mutants(source, Path(out), place, show, TIMERS, max_ops)
     if max_ops < 1:
-        raise UsageError(f"max_ops {max_ops}", "it is at least 1", "give another")
+        raise UsageError(
+            f"invalid max_ops {max_ops}", "it must be at least 1", "pass a larger number"
+        )
     return mutants_.mutants(Path(out), tuple(families), max_ops, seed, show)

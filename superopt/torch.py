@@ -1,4 +1,4 @@
-"""torch.compile as a peer in benchmarks (extra `bench`); onnx2torch reads the model."""
+"""torch.compile as a baseline in benchmarks (extra `bench`); onnx2torch reads the model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from superopt.errors import UsageError
 
-LONGEST = 160  # characters of a reason
-# Of torch.compile: weights are constants, packed ahead of time.
+LONGEST = 160  # characters of an error's reason
+# Options of torch.compile: weights are constants, packed ahead of time.
 _OPTIONS: dict[str, Any] = {"freezing": True}
-# And on a GPU: all kernels are recorded as CUDA graphs, as its mode reduce-overhead has it.
+# On a GPU also: kernels are captured as CUDA graphs, as in mode reduce-overhead.
 _ON_GPU: dict[str, Any] = {**_OPTIONS, "triton.cudagraphs": True}
 _SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -27,13 +27,13 @@ def prepare(
     device: str = "cpu",
     precision: str = "fp32",
 ) -> Callable[[], object]:
-    """One run of the model as a call without arguments, in float32; on "cuda", in the precision,
-    with inputs that are there, until the outputs are.
+    """Return a function that runs the model once, in float32; on "cuda", in `precision`, with
+    inputs on the device, synchronized at the end.
 
-    feeds: in the order of the model's inputs. The model is traced with them first, so that indices
-    and shapes among its constants are numbers to torch.compile, and compiled as a whole. The
-    number of threads is that of the whole process. Raises UsageError where torch, onnx2torch or
-    a C++ compiler is missing, and where one of them does not take the model.
+    feeds: in the order of the model's inputs. The model is first traced with them, so that indices
+        and shapes among its constants are numbers to torch.compile, and compiled as one graph. The
+        number of threads is that of the whole process. Raises UsageError if torch, onnx2torch or a
+        C++ compiler is missing, or if one of them rejects the model.
     """
     try:
         import onnx2torch
@@ -46,9 +46,11 @@ def prepare(
             "--vs torch needs it",
             'pip install "superopt-onnx[bench]"',
         ) from None
-    except (RuntimeError, OSError) as e:  # as with torch for the CPU and torchvision for a GPU
+    except (RuntimeError, OSError) as e:  # such as torch for the CPU with torchvision for a GPU
         raise UsageError(
-            "onnx2torch cannot be imported", str(e), "install torch and torchvision of one kind"
+            "onnx2torch cannot be imported",
+            str(e),
+            "install matching builds of torch and torchvision",
         ) from None
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -68,7 +70,7 @@ def prepare(
     except Exception as e:  # of a dozen types without a common base
         reason = textwrap.shorten(str(e), LONGEST) or type(e).__name__
         raise UsageError(
-            f"torch.compile does not take {path}", reason, "leave torch out of --vs"
+            f"torch.compile cannot compile {path}", reason, "remove torch from --vs"
         ) from None
 
     def run() -> object:
@@ -82,7 +84,7 @@ def prepare(
 
 
 def there(module: Any, given: list[Any], device: str, kind: Any) -> tuple[Any, list[Any]]:
-    """A module and its inputs on a device, floats of this type, pictures with channels last."""
+    """Move a module and inputs to a device: floats to `dtype`, NCHW tensors to channels_last."""
     import torch
 
     last = torch.channels_last
@@ -92,7 +94,7 @@ def there(module: Any, given: list[Any], device: str, kind: Any) -> tuple[Any, l
 
 
 def version() -> str:
-    """torch's version."""
+    """Return torch's version."""
     import torch
 
     return str(torch.__version__)

@@ -177,7 +177,7 @@ def test_bench_times_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_bench_on_a_gpu_of_what_does_not_run_there() -> None:
-    with pytest.raises(UsageError, match="nothing of ort, openvino runs on a GPU"):
+    with pytest.raises(UsageError, match="no runtime of ort, openvino supports a GPU"):
         superopt.bench(["m.onnx"], target="cuda", vs=("ort", "openvino"))
 
 

@@ -46,7 +46,7 @@ def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
     assert [f["node"] for f in found["foreign"]] == [f.node for f in COMPILATION.foreign]
     report = tmp_path / "report.json"
     report.write_text("{}")
-    assert "name one" in superopt("explain", report, api=FakeApi()).err
+    assert "pass the name of one" in superopt("explain", report, api=FakeApi()).err
 
 
 def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> None:
@@ -108,7 +108,7 @@ def test_run_writes_over_nothing_that_it_reads(superopt: Run, model: Path, tmp_p
     x.touch()
     for output in (x, model):
         done = superopt("run", model, "--inputs", x, "-o", output, api=FakeApi())
-        assert (done.code, "this file is read" in done.err) == (2, True)
+        assert (done.code, "this file is an input" in done.err) == (2, True)
 
 
 def test_export_says_what_was_written(
@@ -139,5 +139,5 @@ def test_cache_on_disk(superopt: Run) -> None:
     found = json.loads(superopt("cache", "list", "--json").out)
     assert (found["bytes"], found["limit"], len(found["files"])) == (3_003_000, 4 << 30, 3)
     given = ("cache", "prune", "--max-size", "2GiB", "--older-than", "30d")
-    assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB are left\n"
+    assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB remain\n"
     assert json.loads(superopt(*given, "--json").out)["removed_bytes"] == 3_001_000

@@ -337,7 +337,7 @@ def test_show_writes_svg(superopt: Run, tmp_path: Path) -> None:
         (("relu-concat", "--svg", "-", "--json"), "--svg - and --json exclude each other"),
         (("relu-concat", "--svg", "no/rule.svg"), "--svg cannot be written to no/rule.svg"),
         (("relu-concat", "--rules", "my.rules", "--svg", "my.rules"), "--svg would overwrite"),
-        (("relu-conca", "--svg", "rule.svg"), "there is no rule 'relu-conca'"),
+        (("relu-conca", "--svg", "rule.svg"), "unknown rule 'relu-conca'"),
     ],
 )
 def test_show_refuses(

@@ -102,11 +102,11 @@ def test_the_page_says_what_the_report_says() -> None:
         "sizes from 1; floats as real numbers, integers without overflow",
         "refused unless",
         "n == m",
-        "1,200 obligations, 3 questions to Z3, 49.1 ms; 11 of 12 changed rules refused",
+        "1,200 obligations, 3 Z3 calls, 49.1 ms; 11 of 12 mutated rules refused",
         "relu-idempotent, identity in 1.80 ms",
         "Relu(Identity(x)) by identity",
         "a cast in a rule for several types",
-        "not checked; `superopt rules check FILE` tries and proves it",
+        "not checked; `superopt rules check FILE` tests and proves it",
         "E3: may change overflow, inf or NaN",
         "activation.rules:6, hand",
         "a caveat",
@@ -122,7 +122,7 @@ def test_many_conditions_are_folded() -> None:
     many = tuple(f"n{k} == m" for k in range(20))
     rule = replace(TWICE, proof=replace(TWICE.proof, conditions=many))
     source = page(replace(RULES, rules=(rule,)))
-    assert "20 conditions, each in some of the ways to fit" in source
+    assert "20 conditions, each for some bindings" in source
     assert all(c in source for c in many)
     lines = [line for heading, line in facts(rule, 200) if heading == "needs"]
     assert lines == [", ".join((*many[:8], "and 12 more"))]

@@ -68,8 +68,8 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> str:
         ("[]", "it has no version number"),
         ("[" * 100_000, "it is not JSON"),
         (damaged(lambda v: v.update(version=True)), "it has no version number"),
-        (damaged(lambda v: v.update(version=FORMAT + 1)), f"it is of version {FORMAT + 1}"),
-        (damaged(lambda v: v.update(version=1)), f"of version 1, and this superopt reads {FORMAT}"),
+        (damaged(lambda v: v.update(version=FORMAT + 1)), f"it has version {FORMAT + 1}"),
+        (damaged(lambda v: v.update(version=1)), f"it has version 1, this superopt reads {FORMAT}"),
         (damaged(lambda v: v.pop("steps")), "Report must be the fields"),
         (damaged(lambda v: v.update(extra=1)), "Report must be the fields"),
         (damaged(lambda v: v.update(nodes_after="3")), "Report.nodes_after must be a value of int"),
@@ -89,7 +89,7 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> str:
     ],
 )
 def test_a_damaged_report_is_refused(stored: str, why: str) -> None:
-    with pytest.raises(UsageError, match="this is not a report of superopt") as caught:
+    with pytest.raises(UsageError, match="this is not a superopt report") as caught:
         from_json(stored)
     assert why in caught.value.why
 

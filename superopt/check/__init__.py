@@ -1,1 +1,1 @@
-"""Numerical checks of an optimized graph against the original."""
+"""The numerical check of an optimized graph against the original, and the certificate checker."""

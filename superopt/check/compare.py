@@ -1,4 +1,5 @@
-"""Are two results of one output close enough? DESIGN section 14: against float64, by dtype."""
+"""Compare two results of one output against float64, with tolerances by dtype (DESIGN section
+14)."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ import numpy as np
 
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
 
-# rtol of the element, atol as a part of the output's rms
+# rtol of the element, atol as a fraction of the output's rms
 TOLERANCE: dict[DType, tuple[float, float]] = {
     F64: (1e-7, 1e-8),
     F32: (1e-4, 1e-5),
     F16: (1e-2, 1e-3),
     BF16: (3e-2, 1e-2),
 }
-WORSE = 4.0  # how many times the original's own error is accepted
+WORSE = 4.0  # factor by which the error may exceed the original's own
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Absolute errors of one output on one set of inputs, and of the original's; why it failed
-    (empty: it passed)."""
+    """The absolute errors of one output on one set of inputs, and the original's; failure: empty if
+    it passed."""
 
     max_error: float
     mean_error: float
@@ -30,7 +31,7 @@ class Compared:
     rtol: float
     atol: float
     failure: str
-    exceptional: bool = False  # did it fail by a NaN or an infinity alone?
+    exceptional: bool = False  # it failed only by a NaN or an infinity
     original_mean: float = 0.0
     original_p99: float = 0.0
 
@@ -42,11 +43,11 @@ def compare(
     candidate: np.ndarray,
     part: float = 1.0,
 ) -> Compared:
-    """`candidate` against `reference` (float64), beside what the original model gives itself.
+    """Compare `candidate` with `reference` (float64), next to the original model's own result.
 
-    Floats pass when every element is within rtol and atol * rms of the reference, or the largest
-    error is at most 4 times the original's; NaN and inf must be where the original has them.
-    Everything else must be what the original gives. part: of these bounds, how much is allowed.
+    Floats pass if every element is within rtol and atol * rms of the reference, or the largest
+    error is at most MAX_ERROR_GROWTH times the original's; NaN and Inf must be where the original
+    has them. All other dtypes must equal the original. tolerance_scale: a factor of these bounds.
     """
     if candidate.shape != original.shape:
         return failed(f"shape {candidate.shape} instead of {original.shape}")
@@ -68,7 +69,7 @@ def compare(
 
 
 def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two arrays of one shape differ; complex NaNs are equal to each other."""
+    """Return the mask of differing elements of two arrays of one shape; complex NaNs are equal."""
     wrong = np.asarray(a != b)
     if a.dtype.kind == "c":
         wrong &= ~(np.isnan(a) & np.isnan(b))
@@ -76,26 +77,26 @@ def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def differing(a: np.ndarray, b: np.ndarray) -> int:
-    """How many elements of two arrays differ; all of them where the shapes do."""
+    """Count the differing elements of two arrays; all of them if the shapes differ."""
     return int(_unequal(a, b).sum()) if a.shape == b.shape else max(a.size, b.size, 1)
 
 
 def failed(why: str) -> Compared:
-    """What stands for a comparison that could not be made because of the candidate."""
+    """Return the comparison for a candidate that could not be compared."""
     inf = float("inf")
     return Compared(inf, inf, inf, 0.0, 0.0, 0.0, why)
 
 
 def root_mean_square(x: np.ndarray) -> float:
-    """Of finite numbers; squares of large ones do not overflow."""
+    """Return the rms of finite numbers, without overflow of large squares."""
     most = float(np.abs(x).max()) if x.size else 0.0
     return most * float(np.sqrt(np.mean(np.square(x / most)))) if most else 0.0
 
 
-# In float64 a right rewrite is off by rounding alone, and by the float32 of a rule's constants: by
-# part of the element, of a typical one (their median), and of the largest.
+# Of a correct rewrite in float64, which differs by rounding and by the float32 constants of rules:
+# relative to the element, to the median element, and to the largest one.
 EXACT_TOLERANCE = (1e-4, 1e-6, 1e-12)
-# Where constants were folded and rounded to float32, and many layers follow.
+# With constants folded and rounded to float32, and many layers behind them.
 ROUNDED_TOLERANCE = (1e-3, 1e-4, 1e-9)
 
 
@@ -104,8 +105,8 @@ def compare_exact(
     candidate: np.ndarray,
     tolerance: tuple[float, float, float] = EXACT_TOLERANCE,
 ) -> str:
-    """Why two float64 results of graphs that should be equal are not, element by element: large
-    ones do not hide small ones. Empty where they are, and where one of them is not finite."""
+    """Return why two float64 results that should be equal differ, element by element, so that large
+    elements do not hide small ones. Empty if they are equal; non-finite elements are skipped."""
     both = np.isfinite(reference) & np.isfinite(candidate)
     if not both.any():
         return ""
@@ -119,8 +120,8 @@ def compare_exact(
     at = int(np.argmax(np.abs(c - r) / np.maximum(allowed, np.finfo(np.float64).tiny)))
     place = np.argwhere(both)[at].tolist()
     return (
-        f"at {place} in float64 {c[at]:.6g} instead of {r[at]:.6g}, and {int(wrong.sum())} of"
-        f" {r.size} differ"
+        f"at {place} in float64 {c[at]:.6g} instead of {r[at]:.6g}, and {int(wrong.sum())} "
+        f"of {r.size} differ"
     )
 
 
@@ -155,8 +156,8 @@ def _floats(
         value, allowed = ref[worst_at], atol + rtol * abs(ref[worst_at])
         place = np.argwhere(plain)[worst_at].tolist()
         failure = (
-            f"at {place} error {error[worst_at]:.3g} of {value:.3g}, allowed {allowed:.3g};"
-            f" the original's own largest is {own:.3g}"
+            f"at {place} error {error[worst_at]:.3g} of {value:.3g}, allowed "
+            f"{allowed:.3g}; the original's largest is {own:.3g}"
         )
     return Compared(
         worst,

@@ -1,8 +1,9 @@
-"""Is a rebuilt graph the graph of a file? Node by node from the outputs, constants bit by bit.
+"""Compare a rebuilt graph with the graph of a file, node by node from the outputs, constants bit by
+bit.
 
-Names are no matter, nor is it whether equal constants or nodes are there once or twice. Where the
-file has a constant and the rebuilt graph computes it, it was folded: that is computed again, equal
-in all bits where elements only moved, else within ULPS units in the last place.
+Names do not matter, nor whether equal constants or nodes occur once or twice. Where the file has a
+constant and the rebuilt graph computes it, it was folded: it is computed again and must be equal in
+all bits if its elements were only moved, else within MAX_ULPS units in the last place.
 """
 
 from __future__ import annotations
@@ -26,29 +27,31 @@ from superopt.rules.lang.value_facts import are_attrs_equal
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64, to_numpy
 
-ULPS = 1  # two computations in float64, each rounded once, may round to neighbours
-ROOM = 1 << 34  # bytes in float64 of what is computed on the way to a folded tensor, at most
-TILE = 256  # rows and columns of a transposed matrix that are compared while they are cached
-Tell = Callable[[graph.Value], str]  # what a certificate calls a value
+ULPS = 1  # two float64 computations, each rounded once, may round to neighbours
+ROOM = 1 << 34  # bytes in float64 of the intermediate tensors of a folded constant
+TILE = 256  # rows and columns of a transposed matrix that are compared while they are in the cache
+Tell = Callable[[graph.Value], str]  # the name of a value in a certificate
 
 
 class Refused(Exception):
-    """Why two graphs are not the same, or a certificate does not hold: a line that names the place
-    and both sides."""
+    """Two graphs differ, or a certificate is invalid: one line with the value and both sides."""
 
 
 def compare(
     rebuilt: graph.Graph, file: graph.Graph, tell: Tell
 ) -> list[tuple[graph.Value, graph.Constant]]:
-    """Raise Refused, naming the value, where `file` does not compute what `rebuilt` computes.
+    """Raise CertificateRefused, naming the value, if `file` does not compute what `rebuilt`
+    computes.
 
-    Returns the computed values of `rebuilt` with the constants that stand for them in the file:
-    these are yet to be checked.
+    Returns the computed values of `rebuilt` with the constants that replace them in the file; the
+    caller has to check these.
     """
     folded: list[tuple[graph.Value, graph.Constant]] = []
     stack = list(zip(rebuilt.outputs, file.outputs, strict=True))
     seen: set[tuple[graph.Value, graph.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
-    partner: dict[graph.Node, graph.Node] = {}  # of opaque nodes, which may be random: one for one
+    partner: dict[
+        graph.Node, graph.Node
+    ] = {}  # opaque nodes may be random: they must match one to one
     while stack:
         a, b = stack.pop()
         if (a, b) in seen:
@@ -57,21 +60,23 @@ def compare(
         m, n = graph.producer(a), graph.producer(b)
         if isinstance(a, graph.Constant) and isinstance(b, graph.Constant):
             if a is not b and (a.type != b.type or not _same(a.load(), b.load())):
-                raise Refused(f"constant {tell(a)} of type {show_type(a.type)} is another there")
+                raise Refused(f"constant {tell(a)} of type {show_type(a.type)} differs in the file")
         elif m is not None and isinstance(b, graph.Constant):
             folded.append((a, b))
         elif m is None or n is None or m.op.name != n.op.name or _index(a) != _index(b):
-            raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
+            raise Refused(f"{tell(a)} is {_kind(a)}, in the file {_kind(b)}")
         else:
             if m.op.opaque:
                 if not is_same_opaque_node(m, n) or m.types != n.types:
-                    raise Refused(f"{tell(a)}: this {m.op.title} is another there")
+                    raise Refused(f"{tell(a)}: this {m.op.title} differs in the file")
                 if partner.setdefault(m, n) is not n or partner.setdefault(n, m) is not m:
-                    raise Refused(f"{tell(a)}: two nodes {m.op.title} are one there, or one is two")
+                    raise Refused(
+                        f"{tell(a)}: two nodes {m.op.title} are one in the file, or one is two"
+                    )
             elif not are_attrs_equal(m.attrs, n.attrs):
-                raise Refused(f"{tell(a)} is {_kind(a)}, there {_kind(b)}")
+                raise Refused(f"{tell(a)} is {_kind(a)}, in the file {_kind(b)}")
             if [v is None for v in m.inputs] != [v is None for v in n.inputs]:
-                raise Refused(f"{tell(a)}: {m.op.title} has other operands there")
+                raise Refused(f"{tell(a)}: {m.op.title} has other operands in the file")
             pairs = zip(m.inputs, n.inputs, strict=True)
             stack += [(v, w) for v, w in pairs if v is not None and w is not None]
     return folded
@@ -110,19 +115,19 @@ def _bytes(a: np.ndarray) -> np.ndarray:
 
 
 def described(value: str, v: graph.Value, c: graph.Constant) -> FoldedTensor:
-    """What a certificate says of value `v`, which it calls `value` and a file has as `c`."""
+    """Return the certificate's record of value `v`, named `value` and stored in the file as `c`."""
     moved = all("data" in n.op.laws for n in graph.nodes([v]))
     return FoldedTensor(value, show_type(c.type), digest(c), "moved" if moved else "rounded")
 
 
 def digest(c: graph.Constant) -> str:
-    """The SHA-256 of a constant's bytes."""
+    """Return the SHA-256 of a constant's bytes."""
     return hashlib.sha256(_bytes(c.load()).data).hexdigest()
 
 
 def check_all_folded(some: Sequence[tuple[FoldedTensor, graph.Value, graph.Constant]]) -> None:
-    """Raise Refused unless each constant is what the certificate says, and is the value's."""
-    with ThreadPoolExecutor(1) as aside:  # numpy and hashlib let each other run
+    """Raise CertificateRefused unless each constant has the certificate's digest and the value."""
+    with ThreadPoolExecutor(1) as aside:  # numpy and hashlib release the GIL
         digests = [aside.submit(digest, c) for _, _, c in some]
         for stated, v, c in some:
             check_folded(stated, v, c)
@@ -132,7 +137,8 @@ def check_all_folded(some: Sequence[tuple[FoldedTensor, graph.Value, graph.Const
 
 
 def check_folded(stated: FoldedTensor, v: graph.Value, c: graph.Constant) -> None:
-    """Raise Refused unless constant `c` is the value of `v`, as the certificate says it is."""
+    """Raise CertificateRefused unless constant `c` is the value of `v`, as the certificate
+    states."""
     moved = all("data" in n.op.laws for n in graph.nodes([v]))
     if v.type != c.type or show_type(c.type) != stated.type or moved != (stated.how == "moved"):
         raise Refused(f"{stated.value} folded: it is {show_type(v.type)}, moved: {moved}; {stated}")

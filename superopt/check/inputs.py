@@ -1,4 +1,4 @@
-"""Inputs for the numerical check: plain, uniform and adversarial values of the right type."""
+"""Random inputs for the numerical check: normal, uniform and adversarial values by dtype."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from superopt import guard
 from superopt.ir import graph as ir_graph
-from superopt.te.expr import index
+from superopt.te.expr.tensor import index
 from superopt.te.expr.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr.tensor import TensorType
 
-KINDS = ("normal", "adversarial", "uniform")  # the most telling ones first
+KINDS = ("normal", "adversarial", "uniform")  # in the order of how many errors they find
 _CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Gather",
                        "Slice", "Transpose", "Concat", "Split", "Expand"})  # fmt: skip
-_WIDE = 100  # integers that are no indices are drawn up to here
+_WIDE = 100  # the bound of drawn integers other than indices
 MOST_BYTES = 4 << 30  # of one set of inputs
-DRAWN_BYTES = 16  # for an element while it is drawn: a float64, and the element type
+DRAWN_BYTES = 16  # per element while it is drawn: a float64, and the element type
 
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """One set of inputs: how it was drawn, the arrays by input name, and the symbolic sizes."""
+    """One set of inputs: its kind, the arrays by input name, and the symbolic sizes."""
 
     kind: str
     arrays: Mapping[str, np.ndarray]
@@ -33,7 +33,8 @@ class Feeds:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which integers fit: indices are below `extent` (None: it is no index that we know of)."""
+    """The range of an integer input: indices are below `extent` (None: not known to be an
+    index)."""
 
     extent: int | None
 
@@ -46,14 +47,14 @@ def feeds(
     *,
     tame: bool = False,
 ) -> Iterator[Feeds]:
-    """One set of inputs of each kind at `sizes`; with `tame`, all integers are 0.
+    """Yield one set of inputs of each kind at `sizes`; with `zero_integers` all integers are 0.
 
-    Raises TypeError for an input that is no tensor or has no shape, KeyError for a size without a
-    value, MemoryError for inputs larger than MOST_BYTES.
+    Raises TypeError for an input that is not a tensor or has no shape, KeyError for a symbolic
+    dimension without a value, MemoryError for more than MAX_INPUT_BYTES.
     """
     size = sum(_nbytes(concrete(i.type, sizes)) for i in graph.inputs)
     if size > MOST_BYTES:
-        raise MemoryError(f"they take {size / 1e9:.1f} GB")
+        raise MemoryError(f"the inputs take {size / 1e9:.1f} GB")
     bounds = {i: limits(graph, i, sizes) for i in graph.inputs}
     for kind in kinds:
         rng = np.random.default_rng((seed, KINDS.index(kind)))
@@ -65,12 +66,12 @@ def feeds(
         yield Feeds(f"{kind}, integers 0" if tame else kind, arrays, sizes)
 
 
-UNDECLARED_SHAPE = (2, 4)  # of an input whose shape the model does not declare
+UNDECLARED_SHAPE = (2, 4)  # of an input without a declared shape
 
 
 def concrete(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    """`t` at `sizes`, of UNDECLARED_SHAPE where it has no shape; KeyError names a size that has no
-    value."""
+    """Return `t` at `sizes`, with UNDECLARED_SHAPE if it has no shape; KeyError names a symbolic
+    dimension without a value."""
     if t.shape is None:
         return t if t.dtype is None else TensorType(t.dtype, UNDECLARED_SHAPE)
     return TensorType(t.dtype, tuple(index.evaluate(d, dict(sizes)) for d in t.shape))
@@ -82,7 +83,7 @@ def _nbytes(t: TensorType) -> int:
 
 
 def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) -> np.ndarray:
-    """An array of type `t`; TypeError where there is none."""
+    """Return a random array of type `t`; TypeError if the type has no values."""
     if t.dtype is None or t.shape is None:
         raise TypeError(f"no values of {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
@@ -98,7 +99,7 @@ def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) ->
         raise TypeError(f"no values of {t}")
     drawn = rng.random(shape) if kind == "uniform" else rng.standard_normal(shape)
     if kind == "adversarial":
-        # zeros, ties, and magnitudes over six decades, where cancellation and overflow show
+        # zeros, ties, and magnitudes over six decades, for cancellation and overflow
         scale = 10.0 ** rng.integers(-4, 3, shape)
         drawn = np.where(rng.random(shape) < 0.1, 0.0, np.round(drawn, 1) * scale)
     if t.dtype.bits < 16:
@@ -107,8 +108,11 @@ def values(t: TensorType, kind: str, limit: Limits, rng: np.random.Generator) ->
 
 
 def _range(kind: str, limit: Limits, *, signed: bool, bits: int) -> tuple[int, int]:
-    """Adversarial indices count from the end, too. Small types (pixels, quantized values) take all
-    their values; other integers are 0 or 1 (masks, types), or adversarial ones of both signs."""
+    """Return the range of drawn integers.
+
+    Adversarial indices also count from the end. Small types (pixels, quantized values) take all
+    their values; other integers are 0 or 1 (masks, types), or adversarial ones of both signs.
+    """
     adversarial = kind == "adversarial"
     if limit.extent is not None:
         return (-limit.extent if adversarial and signed else 0), max(limit.extent, 1)
@@ -120,7 +124,7 @@ def _range(kind: str, limit: Limits, *, signed: bool, bits: int) -> tuple[int, i
 
 
 def limits(graph: ir_graph.Graph, i: ir_graph.Input, sizes: Mapping[str, int]) -> Limits:
-    """Which integers an input may hold: those below the least extent that it indexes."""
+    """Return the index limit of an input: the least extent that it indexes."""
     if i.type.dtype is None or not i.type.dtype.is_int:
         return Limits(None)
     users = ir_graph.users(graph)
@@ -142,7 +146,7 @@ def limits(graph: ir_graph.Graph, i: ir_graph.Input, sizes: Mapping[str, int]) -
 
 
 def _indexed(n: ir_graph.Node, sizes: Mapping[str, int]) -> int | None:
-    """The extent of what a Gather picks from: for GatherND the least of the indexed axes."""
+    """Return the extent that a Gather indexes; for GatherND the least of the indexed axes."""
     table = n.inputs[0]
     attrs = dict(n.attrs)
     if table is None or table.type.shape is None:

@@ -1,8 +1,8 @@
 """The numerical check of a rewritten model: every output against the original in float64.
 
-The original's values are computed once for each set of inputs (`reference`), and every candidate
-is compared with them (`compare_on`). An output that is the same value in both graphs needs no
-comparing.
+The original's values are computed once for each set of inputs (`reference_values`), and every
+candidate is compared with them (`compare_candidate`). An output that is the same value in both
+graphs is not compared.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from superopt.ir.evaluate import OpaqueEvaluator, evaluate
 from superopt.te.eval.domain import Domain, Reals
 from superopt.te.expr.dtype import F64
 
-Values = tuple[np.ndarray | None, ...]  # one for each place; None where it cannot be evaluated
+Values = tuple[
+    np.ndarray | None, ...
+]  # one for each observed value; None if it cannot be evaluated
 Arrays = Mapping[str, np.ndarray]
 Keep = Callable[[ir_graph.Value, np.ndarray], None]
 
-RUNTIME = "onnxruntime against our float64 evaluation of the original"
-OWN = "our own evaluation against float64: onnxruntime did not run it"
+RUNTIME = "onnxruntime against float64 evaluation of the original"
+OWN = "superopt's evaluation against float64: onnxruntime did not run it"
 REGIONS = ", region by region around opaque nodes"
 END_TO_END = ", and end to end"
 
 
 class Unrunnable(ValueError):
-    """The original has no value on these inputs; says why."""
+    """The original has no value on these inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the original gives on one set of inputs.
+    """The original's values on one set of inputs.
 
-    free: what its opaque nodes gave there, by the names of the regions' inputs; exact: the places
-    in float64; own: in the model's own types, as the runtime gave them where it runs; rounded: are
-    `exact` the numbers of `own`, because no float64 evaluation was possible?
+    opaque_results: of its opaque nodes, by the names of the regions' inputs; exact: the observed
+    values in float64; native: in the model's own dtypes, by the runtime if it runs; is_rounded:
+    `exact` equals `native`, because no float64 evaluation was possible.
     """
 
     feed: Feeds
@@ -59,7 +61,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What comparing one place over one set of inputs gave."""
+    """The comparison of one observed value on one set of inputs."""
 
     place: str
     kind: str
@@ -68,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """All results; what could not be compared; places that were rewritten but compared nowhere."""
+    """All results; what could not be compared; values that were rewritten and never compared."""
 
     results: tuple[Result, ...]
     skipped: tuple[str, ...]
@@ -89,10 +91,10 @@ def values_at(
     keep: Keep | None = None,
     opaque: OpaqueEvaluator | None = None,
 ) -> Values:
-    """The outputs of a graph; None for those that need an input without a value.
+    """Evaluate the outputs of a graph; None for those that need an input without a value.
 
-    opaque: computes the opaque nodes of a graph that is not cut at them.
-    Raises Unrunnable where evaluating fails: an index out of range, shapes that do not fit.
+    opaque: evaluates the opaque nodes of a graph that is not cut at them. Raises NotEvaluable on
+        failure, such as an index out of range.
     """
     given = {**feed.arrays, **free}
     missing = [i for i in graph.inputs if i.name not in given]
@@ -115,9 +117,9 @@ def reference(
     ran: Sequence[np.ndarray | None] | None,
     keep: Keep | None = None,
 ) -> Reference:
-    """The original's values on one set of inputs; Unrunnable where it has none.
+    """Return the original's values on one set of inputs. Raises NotEvaluable if it has none.
 
-    ran: what the runtime gave at each place, if it ran.
+    runtime_outputs: the runtime's results of the observed values, if it ran.
     """
     exact = values_at(regions.graph, feed, free, Reals(F64), keep)
     if ran is not None and all(r is not None or e is None for r, e in zip(ran, exact, strict=True)):
@@ -131,11 +133,11 @@ def reference(
 def compare_on(
     ref: Reference, regions: Regions, candidate: ir_graph.Graph, found: Values | None
 ) -> list[Result | str]:
-    """Compare a cut candidate on the inputs of `ref`: a result for each place that was rewritten,
-    or a line that says why it has none.
+    """Compare a cut candidate on the inputs of `ref`: a result for each rewritten value, or a line
+    that says why it has none.
 
-    found: the candidate's values at the places as a runtime gave them; None: by our own evaluation.
-    Raises Unrunnable where the candidate has no value though the original has.
+    candidate_values: the runtime's results; None: evaluate the candidate here. Raises NotEvaluable
+        if the candidate has no value though the original has.
     """
     if found is None:
         found = values_at(candidate, ref.feed, ref.free, Reals())
@@ -146,18 +148,18 @@ def compare_on(
             continue
         r, o, c = ref.exact[n], ref.own[n], found[n]
         if r is None or o is None or c is None:
-            out.append(f"{place.name}: it depends on a node whose results are not known")
+            out.append(f"{place.name}: it depends on a node whose results are unknown")
             continue
         out.append(Result(place.name, ref.feed.kind, compare(place.value.type.dtype, r, o, c)))
     return out
 
 
 def exactly(ref: Reference, regions: Regions, candidate: ir_graph.Graph) -> Result | None:
-    """The first rewritten float output at which the candidate in float64, constants not folded, is
-    not what the original is; None where all are.
+    """Return the first rewritten float output at which the candidate, in float64 without folded
+    constants, differs from the original; None if none does.
 
-    Tolerances for float32 are of an output as a whole: its large elements, or a large error of the
-    original's own, would hide a small element that is wrong altogether.
+    The float32 tolerances are relative to an output as a whole: large elements, or a large error of
+    the original, would hide a wrong small element.
     """
     found = values_at(candidate, ref.feed, ref.free, Reals(F64))
     rows = zip(regions.places, regions.graph.outputs, candidate.outputs, strict=True)
@@ -171,18 +173,19 @@ def exactly(ref: Reference, regions: Regions, candidate: ir_graph.Graph) -> Resu
     return None
 
 
-SEEN = 0.1  # of an error that was found, what rounding must account for
-EXACT = 1e-6  # part by which a right rewrite may differ in float64: weights are float32
+SEEN = 0.1  # fraction of the found error that rounding must explain
+EXACT = 1e-6  # relative error of a correct rewrite in float64: weights are float32
 
 
 def rounding_only(
     ref: Reference, regions: Regions, candidate: ir_graph.Graph, failed: Sequence[Result]
 ) -> bool:
-    """Is the candidate in float64 what the original is, at every float place that failed, and is
-    it nearly as far off in our own evaluation in its own types as it was found to be?
+    """True if rounding alone explains the failures.
 
-    Then its rules are right and only its rounding grows (terms that cancel were reassociated, say).
-    If only the runtime is off, then something else is wrong.
+    That is, at every failed float value the candidate equals the original in float64, and
+    superopt's own evaluation in the model's dtypes is nearly as far off as the error that was
+    found. Then the rules are correct and amplify rounding (say, by reassociating terms that
+    cancel). If only the runtime is off, something else is wrong.
     """
     bad = {r.place: r.compared for r in failed}
     exact = values_at(candidate, ref.feed, ref.free, Reals(F64))
@@ -212,10 +215,10 @@ def near_ties(
     found: Values,
     failed: Sequence[Result],
 ) -> bool:
-    """Are all failures integers or bools that rounding decided: is the candidate in float64 exactly
-    what the original is, and do at most one in a thousand elements differ?
+    """True if all failures are integers or bools decided by rounding: the candidate in float64
+    equals the original, and at most one in a thousand elements differs.
 
-    The largest of two scores that are equal but for rounding may be either.
+    The argmax of two scores that are equal up to rounding may be either.
     """
     bad = {r.place for r in failed}
     exact = values_at(candidate, ref.feed, ref.free, Reals(F64))

@@ -1,8 +1,8 @@
-"""A graph without its opaque nodes: what they give becomes inputs, what they read becomes outputs.
+"""Cut a graph at its opaque nodes: their results become inputs, their operands outputs.
 
-What an opaque node computes is not ours to say, and may be random. So two graphs are compared
-region by region: both get the same results of their opaque nodes, and must hand the same operands
-to these nodes and the same outputs to the caller.
+The semantics of an opaque node is unknown and may be random. So two graphs are compared region by
+region: both get the same results of their opaque nodes, and must compute the same operands of these
+nodes and the same outputs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class Unmatched(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value that a rewrite must keep: an output of the model, or an operand of an opaque node.
+    """A value that a rewrite must preserve: an output of the model, or an operand of an opaque
+    node.
 
-    value: in the graph that the place was read from, before it was cut.
+    value: in the graph before it was cut.
     """
 
     name: str
@@ -35,10 +36,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """The original, cut.
+    """The original, cut at its opaque nodes.
 
-    places: what must stay; graph: opaque-free, its outputs are the places' values; free: for each
-    opaque node (by its payload) the inputs that stand for its results.
+    observed: the values to preserve; graph: without opaque nodes, its outputs are the observed
+    values; opaque_results: for each opaque node (by its payload) the inputs that stand for its
+    results.
     """
 
     places: tuple[Place, ...]
@@ -47,22 +49,22 @@ class Regions:
 
     @property
     def results(self) -> int:
-        """How many results opaque nodes have together."""
+        """Return the number of results of all opaque nodes."""
         return sum(map(len, self.free.values()))
 
 
 def opaque_nodes(graph: ir_graph.Graph) -> list[ir_graph.Node]:
-    """The nodes without a tensor expression, in order."""
+    """Return the nodes without a tensor expression, in order."""
     return [n for n in ir_graph.nodes(graph) if n.op.opaque]
 
 
 def payload(n: ir_graph.Node) -> Attr:
-    """What identifies an opaque node whatever was rewritten around it."""
+    """Return the key that identifies an opaque node across rewrites."""
     return n.attr("payload")
 
 
 def cut(original: ir_graph.Graph, names: Sequence[str]) -> Regions:
-    """The regions of `original`, whose outputs are called `names`."""
+    """Cut `original`, whose outputs have the names `names`."""
     taken = {i.name for i in original.inputs}
     free: dict[Attr, tuple[ir_graph.Input, ...]] = {}
     places = [Place(name, v, True) for name, v in zip(names, original.outputs, strict=True)]
@@ -85,11 +87,11 @@ def cut(original: ir_graph.Graph, names: Sequence[str]) -> Regions:
 def cut_like(
     regions: Regions, candidate: ir_graph.Graph
 ) -> tuple[ir_graph.Graph, tuple[ir_graph.Value | None, ...]]:
-    """`candidate` cut at the same opaque nodes; and its value (uncut) at each place.
+    """Return `candidate` cut at the same opaque nodes, and its (uncut) observed values.
 
-    The graph's outputs are those of the regions' graph, one for each place; where the candidate
-    has no such place, because nothing reads the opaque node any more, the original's own value
-    stands, and the value is None. Raises Unmatched for an opaque node that is new or there twice.
+    The graph has the outputs of the regions' graph. If the candidate lacks an observed value,
+    because nothing reads the opaque node any more, the original's own value is the output, and the
+    observed value is None. Raises UnmatchedOpaqueNode for an opaque node that is new or duplicated.
     """
     mine: dict[Attr, ir_graph.Node] = {}
     for n in opaque_nodes(candidate):
@@ -113,7 +115,8 @@ def cut_like(
 
 
 def _owners(regions: Regions) -> list[tuple[Attr, ir_graph.Node]]:
-    """Every opaque node of the original with its payload, in the order of the places."""
+    """Return every opaque node of the original with its key, in the order of the observed
+    values."""
     roots = [p.value for p in regions.places]
     found = {payload(n): n for n in ir_graph.nodes(roots) if n.op.opaque}
     return [(key, found[key]) for key in regions.free]
@@ -133,10 +136,11 @@ def _without(
 
 
 def drawn(regions: Regions, feed: Feeds, born: Sequence[str], seed: int) -> dict[str, np.ndarray]:
-    """Values for the results of opaque nodes where no runtime gives them.
+    """Return random results of opaque nodes, for when no runtime computes them.
 
-    born: the symbolic sizes that only such results tell; each gets a small number. What has no
-    known rank or is no tensor gets no value, and what depends on it cannot be checked.
+    unknown_sizes: symbolic sizes that only such results define; each gets a small number. Results
+        without a known rank and non-tensors get no value, and what depends on them cannot be
+        checked.
     """
     sizes = {**feed.sizes, **{name: 3 + k % 3 for k, name in enumerate(born)}}
     found: dict[str, np.ndarray] = {}

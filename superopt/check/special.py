@@ -1,8 +1,8 @@
-"""Inputs on which float arithmetic and comparisons do what real numbers do not.
+"""Inputs on which float arithmetic and comparisons differ from real numbers.
 
-Finite sets mix ties, zeros of both signs, subnormal numbers, and addends so small beside others
-that a sum absorbs them. Non-finite sets put NaN and infinities among these, alone and as whole
-rows, since a row of -inf is what makes a Softmax NaN.
+Finite sets mix ties, zeros of both signs, subnormal numbers, and addends that a sum absorbs.
+Non-finite sets put NaN and infinities among these, alone and as whole rows, since a row of -inf
+makes a Softmax NaN.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from superopt.ir import graph as ir_graph
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.tensor import TensorType
 
-LARGE = 100.0  # absorbs an addend of LARGE * eps / 8
-TIED = 4  # every so many sets all inputs of one type are drawn alike
+LARGE = 100.0  # absorbs an addend of LARGE_ADDEND * eps / 8
+TIED = 4  # in every such set, all inputs of one type are drawn alike
 ROW = 0.3  # of the rows are one non-finite number
 ELEMENT = 0.2  # of the other elements are non-finite
 
@@ -25,9 +25,10 @@ ELEMENT = 0.2  # of the other elements are non-finite
 def special_feeds(
     graph: ir_graph.Graph, sizes: Mapping[str, int], seed: int, count: int, *, finite: bool
 ) -> Iterator[Feeds]:
-    """`count` sets of special inputs at `sizes`. finite: without NaN and infinities.
+    """Yield `count` sets of special inputs at `sizes`. finite: without NaN and infinities.
 
-    Raises TypeError for an input that is no tensor, KeyError for a size without a value.
+    Raises TypeError for an input that is not a tensor, KeyError for a symbolic dimension without a
+    value.
     """
     kind = "special finite" if finite else "non-finite"
     for number in range(count):

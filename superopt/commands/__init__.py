@@ -1,1 +1,1 @@
-"""The commands of `superopt`, one file each; `contract` is what they call."""
+"""The commands of `superopt`, one file each."""

@@ -1,4 +1,4 @@
-"""`superopt bench` and `superopt verify`: two models side by side."""
+"""`superopt bench` and `superopt verify`: compare models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,9 @@ def _runtimes(
     for name in names:
         if name not in RUNTIMES:
             known = ", ".join(RUNTIMES)
-            raise click.BadParameter(f"{name!r} is no runtime; there are {known}", ctx, param)
+            raise click.BadParameter(
+                f"unknown runtime {name!r}; the runtimes are {known}", ctx, param
+            )
     return names
 
 
@@ -44,14 +46,14 @@ def _runtimes(
 )
 @options.threads
 @options.on
-@options.duration("--seconds", "10s", "Time to measure.")
+@options.duration("--seconds", "10s", "Time to spend on measuring.")
 @options.shape
 @options.float_class
 @options.as_json
 @options.quiet
 @options.debug
 @options.limits(
-    lambda given: given["budget"] or 10 * given["seconds"] + 60, own="1m and 10 times --seconds"
+    lambda given: given["budget"] or 10 * given["seconds"] + 60, own="1m plus 10 times --seconds"
 )
 def bench(
     models: tuple[Path, ...],
@@ -66,11 +68,11 @@ def bench(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Time models against each other, in turns.
+    """Time models against each other, in interleaved rounds.
 
-    Medians with confidence intervals; the speedup is against the first model in the first runtime.
-    With --target cuda superopt and torch run on the GPU, on inputs that are there; the other
-    runtimes on the processor.
+    Prints medians with confidence intervals. Speedups are relative to the first model in the first
+    runtime. With --target cuda superopt and torch run on the GPU, with inputs on the device; the
+    other runtimes run on the CPU.
     """
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         rows = api().bench(
@@ -101,7 +103,10 @@ def bench(
 @options.model("a")
 @options.model("b")
 @click.option(
-    "--certificate", type=options.FILE, metavar="FILE", help="Replay what made B of A, as it says."
+    "--certificate",
+    type=options.FILE,
+    metavar="FILE",
+    help="Replay the rewrites from A to B in this certificate.",
 )
 @options.rules
 @options.inputs
@@ -112,7 +117,8 @@ def bench(
     type=click.Choice(["auto", "index", "rules", "numeric"]),
     default="auto",
     show_default=True,
-    help="Prove by definition (index) or by rules (rules), try inputs (numeric), or all (auto).",
+    help="Prove by definition (index), prove by rules (rules), test inputs (numeric), or all "
+    "(auto).",
 )
 @options.duration("--limit", "60s", "Time for proofs.")
 @options.as_json
@@ -132,15 +138,15 @@ def verify(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Say whether two models compute the same.
+    """Decide whether two models compute the same results.
 
-    Exits 0 if they are equal by structure or proof, 5 if they agree on every input tried (which
-    proves nothing), 4 if they differ. With --certificate, the rewrites that the file lists are
-    made again with the library's rules (and those of --rules): exits 0 if they lead from A to B,
-    4 if not.
+    Exits 0 if they are equal by structure or proof, 5 if they agree on every tested input (which
+    proves nothing), 4 if they differ. With --certificate, applies the rewrites that the file lists
+    again, with the library's rules (and those of --rules): exits 0 if they lead from A to B, 4 if
+    not.
     """
     if rules and certificate is None:
-        raise click.UsageError("--rules is for the rules of a --certificate: give that, too")
+        raise click.UsageError("--rules adds rules for a --certificate: pass that, too")
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         verdict = api().verify(
             a,

@@ -1,4 +1,4 @@
-"""`superopt compile`, `tune`, `run` and `export`: a model as machine code."""
+"""`superopt compile`, `tune`, `run`, `profile` and `export`: models as machine code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from superopt.commands import options, terminal
 from superopt.commands.contract import api
 from superopt.errors import ExitCode
 
-TUNING_SECONDS = {"cpu": 300.0, "cuda": 90.0}  # as superopt.compiled.BUDGET
+TUNING_SECONDS = {"cpu": 300.0, "cuda": 90.0}  # equal to superopt.compiled.BUDGET
 COMPILE_SECONDS = 600.0
 
 
@@ -60,10 +60,10 @@ def compile_(
     vendor: bool,
     as_json: bool,
 ) -> ExitCode:
-    """Compile MODEL for this processor, or for a GPU, and say what became of it.
+    """Compile MODEL for the CPU or a GPU and report the kernels and fallbacks.
 
-    The machine code stays in the user's cache: compiling the model again, as `superopt.compile` in
-    a program does the first time, takes less then.
+    The machine code stays in the user's cache: compiling the model again takes less time, also with
+    `superopt.compile` in a program.
     """
     found = api().compilation(
         model,
@@ -111,10 +111,10 @@ def tune(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Find the fastest kernels for MODEL on this machine, by measuring them.
+    """Measure candidate schedules for MODEL's kernels and store the fastest.
 
-    What is found is kept in the store of measurements, where `compile` and `run` look for it.
-    Ctrl-C stops with the best kernels so far.
+    The results are kept in the store of measurements, where `compile` and `run` read them. Ctrl-C
+    stops with the best schedules so far.
     """
     with terminal.progress(quiet) as show, terminal.interruptible() as stop:
         found = api().tune(
@@ -137,21 +137,23 @@ def tune(
 @options.threads
 @options.on
 @options.shape
-@click.option("--inputs", type=options.FILE, metavar="X.npz", help="Arrays; else drawn.")
+@click.option(
+    "--inputs", type=options.FILE, metavar="X.npz", help="Input arrays by name (default: random)."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=2.0,
     show_default=True,
-    help="How long to run it.",
+    help="Seconds of running the model.",
 )
-@click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write a picture of it.")
+@click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write the roofline as SVG.")
 @click.option("--all", "whole", is_flag=True, help="Show every kernel.")
 @options.float_class
 @options.as_json
 @options.debug
 @options.limits(
-    lambda given: given["budget"] or 10 * given["seconds"] + 300, own="5m and 10 times --seconds"
+    lambda given: given["budget"] or 10 * given["seconds"] + 300, own="5m plus 10 times --seconds"
 )
 def profile(
     model: Path,
@@ -167,10 +169,10 @@ def profile(
     vendor: bool,
     as_json: bool,
 ) -> ExitCode:
-    """Run MODEL compiled, and say how long each kernel takes.
+    """Run MODEL compiled and report the time of each kernel.
 
-    Beside the time stands the share of the roofline: how long it must take at this machine's
-    measured peaks (multiply-adds, bytes from caches and memory), in per cent of how long it took.
+    Beside the time it prints the share of the roofline: the least time at this machine's measured
+    peaks (multiply-adds, bytes from caches and memory), in percent of the measured time.
     """
     terminal.check_outputs(model, inputs, svg=svg)
     with terminal.interruptible() as stop:
@@ -202,10 +204,10 @@ def profile(
 @click.command()
 @options.model("model")
 @click.option(
-    "--inputs", type=options.FILE, metavar="X.npz", required=True, help="Arrays, by input name."
+    "--inputs", type=options.FILE, metavar="X.npz", required=True, help="Input arrays, by name."
 )
 @click.option(
-    "-o", "--output", type=options.NEW_FILE, metavar="Y.npz", help="The outputs, by their names."
+    "-o", "--output", type=options.NEW_FILE, metavar="Y.npz", help="Write the outputs, by name."
 )
 @options.threads
 @options.on
@@ -255,10 +257,10 @@ def run(
     type=options.NEW_FILE,
     metavar="PATH",
     required=True,
-    help="A folder, or the files' name in one, without an ending.",
+    help="A folder, or the files' base name without a suffix.",
 )
 @options.threads
-@options.sizes("Sizes of all symbolic dimensions.")
+@options.sizes("Values of all symbolic dimensions.")
 @options.float_class
 @options.as_json
 @options.debug
@@ -271,10 +273,10 @@ def export(
     float_class: str,
     as_json: bool,
 ) -> ExitCode:
-    """Write MODEL as a shared object, with a C header and weights.
+    """Write MODEL as a shared object with a C header and weights.
 
-    A C program links with it and needs no Python. MODEL may also be a file that
-    `Executable.save` wrote. A C compiler is needed ($CC, cc, gcc or clang).
+    C programs link with it and need no Python. MODEL may also be a file that `Executable.save`
+    wrote. Needs a C compiler ($CC, cc, gcc or clang).
     """
     found = api().export_model(
         model, output=output, threads=threads, shapes=shapes, float_class=float_class

@@ -1,6 +1,6 @@
-"""What the commands call, in one place: the signatures of `superopt.api`.
+"""The signatures of `superopt.api` that the commands call.
 
-The commands reach it through `api()`, so that starting `superopt --help` loads none of it.
+The commands load it by `api()`, so that `superopt --help` loads none of it.
 """
 
 import importlib
@@ -34,7 +34,7 @@ HOME = "superopt.api"
 
 
 class Optimized(Protocol):
-    """What `optimize` returns."""
+    """The result of `optimize`."""
 
     @property
     def report(self) -> Report: ...
@@ -42,14 +42,15 @@ class Optimized(Protocol):
     def changed(self) -> bool: ...
     @property
     def decisions(self) -> str:
-        """The decision log as text, which `replay` takes."""
+        """Return the decision log as text, for `replay`."""
 
     def explain(self, names: Iterable[str]) -> tuple[Rejected, ...]:
-        """Why rules do not apply: those among `names`, and all at the values among `names`."""
+        """Return the rules among `names`, and the rules at values among `names`, that do not apply,
+        each with the reason."""
 
     def save(self, path: Path) -> Path | None:
-        """Writes the model and its certificate, whose path it returns; if nothing changed, a
-        byte-identical copy of the input and no certificate."""
+        """Write the model and its certificate and return the certificate's path; if nothing
+        changed, write a byte-identical copy of the input and no certificate."""
 
 
 class Api(Protocol):
@@ -76,7 +77,8 @@ class Api(Protocol):
         partial: bool = True,
         mutants: bool = False,
     ) -> Optimized:
-        """Raises ModelError, CheckFailed; returns the best checked model once `stop()` is true."""
+        """Return the best checked model, also once `stop()` is true. Raises ModelError,
+        CheckFailed."""
 
     def verify(
         self,
@@ -217,22 +219,22 @@ class Api(Protocol):
     ) -> Mutation: ...
 
     def values_of(self, model: Path, node: str) -> tuple[str, ...]:
-        """The values that the node of this name writes; empty if there is no such node."""
+        """Return the outputs of the node with this name; empty if there is no such node."""
 
     def doctor(self) -> tuple[Finding, ...]: ...
 
     def rules(self, files: Sequence[Path]) -> tuple[RuleInfo, ...]:
-        """The library's rules, then those of the files."""
+        """Return the library's rules, then those of the files."""
 
     def rule_diagram(self, name: str, files: Sequence[Path]) -> RuleDiagram | None:
-        """Both sides of a rule as graphs; None if no rule has this name."""
+        """Return both sides of a rule as graphs; None if no rule has this name."""
 
     def partial_rule(self, name: str, files: Sequence[Path]) -> PartialPage | None:
-        """What is known of a program and its mutant; None if no pair has this name."""
+        """Return what is known of a program and its mutant; None if no pair has this name."""
 
     def rule_report(self, files: Sequence[Path], part: str) -> RuleReport:
-        """What is known of the library's rules and those of the files, of those with `part` in
-        their name or their file's."""
+        """Return the rules of the library and the files with `name_filter` in their name or their
+        file's."""
 
     def check_rules(
         self, file: Path, *, seed: int, limit: float, progress: Callable[[Event], None] | None
@@ -241,18 +243,18 @@ class Api(Protocol):
     def cache_stats(self, store: Path | None) -> StoreStats: ...
     def cache_list(self) -> CacheListing: ...
     def cache_prune(self, max_size: str | None, older_than: str | None) -> Pruned:
-        """Remove files, those not used for the longest time first."""
+        """Remove files, the least recently used first."""
 
     def cache_clear(self, store: Path | None) -> int:
-        """How many entries were removed."""
+        """Remove all entries; return how many there were."""
 
     def cache_export(self, store: Path | None, file: Path) -> int:
-        """How many entries were written, by rename."""
+        """Write all entries atomically; return how many there are."""
 
     def cache_import(self, store: Path | None, file: Path) -> int:
-        """How many entries were new."""
+        """Add the entries of an exported store; return how many are new."""
 
 
 def api() -> Api:
-    """The module `superopt.api`, loaded now."""
+    """Import and return the module `superopt.api`."""
     return cast(Api, importlib.import_module(HOME))

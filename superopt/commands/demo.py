@@ -1,4 +1,4 @@
-"""`superopt demo`: compile, optimize and verify two real models that ship with the package."""
+"""`superopt demo`: compile, optimize and verify two models that ship with the package."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +25,9 @@ OTHER_SECONDS = 40.0  # at most, to compile, time and verify one model
     default="superopt-demo",
     show_default=True,
     metavar="FOLDER",
-    help="Where models and reports go.",
+    help="Folder for models and reports.",
 )
-@click.option("--model", "names", multiple=True, metavar="NAME", help="Only this model.")
+@click.option("--model", "names", multiple=True, metavar="NAME", help="Run only this model.")
 @options.threads
 @options.seed
 @options.as_json
@@ -45,10 +45,10 @@ def demo(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Compile, optimize and verify two real models that ship with superopt.
+    """Compile, optimize and verify two models that ship with superopt.
 
-    They are exported graphs of a recurrent cell (nasrnn) and of resnet18, with random weights:
-    graphs and speed are real, predictions are not. The budget is for the search of each of them.
+    They are exported graphs of a recurrent cell (nasrnn) and of resnet18 with random weights:
+    graphs and speed are real, predictions are not. The budget is for the search on each model.
     """
     from superopt.onnx_io.read.weightless import demo_models
     from superopt.report import codec
@@ -57,9 +57,9 @@ def demo(
     models = demo_models()
     if unknown := sorted(set(names) - set(models)):
         raise UsageError(
-            f"there is no demo model {unknown[0]!r}",
-            f"the package holds {', '.join(models)}",
-            "leave out --model to run all",
+            f"unknown demo model {unknown[0]!r}",
+            f"the models are {', '.join(models)}",
+            "leave out --model to run all of them",
         )
     output.mkdir(parents=True, exist_ok=True)
     reports = []
@@ -138,10 +138,10 @@ def demo(
 def comparison(
     name: str, found: Optimized, rows: Sequence[BenchRow], verdict: Verdict | None, html: Path
 ) -> str:
-    """Return the model's latency in onnxruntime, optimized and compiled, and what was proved.
+    """Return a text with the latency in onnxruntime, optimized and compiled, and the verdict.
 
-    rows: of the original in onnxruntime and compiled, then, if the model changed, of the optimized
-    one in both.
+    rows: the original in onnxruntime and compiled, then, if the model changed, the optimized model
+        in both.
     """
     from superopt.report import words
 

@@ -1,4 +1,4 @@
-"""`superopt explain` and `superopt report`: read what an optimization did."""
+"""`superopt explain` and `superopt report`: read the results of an optimization."""
 
 import difflib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from superopt.commands.contract import api
 from superopt.errors import ExitCode, UsageError
 from superopt.report.data import Rejected, Report, Step
 
-COMPILE_SECONDS = 600.0  # of a model that is compiled, unless --budget says
+COMPILE_SECONDS = 600.0  # for compiling a model, unless --budget is given
 
 
 def _seconds(given: Mapping[str, Any]) -> float:
@@ -29,9 +29,9 @@ def _stored(path: Path) -> Report:
         return from_json(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{path} is not a report of superopt",
+            f"{path} is not a superopt report",
             f"it is not text: {error.reason} at byte {error.start}",
-            "give a file written by `superopt optimize --json`",
+            "pass a file written by `superopt optimize --json`",
         ) from error
 
 
@@ -64,11 +64,11 @@ def explain(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Say why a node or a rule was rewritten, or was not.
+    """Explain why a node or a rule was rewritten, or was not.
 
-    NAME is a rule, a node or a value. SOURCE is a model, which is then searched for the budget,
-    or a report that `superopt optimize --json` wrote, which knows rules and values. Without NAME:
-    which nodes of a model run in onnxruntime when it is compiled, and why.
+    NAME is a rule, a node or a value. SOURCE is a model, which is searched for the budget, or a
+    report that `superopt optimize --json` wrote, which contains rules and values. Without NAME:
+    which nodes of a compiled model fall back to onnxruntime, and why.
     """
     from superopt.report import codec, group, text
 
@@ -122,7 +122,9 @@ def _compiled(source: Path, threads: int | None, shapes: Mapping[str, int], as_j
 
     if _is_report(source):
         raise UsageError(
-            f"{source} is a report", "of it a rule or a value is explained", "name one"
+            f"{source} is a report",
+            "a report explains only rules and values",
+            "pass the name of one",
         )
     found = api().compilation(
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
@@ -137,21 +139,23 @@ def _nothing_about(name: str, report: Report, source: Path) -> UsageError:
     known = {e.rule for e in events} | {value for e in events for value in e.where}
     near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
     return UsageError(
-        f"the search has nothing to say about {name!r}",
-        "no rule of this name was tried, and no rule was tried at a value of this name"
-        + ("; a report knows no names of nodes, the model does" if _is_report(source) else ""),
+        f"the search tried nothing at {name!r}",
+        "no rule with this name was tried, and no rule was tried at a value with this name"
+        + ("; a report contains no node names, the model does" if _is_report(source) else ""),
         f"did you mean {', '.join(near)}?" if near else "see `superopt rules list` for the rules",
     )
 
 
 @click.command()
 @click.argument("source", type=options.FILE)
-@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write it as a page.")
+@click.option(
+    "--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as an HTML page."
+)
 @options.as_json
 @options.debug
 @options.unbudgeted
 def report(source: Path, html: Path | None, as_json: bool) -> ExitCode:
-    """Show a report that `superopt optimize --json` wrote."""
+    """Print a report that `superopt optimize --json` wrote."""
     from superopt.report import codec, text
     from superopt.report.html import page
 

@@ -1,4 +1,4 @@
-"""`superopt doctor` and `superopt cache`: what is installed, and what has been measured."""
+"""`superopt doctor` and `superopt cache`: the installation, and the files on disk."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from superopt.errors import ExitCode, UsageError
 @options.debug
 @options.unbudgeted
 def doctor(as_json: bool) -> ExitCode:
-    """Say what is installed and what it enables."""
+    """List the installed dependencies and the features that each one enables."""
     rows = api().doctor()
     if as_json:
         from superopt.report.codec import dumps
@@ -30,7 +30,7 @@ def doctor(as_json: bool) -> ExitCode:
 
 @click.group()
 def cache() -> None:
-    """Look after the cache on disk and its store of measured costs."""
+    """Manage the disk cache and its store of measured costs."""
 
 
 @cache.command()
@@ -39,7 +39,7 @@ def cache() -> None:
 @options.debug
 @options.unbudgeted
 def stats(store: Path | None, as_json: bool) -> ExitCode:
-    """Say where the store is and what it holds."""
+    """Print the location, size and contents of the store."""
     found = api().cache_stats(store)
     if as_json:
         from superopt.report.codec import dumps
@@ -56,7 +56,7 @@ def stats(store: Path | None, as_json: bool) -> ExitCode:
 @options.as_json
 @options.debug
 def path_(as_json: bool) -> ExitCode:
-    """Say where the cache is."""
+    """Print the location of the cache."""
     folder = api().cache_list().folder
     if as_json:
         from superopt.report.codec import dumps
@@ -68,15 +68,15 @@ def path_(as_json: bool) -> ExitCode:
 
 
 @cache.command("list")
-@click.option("--files", is_flag=True, help="Every file, those used last first.")
+@click.option("--files", is_flag=True, help="List every file, most recently used first.")
 @options.as_json
 @options.debug
 @options.unbudgeted
 def list_(files: bool, as_json: bool) -> ExitCode:
-    """Say what the cache holds, how large it is and may become.
+    """List the contents, size and size limit of the cache.
 
-    $SUPEROPT_CACHE_MAX_SIZE is its limit, 4 GiB by default: above it, files that were not used for
-    the longest time are removed when a model is compiled.
+    $SUPEROPT_CACHE_MAX_SIZE sets the limit, 4 GiB by default: above it, compiling a model removes
+    the least recently used files.
     """
     found = api().cache_list()
     if as_json:
@@ -91,15 +91,17 @@ def list_(files: bool, as_json: bool) -> ExitCode:
 
 
 @cache.command()
-@click.option("--max-size", metavar="SIZE", help="Leave at most so much: 2GiB, 500M.")
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 30d, 12h.")
+@click.option("--max-size", metavar="SIZE", help="Shrink to at most this size: 2GiB, 500M.")
+@click.option(
+    "--older-than", metavar="AGE", help="Remove files that were not used for so long: 30d, 12h."
+)
 @options.as_json
 @options.debug
 @options.unbudgeted
 def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCode:
-    """Remove what was not used for the longest time, by default down to the limit.
+    """Remove the least recently used files, by default down to the limit.
 
-    Measured costs and proofs stay (`superopt cache clear` removes the former).
+    Measured costs and proofs stay (`superopt cache clear` removes measured costs).
     """
     done = api().cache_prune(max_size, older_than)
     if as_json:
@@ -115,7 +117,7 @@ def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCo
 
 @cache.command()
 @options.store
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @options.as_json
 @options.debug
 def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
@@ -123,7 +125,9 @@ def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                "the store was not cleared", "there is no terminal to ask on", "add --yes"
+                "the store was not cleared",
+                "there is no terminal for the confirmation",
+                "add --yes",
             )
         click.confirm("Remove all measured costs?", abort=True, err=True)
     return _counted("removed", api().cache_clear(store), as_json)

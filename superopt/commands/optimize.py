@@ -1,4 +1,4 @@
-"""`superopt optimize`: a model in, a faster one out."""
+"""`superopt optimize`: find a faster model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,16 @@ from superopt.report.certificate import certificate_path
 
 
 def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
-    """Write a byte-identical copy of the model where there was no time or memory to read it. None
-    where more than that was asked, or nothing."""
+    """Write a byte-identical copy of the model if there was no time or memory to read it.
+
+    Return the exit code; None if more than the output was requested, or no output.
+    """
     model, output = given["model"], given["output"]
     if output is None or given["html"] or given["decisions"] or given["as_json"]:
         return None
     data = model.read_bytes()
     if b"location" in data and model.resolve().parent != output.resolve().parent:
-        return None  # it may have external data, which a copy elsewhere does not find
+        return None  # the model may have external data, which a copy elsewhere does not find
     if model.resolve() != output.resolve():
         terminal.write(output, data)
     terminal.say(f"{model.name}: unchanged: {why.what}: {why.why}\n")
@@ -30,7 +32,9 @@ def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
 
 @click.command()
 @options.model("model")
-@click.option("-o", "--output", type=options.NEW_FILE, metavar="FILE", help="The faster model.")
+@click.option(
+    "-o", "--output", type=options.NEW_FILE, metavar="FILE", help="Where to write the faster model."
+)
 @options.budget("60s")
 @options.target
 @options.rules
@@ -42,31 +46,31 @@ def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
-    hidden=True,  # for who studies the search: docs/explanation/design.md
-    help="Keep graphs up to ALPHA times the best cost.",
+    hidden=True,  # for studies of the search: docs/explanation/design.md
+    help="Keep graphs of up to ALPHA times the best cost.",
 )
 @click.option(
     "--cost",
     type=click.Choice(["auto", "measured", "roofline"]),
     default="auto",
     show_default=True,
-    help="Where the cost of an operator comes from.",
+    help="Where costs of operators come from.",
 )
 @click.option(
     "--tier",
     type=click.Choice(["A", "B", "C"]),
     default="A",
     show_default=True,
-    help="Rules to apply: A proved for all sizes (or the only one they have), B for all up to a "
-    "bound, C only tried.",
+    help="Weakest proof of rules to apply: A proved for all sizes (or the only one they have), "
+    "B up to a bound, C only tested.",
 )
 @click.option(
     "--float-class",
     type=click.Choice(["E0", "E1", "E2", "E3"]),
     default="E2",
     show_default=True,
-    help="Most that they may change of floats: E0 nothing, E1 the order of sums and products, E2 "
-    "how they are distributed, E3 overflow and NaN.",
+    help="Largest float deviation of rules to apply: E0 none, E1 the order of sums and "
+    "products, E2 products distributed over sums, E3 overflow and NaN.",
 )
 @click.option(
     "--partial/--no-partial",
@@ -77,23 +81,25 @@ def _copied(given: Mapping[str, Any], why: SuperoptError) -> ExitCode | None:
 @click.option(
     "--mutants",
     is_flag=True,
-    help="Also look for programs that equal MODEL's own in parts, with what corrects the rest.",
+    help="Also search for programs that equal MODEL's own in parts, with a correction of the rest.",
 )
 @click.option(
     "--decisions",
     type=options.NEW_FILE,
     metavar="FILE",
-    help="Write the search's decisions, which --replay FILE repeats.",
+    help="Write the search's decisions, for --replay FILE.",
 )
 @click.option(
     "--replay",
     type=options.FILE,
     metavar="FILE",
-    hidden=True,  # told by --decisions: a command shows twenty options
-    help="Repeat such decisions, do not search.",
+    hidden=True,  # described by --decisions: a command shows at most twenty options
+    help="Repeat these decisions, without a search.",
 )
 @options.store
-@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as a page.")
+@click.option(
+    "--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as an HTML page."
+)
 @options.as_json
 @click.option("--fail-if-unchanged", is_flag=True, help="Exit 1 if nothing faster was found.")
 @options.quiet
@@ -124,12 +130,11 @@ def optimize(
     fail_if_unchanged: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Find a faster model that computes the same.
+    """Find a faster model that computes the same results.
 
     Searches for a cheaper graph, checks it against the original, and writes it only if it is
     faster, with a certificate beside it (FILE.superopt.json for FILE.onnx) that `verify` replays;
-    otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model
-    so far.
+    otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model so far.
     """
     terminal.check_outputs(
         model,
@@ -183,7 +188,7 @@ def optimize(
 
         terminal.say(text.summary(found.report) + "\n")
         if output is None:
-            terminal.say("nothing was written: give -o FILE to keep the model\n")
+            terminal.say("nothing was written: pass -o FILE to keep the model\n")
         for path in filter(None, (output, certificate, html, decisions)):
             terminal.say(f"wrote {path} ({words.size(path.stat().st_size)})\n")
         if output is not None and not found.changed:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how their values are read."""
+"""Arguments and options that several commands share, and the parsers of their values."""
 
 import re
 import time
@@ -19,18 +19,19 @@ _UNITS = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """A duration in seconds: `60s`, `2m`, `1.5`, `500ms`, `1h`; raises ValueError otherwise."""
+    """Parse a duration in seconds: `60s`, `2m`, `1.5`, `500ms`, `1h`; raises ValueError
+    otherwise."""
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)", text.strip().lower())
     if not found or found[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no duration; write it as 60s, 2m or 1.5 (seconds)")
+        raise ValueError(f"{text!r} is not a duration; write it as 60s, 2m or 1.5 (seconds)")
     value = float(found[1]) * _UNITS[found[2]]
     if value <= 0:
-        raise ValueError(f"{text!r} is no time at all; give at least a second, such as 60s")
+        raise ValueError(f"{text!r} is zero; pass at least a second, such as 60s")
     return value
 
 
 def dimensions(text: str) -> dict[str, int]:
-    """Sizes of symbolic dimensions, `batch=8,sequence=128`; raises ValueError otherwise."""
+    """Parse values of symbolic dimensions, `batch=8,sequence=128`; raises ValueError otherwise."""
     sizes: dict[str, int] = {}
     for item in text.split(","):
         name, equals, digits = (part.strip() for part in item.rpartition("="))
@@ -63,7 +64,9 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(path_type=Path)  # checked by terminal.check_output, which says what to do
+NEW_FILE = click.Path(
+    path_type=Path
+)  # checked by terminal.check_outputs, whose errors say what to do
 
 
 def model(name: str) -> Callable[[F], F]:
@@ -73,7 +76,8 @@ def model(name: str) -> Callable[[F], F]:
 def duration(
     name: str, default: str | None, text: str, shown: bool | str = True
 ) -> Callable[[F], F]:
-    """An option whose value is a time in seconds. shown: what help says of its default."""
+    """Return an option whose value is a time in seconds. default_text: shown as default in the
+    help."""
     return click.option(
         name, default=default, show_default=shown, metavar="TIME", callback=_seconds, help=text
     )
@@ -89,11 +93,12 @@ def limits(
     own: str | None = None,
     fallback: Callable[[Mapping[str, Any], SuperoptError], ExitCode | None] = lambda given, e: None,
 ) -> Callable[[F], F]:
-    """--max-memory, and limits on the time and memory of all that the command does.
+    """Return a decorator that adds --max-memory and limits the time and memory of the command.
 
-    seconds: the command's budget, of its parameters; None: no limit. own: what the help says of the
-    default of --budget, which a command gets here that has no time of its own. fallback: what is
-    done where the time or the memory is over, and the exit code then; None leaves it an error.
+    command_budget: returns the command's budget in seconds from its parameters; None: no limit.
+    budget_default: the default of --budget in the help, for a command without an own time option,
+    which gets --budget here. fallback: called when the time or the memory is over; returns the exit
+    code, or None to raise the error.
     """
 
     def decorate(command: F) -> F:
@@ -106,22 +111,22 @@ def limits(
             try:
                 with guard.limited(budget, max_memory) as limit:
                     process = context.find_object(supervise.Process)
-                    if process is not None and process.own:  # also its start counts
+                    if process is not None and process.own:  # the start of the process counts, too
                         limit.end -= time.monotonic() - supervise.BEGIN
                     supervise.supervise(context, budget, limit.max_memory)
                     code = command(*args, **parameters)
                     for sentence in limit.said():
                         click.echo(f"note: {sentence}", err=True)
                     return code
-            except (OutOfTime, OutOfMemory) as e:  # of the child, or of its parent
+            except (OutOfTime, OutOfMemory) as e:  # raised in the child, or in its parent
                 code = fallback(parameters, e)
                 if code is None:
                     raise
                 return code
 
         option = click.option(
-            "--max-memory", metavar="SIZE", callback=_bytes, show_default="half of what is free",
-            help="Most memory to use, as 8GB or 512MB.",
+            "--max-memory", metavar="SIZE", callback=_bytes, show_default="half of the free memory",
+            help="Memory limit, as 8GB or 512MB.",
         )  # fmt: skip
         found = option(limited)
         return cast(F, found if own is None else budget(None, own)(found))
@@ -133,18 +138,18 @@ unbudgeted = limits(lambda given: UNBUDGETED_SECONDS)
 
 
 def sizes(text: str) -> Callable[[F], F]:
-    """An option whose value is sizes of symbolic dimensions."""
+    """Return an option whose values are values of symbolic dimensions."""
     return click.option(
         "--shape", "shapes", multiple=True, metavar="DIM=N,...", callback=_merge, help=text
     )
 
 
-shape = sizes("Sizes of symbolic dimensions to measure at.")
+shape = sizes("Values of symbolic dimensions for measuring.")
 inputs = click.option(
     "--inputs", type=FILE, metavar="X.npz", help="Also check on these inputs, by name."
 )
 rules = click.option(
-    "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules of your own."
+    "--rules", multiple=True, type=FILE, metavar="FILE", help="Add rules from this file."
 )
 library = click.option(
     "--library/--no-library",
@@ -168,23 +173,23 @@ def _seed(hidden: bool) -> Callable[[Any], Any]:
 
 
 def on(command: Any) -> Any:
-    """--target, --precision and --no-vendor, of what is compiled."""
+    """Add --target, --precision and --no-vendor."""
     kind = click.option(
         "--target",
         type=click.Choice(["cpu", "cuda"]),
         default="cpu",
         show_default=True,
-        help="This processor, or a GPU.",
+        help="Compile for the CPU or for a GPU.",
     )
     floats = click.option(
         "--precision",
         type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
         default="fp32",
         show_default=True,
-        help="Of floats between a GPU's kernels.",
+        help="Precision of floats between GPU kernels.",
     )
     library = click.option(
-        "--vendor/--no-vendor", default=True, help="May a GPU's libraries compute kernels?"
+        "--vendor/--no-vendor", default=True, help="Allow vendor libraries for GPU kernels."
     )
     return kind(floats(library(command)))
 
@@ -194,24 +199,24 @@ float_class = click.option(
     type=click.Choice(["E1", "E2"]),
     default="E2",
     show_default=True,
-    help="How much floats may change; with E1 convolutions are not computed in tiles, products of"
-    " matrices not by parts, and batch normalisation is not put into weights.",
+    help="Allowed float deviation; E1 disables Winograd convolutions, Strassen matrix products "
+    "and folding batch normalization into weights.",
 )
-seed, hidden_seed = _seed(False), _seed(True)  # hidden: of a command that has many others
+seed, hidden_seed = _seed(False), _seed(True)  # hidden: for commands with many other options
 target = click.option(
     "--target",
     type=click.Choice(["onnxruntime", "cpu"]),
     default="onnxruntime",
     show_default=True,
-    help="What will run the model.",
+    help="The runtime of the result.",
 )
 store = click.option(
-    "--store", type=NEW_FILE, metavar="FILE", help="The cost store, if not the user's own."
+    "--store", type=NEW_FILE, metavar="FILE", help="Store of measured costs, if not the user's own."
 )
 as_json = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, the rest on stderr."
+    "--json", "as_json", is_flag=True, help="Write one JSON document to stdout, all else to stderr."
 )
-quiet = click.option("--quiet", is_flag=True, help="No progress.")
-# Read from the arguments in cli.main, so that it also works when parsing fails.
-# Shown by `superopt --help` alone: a command has at most twenty options that are seen.
+quiet = click.option("--quiet", is_flag=True, help="Show no progress.")
+# Read from the arguments in cli.main, so that it also works when parsing fails. Shown by `superopt
+# --help` alone: a command shows at most twenty options.
 debug = click.option("--debug", is_flag=True, expose_value=False, hidden=True)

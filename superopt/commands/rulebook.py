@@ -1,4 +1,4 @@
-"""`superopt rules`: read the rules, and check one's own."""
+"""`superopt rules`: read, check and generate rules."""
 
 import difflib
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def rules() -> None:
-    """Read the rewrite rules, and check your own."""
+    """Read, check and generate rewrite rules."""
 
 
 @rules.command("list")
@@ -67,15 +67,15 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 @options.debug
 @options.unbudgeted
 def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) -> ExitCode:
-    """Draw both sides of a rule, and say how far it is proved and where it is from.
+    """Draw both sides of a rule, with its proof and origin.
 
-    Of a program and its mutant (rules/library/partial, or a FILE.pairs): where the mutant is right,
-    for all sizes, and what corrects it.
+    For a program and its mutant (rules/library/partial, or a FILE.pairs): where the mutant is
+    equal, for all sizes, and the correction of the rest.
     """
     on_stdout = svg == Path("-")
     if on_stdout and as_json:
         raise UsageError(
-            "--svg - and --json exclude each other", "both write to stdout", "give --svg a file"
+            "--svg - and --json exclude each other", "both write to stdout", "pass a file to --svg"
         )
     if svg is not None and not on_stdout:
         terminal.check_outputs(*rules, svg=svg)
@@ -89,7 +89,7 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
         known = [rule.name for rule in api().rules(rules)]
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
         raise UsageError(
-            f"there is no rule {name!r}",
+            f"unknown rule {name!r}",
             f"the library holds {len(known)} rules",
             f"did you mean {', '.join(near)}?" if near else "see `superopt rules list`",
         )
@@ -116,7 +116,7 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
 def _shown(page: "PartialPage", svg: Path | None, as_json: bool) -> ExitCode:
     if svg is not None:
         raise UsageError(
-            f"--svg {svg}", f"{page.name} is no rule, and has no drawing", "leave --svg out"
+            f"--svg {svg}", f"{page.name} is not a rule, and has no drawing", "leave out --svg"
         )
     if as_json:
         from superopt.report.codec import dumps
@@ -132,21 +132,23 @@ def _shown(page: "PartialPage", svg: Path | None, as_json: bool) -> ExitCode:
 @rules.command()
 @click.argument("part", metavar="[FILTER]", default="")
 @options.rules
-@click.option("--html", type=options.NEW_FILE, metavar="FILE", help="Write all as a page.")
+@click.option(
+    "--html", type=options.NEW_FILE, metavar="FILE", help="Write the report as an HTML page."
+)
 @options.as_json
 @options.debug
 @options.unbudgeted
 def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool) -> ExitCode:
-    """Say of all rules how they are proved, and which are not.
+    """Report how each rule is proved, and which are not.
 
-    FILTER is part of a rule's name or of its file's. The page has both sides of each rule drawn,
-    its proof and what that assumes; so has --json, as data.
+    FILTER is part of a rule's name or of its file's. The page has drawings of both sides of each
+    rule, its proof and its assumptions; --json has the same as data.
     """
     terminal.check_outputs(*rules, html=html)
     found = api().rule_report(rules, part)
     if not found.rules:
         raise UsageError(
-            f"no rule has {part!r} in its name or its file's",
+            f"no rule has {part!r} in its name or its file's name",
             f"the library holds {found.of} rules",
             "see `superopt rules list`",
         )
@@ -175,42 +177,47 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="FOLDER",
-    help="Where the rules and the account go.",
+    help="Folder for the rules and account.json.",
 )
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family.")
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Enumerate only this family."
+)
 @click.option(
     "--ops",
     metavar="OP,...",
-    help="A family of your own: operators, as in 'MatMul,Transpose(perm=(1,0))'.",
+    help="A custom family: operators, as in 'MatMul,Transpose(perm=(1,0))'.",
 )
 @click.option(
     "--shapes",
     metavar="NAME=SHAPE,...",
-    help="Its inputs and constants, as in 'x=2x3,s=,0=zeros:2x3'.",
+    help="Inputs and constants of the custom family, as in 'x=2x3,s=,0=zeros:2x3'.",
 )
 @click.option(
     "--max-ops",
     type=click.IntRange(1, 5),
     default=4,
     show_default=True,
-    help="Operators of a graph at most; families whose graphs are many stop at 3, or at 4 "
-    "with 5. A level that would take more than 6 GB is cut, and the account says so. With "
-    "--partial no family stops before, and of 5 operators one graph in several is tried; with "
-    "--model, 4 or 5.",
+    help="Most operators of a graph; families with many graphs stop at 3, or at 4 with 5. Of a "
+    "level that would take more than 6 GB, one graph in several is tried, as account.json "
+    "says. With --partial no family stops earlier, and of 5 operators one graph in several "
+    "is tried; with --model, 4 or 5.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Work on this Ray cluster; local starts one of --jobs CPUs.",
+    help="Work on this Ray cluster; local starts one with --jobs CPUs.",
 )
 @click.option(
     "--partial",
     is_flag=True,
-    help="Programs that are equal in parts, and what corrects them, instead of rules.",
+    help="Find programs that are equal in parts, and their corrections, instead of rules.",
 )
 @click.option(
-    "--model", type=options.FILE, metavar="MODEL", help="With --partial: of this model's parts."
+    "--model",
+    type=options.FILE,
+    metavar="MODEL",
+    help="With --partial: mutants of this model's own programs.",
 )
 @options.seed
 @options.as_json
@@ -233,8 +240,8 @@ def generate(
 ) -> ExitCode:
     """Find rules by enumeration.
 
-    Enumerates operator graphs, compares what they compute over a prime field, and writes the rules
-    that explain what is equal. A run that was killed goes on where it was.
+    Enumerates operator graphs, compares their results over a prime field, and writes the rules that
+    explain the equal ones. A run that was killed continues when it is started again.
     """
     if partial:
         refused = {"--ops": ops, "--shapes": shapes, "--ray": ray, "--jobs": jobs > 1 or None}
@@ -242,12 +249,12 @@ def generate(
             if given is not None:
                 raise UsageError(
                     f"{option} and --partial exclude each other",
-                    "mutants are of families with sizes of their own, one process",
+                    "mutants come from families with sizes of their own, in one process",
                     "leave one of them out",
                 )
         return _mutants(out, families, model, max_ops, seed, as_json, quiet)
     if model is not None:
-        raise UsageError("--model needs --partial", "rules are of families", "add --partial")
+        raise UsageError("--model needs --partial", "rules come from families", "add --partial")
     try:
         with terminal.progress(quiet) as show_event:
             made = api().generate_rules(
@@ -263,7 +270,7 @@ def generate(
             )
     except KeyboardInterrupt:
         raise Aborted(
-            "aborted", "interrupted", f"the same command goes on with what is in {out}"
+            "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
     if as_json:
         from superopt.report.codec import dumps
@@ -292,7 +299,7 @@ def _mutants(
             )
     except KeyboardInterrupt:
         raise Aborted(
-            "aborted", "interrupted", f"the same command goes on with what is in {out}"
+            "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
     if as_json:
         from superopt.report.codec import dumps
@@ -324,7 +331,7 @@ def derive(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Say whether the equality of two models follows from the rules.
+    """Decide whether the equality of two models follows from the rules.
 
     Prints the chain of rules that leads from one to the other. Exits 5 if none was found, which
     proves nothing.

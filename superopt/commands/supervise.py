@@ -1,14 +1,14 @@
-"""The last line of a command's limits: a parent process that ends it.
+"""The outer limits of a command: a parent process that kills it.
 
-Python cannot interrupt a call into C++ (Z3, LLVM, onnxruntime, protobuf), nor handle a signal while
-one runs. So a command forks once its arguments are read, before anything heavy is loaded: the child
-does the work, and the parent waits for it. The parent hands signals on, and ends the child with all
-its descendants where it does not end by itself: KILL_SECONDS beyond 1.2 times the budget,
-TERM_SECONDS after SIGTERM, or once all of them together use more memory than they may. Temporary
-files of the child lie in a folder that the parent removes.
+Python can neither interrupt a call into C++ (Z3, LLVM, onnxruntime, protobuf) nor handle a signal
+during one. So a command forks once its arguments are parsed, before anything heavy is loaded: the
+child does the work, and the parent waits for it. The parent forwards signals. It kills the child
+with all its descendants KILL_SECONDS after 1.2 times the budget, TERM_GRACE_SECONDS after SIGTERM,
+or once all of them together exceed the memory limit. Temporary files of the child are in a folder
+that the parent removes.
 
-Where there is no fork (Windows) a thread ends the process at the same times; it waits for C++ code
-that holds Python's lock.
+Without fork (Windows) a thread ends the process at the same times; it has to wait for C++ code that
+holds the GIL.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ import click
 from superopt.errors import Aborted, ExitCode, ModelError, OutOfMemory, OutOfTime, SuperoptError
 from superopt.guard import KILL_FACTOR, KILL_SECONDS, NO_LIMIT, size_text
 
-LEAVING_SECONDS = 5.0  # that Python may take to free all that a command made
-TERM_SECONDS = 1.2  # after SIGTERM: ending the family took 0.1 to 0.8 s more at a load of 10
-STARTING_SECONDS = 10.0  # that Python takes at most before this is loaded; else it was loaded late
-POLL_SECONDS = 0.2  # between two looks at the child's memory
+LEAVING_SECONDS = 5.0  # that Python may take to free the objects of a command
+TERM_SECONDS = 1.2  # between SIGTERM and SIGKILL; ending the family takes 0.1 to 0.8 s more
+STARTING_SECONDS = (
+    10.0  # the longest start of Python before this module is loaded; if longer, it was loaded late
+)
+POLL_SECONDS = 0.2  # between two reads of the child's memory
 
 
 def _process_begin() -> float:
-    """time.monotonic() when this process was started; now, where the system does not say."""
+    """Return time.monotonic() at the start of this process; now, if the system does not tell."""
     now = time.monotonic()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -53,14 +55,16 @@ BEGIN = _process_begin()
 
 @dataclass(slots=True)
 class Process:
-    """Click's object of all commands. own: the process is this command's own, and may fork; limits:
-    those of the child that this process is, once it is one."""
+    """The click object of all commands.
+
+    may_fork: the process belongs to the command; limits: of the child, in the child.
+    """
 
     own: bool
     limits: Limits | None = None
 
     def leave(self, code: int) -> NoReturn:
-        """End the process. A child whose time is nearly over ends at once: its parent cleans up."""
+        """Exit the process. A child close to its deadline exits at once: its parent cleans up."""
         if self.limits is not None and time.monotonic() > self.limits.end - LEAVING_SECONDS:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -71,7 +75,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a command may take: its name, seconds (of which the budget is one) and bytes."""
+    """The name, budget in seconds and memory limit in bytes of a command."""
 
     command: str
     budget: float
@@ -80,17 +84,17 @@ class Limits:
 
     @property
     def end(self) -> float:
-        """time.monotonic() at which the child is ended."""
+        """Return time.monotonic() at which the child is killed."""
         if self.budget == NO_LIMIT:
             return NO_LIMIT
         return self.begin + KILL_FACTOR * self.budget + KILL_SECONDS
 
 
 def supervise(context: click.Context, budget: float | None, max_memory: int) -> None:
-    """Limit the command of a context, where the process is its own: go on in a child process, which
-    returns; the parent waits for it and exits with its code. budget: seconds; None: no limit.
+    """Fork and limit the command of a context, if the process belongs to it.
 
-    Raises in the parent what ended the child, as an error that a person can act on.
+    Returns in the child process; the parent waits for it and exits with its code. budget: seconds;
+    None: no limit. Raises in the parent the error that says why the child was killed.
     """
     process = context.find_object(Process)
     if process is None or not process.own:
@@ -103,7 +107,7 @@ def supervise(context: click.Context, budget: float | None, max_memory: int) -> 
     folder = Path(tempfile.mkdtemp(prefix="superopt-"))
     watched = [signal.SIGCHLD, signal.SIGTSTP]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets for SIGHUP
             watched.append(number)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     for stream in (sys.stdout, sys.stderr):
@@ -111,7 +115,7 @@ def supervise(context: click.Context, budget: float | None, max_memory: int) -> 
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # signals reach it through its parent alone, each of them once
+        os.setpgid(0, 0)  # signals reach the child only through its parent, each one once
         os.close(writer)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         process.limits = limits
@@ -129,13 +133,13 @@ def supervise(context: click.Context, budget: float | None, max_memory: int) -> 
 
 
 def _end_with_parent(reader: int) -> None:
-    """End this process when its parent does, whatever it is doing: nobody writes to this pipe."""
+    """Exit when the parent exits, at any time: nobody writes to this pipe."""
     os.read(reader, 1)
     os._exit(ExitCode.ABORTED)
 
 
 def _end_late(limits: Limits) -> None:
-    """End this process at its end; the main thread does it, where it is not in C++ code."""
+    """Exit at the deadline, or when C++ code in the main thread releases the GIL."""
     time.sleep(min(max(limits.end - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
     os.write(2, f"error: {_late(limits)}\n".encode(errors="replace"))
     os._exit(ExitCode.UNDECIDED)
@@ -143,7 +147,7 @@ def _end_late(limits: Limits) -> None:
 
 @dataclass(slots=True)
 class _Parent:
-    """Waits for a child. end: when it is to be ended; why: what is said then."""
+    """Waits for a child. deadline: when to kill it; error: raised then."""
 
     child: int
     limits: Limits
@@ -152,7 +156,7 @@ class _Parent:
     why: SuperoptError | None = None
 
     def wait(self) -> int:
-        """The child's exit code. Raises the error that says why it was ended."""
+        """Return the child's exit code. Raises the error that says why it was killed."""
         self.end, self.why = self.limits.end, _late(self.limits)
         while True:
             pause = min(POLL_SECONDS, max(self.end - time.monotonic(), 0.0))
@@ -168,7 +172,7 @@ class _Parent:
             self.check_memory()
 
     def hand_on(self, number: signal.Signals) -> None:
-        """Do with the child what a signal says."""
+        """Forward a signal to the child."""
         if number == signal.SIGCHLD:
             return
         if number == signal.SIGTSTP:
@@ -177,56 +181,56 @@ class _Parent:
             _signal_group(self.child, signal.SIGCONT)
             return
         if number == signal.SIGINT:
-            _signal_group(self.child, number)  # all processes of a terminal's command get it
+            _signal_group(self.child, number)  # a terminal sends it to all processes of a command
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, number)
         if number != signal.SIGINT and self.end > (end := time.monotonic() + TERM_SECONDS):
             self.end = end
             self.why = Aborted(
-                f"superopt {self.limits.command} was ended by {number.name}",
-                f"it did not end by itself within {TERM_SECONDS:g} s",
-                "nothing partial was left behind",
+                f"superopt {self.limits.command} was killed after {number.name}",
+                f"it did not exit within {TERM_SECONDS:g} s",
+                "no partial output was left behind",
             )
 
     def checked(self, code: int) -> int:
-        """The exit code of a child that ended by itself; raises where a signal ended it."""
+        """Return the exit code of a child that exited; raises if a signal killed it."""
         if code >= 0:
             return code
         name = signal.Signals(-code).name
         if -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            raise Aborted("aborted", f"ended by {name}", "nothing partial was left behind")
+            raise Aborted("aborted", f"ended by {name}", "no partial output was left behind")
         raise ModelError(
-            f"superopt {self.limits.command} was ended by {name}",
-            "a library that it uses crashed, or the machine has no memory left",
-            "give --max-memory, or run it again with less beside it",
+            f"superopt {self.limits.command} was killed by {name}",
+            "a library crashed, or the machine is out of memory",
+            "pass --max-memory, or free memory and run it again",
         )
 
     def check_memory(self) -> None:
-        """Raises OutOfMemory where the child and its descendants use more than they may."""
+        """Raise OutOfMemory if the child and its descendants exceed the memory limit."""
         most = self.limits.max_memory
         family = [self.child, *descendants(self.child)]
         if sum(map(_anonymous, family)) <= most:
             return
-        used = sum(map(_proportional, family))  # what forks share is counted once
+        used = sum(map(_proportional, family))  # counts memory shared by forks once
         if used > most:
             raise OutOfMemory(
-                f"superopt {self.limits.command} was given up",
+                f"superopt {self.limits.command} was killed",
                 f"it uses {size_text(used)}, more than --max-memory {size_text(most)}",
-                "give more by --max-memory, or a smaller model",
+                "raise --max-memory, or use a smaller model",
             )
 
 
 def _late(limits: Limits) -> OutOfTime:
     return OutOfTime(
-        f"superopt {limits.command} was given up",
-        f"it did not end by itself in {KILL_FACTOR:g} times its budget of {limits.budget:g} s",
-        "give it more time, or a smaller model",
+        f"superopt {limits.command} was killed",
+        f"it did not exit within {KILL_FACTOR:g} times its budget of {limits.budget:g} s",
+        "raise the budget, or use a smaller model",
     )
 
 
 def _exit_code(child: int) -> int | None:
-    """How the child ended, a negative number for a signal; None while it runs."""
+    """Return the child's exit code, negative for a signal; None while it runs."""
     try:
         found, status = os.waitpid(child, os.WNOHANG)
     except ChildProcessError:
@@ -240,7 +244,7 @@ def _signal_group(child: int, number: signal.Signals) -> None:
 
 
 def _kill(child: int) -> None:
-    """End the child and its descendants, those in sessions of their own too."""
+    """Kill the child and its descendants, including those in sessions of their own."""
     family = descendants(child)
     _signal_group(child, signal.SIGKILL)
     for process in family:
@@ -251,7 +255,7 @@ def _kill(child: int) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """The processes that a process started, and those that these did."""
+    """Return the ids of all descendants of a process."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -262,12 +266,12 @@ def descendants(process: int) -> list[int]:
 
 
 def _anonymous(process: int) -> int:
-    """Bytes of memory of a process that are of no file; what it shares is counted in full."""
+    """Return the bytes of anonymous memory of a process; shared pages count in full."""
     return 1024 * _field(process, "status", "RssAnon:")
 
 
 def _proportional(process: int) -> int:
-    """The same, where n processes share a page an n-th of it."""
+    """Return the same, with a page shared by n processes counted as 1/n."""
     return 1024 * _field(process, "smaps_rollup", "Pss_Anon:") or _anonymous(process)
 
 

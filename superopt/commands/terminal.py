@@ -1,4 +1,4 @@
-"""What a command does to the world around it: progress, Ctrl-C, files, errors."""
+"""Progress, Ctrl-C and output files of a command."""
 
 import os
 import shutil
@@ -18,26 +18,26 @@ from superopt.errors import UsageError
 from superopt.report.data import Event
 
 PLAIN_EVERY = 5.0  # seconds between two plain lines of one stage
-# Seconds after a signal in which what is under way is given up: who sends SIGTERM does not wait.
+# Seconds after a signal in which running work is stopped: senders of SIGTERM do not wait long.
 ENDS_WITHIN = {signal.SIGINT: 20.0, signal.SIGTERM: 0.8}
 Progress = Callable[[Event], None]
 Stop = Callable[[], bool]
 
 
 def say(text: str, *, on_stderr: bool = False) -> None:
-    """Print `text`, which ends its own lines; control characters in them are spelt out."""
+    """Print `text`, which contains its line ends; control characters in lines are escaped."""
     from superopt.report.words import plain
 
     click.echo("\n".join(map(plain, text.split("\n"))), nl=False, err=on_stderr)
 
 
 def columns() -> int:
-    """How wide the terminal is; 100 where there is none and COLUMNS does not say."""
+    """Return the terminal's width in columns; 100 without a terminal and without COLUMNS."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
 def shows(text: str) -> bool:
-    """Can stdout be told `text` in its encoding?"""
+    """True if stdout's encoding has all characters of `text`."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -47,7 +47,8 @@ def shows(text: str) -> bool:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Progress]:
-    """Shows events on stderr: a bar on a terminal, else a line now and then."""
+    """Yield a function that shows events on stderr: a bar on a terminal, else a line now and
+    then."""
     if quiet:
         yield lambda event: None
     elif sys.stderr.isatty():
@@ -101,11 +102,12 @@ def _line(event: Event) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """The first Ctrl-C (or SIGTERM) makes `stop()` true; the second raises KeyboardInterrupt.
+    """Yield `stop()`: the first Ctrl-C (or SIGTERM) makes it true; the second raises
+    KeyboardInterrupt.
 
-    Python calls a handler once for signals that came during one long call into C, so they are
-    counted by the bytes that the system writes for each; and it swallows what is raised while
-    objects are freed, so that `stop()` raises as well.
+    Python calls a handler once for all signals during a long call into C, so signals are counted by
+    the bytes that the system writes for each. Python also swallows exceptions while objects are
+    freed, so `stop()` raises as well.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # only the main thread receives signals
@@ -150,7 +152,7 @@ def interruptible() -> Iterator[Stop]:
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, so that it is said how to go on."""
+    """Raise KeyboardInterrupt on SIGTERM, so that the user is told how to continue."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread receives signals
         return
@@ -162,10 +164,11 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
 
 
 def check_outputs(*sources: Path | None, replaces: bool = False, **paths: Path | None) -> None:
-    """Raises UsageError, before any work is done, if a file cannot be written there.
+    """Raise UsageError, before any work is done, if a file cannot be written to its path.
 
-    The keywords are the options' names without dashes. replaces: may `output` be one of `sources`,
-    the files that are read? A model may be replaced by its faster self, not by a report.
+    The keywords are the options' names without dashes. may_replace: `output` may be one of
+    `sources`, the files that are read: a model may be replaced by its optimized version, not by a
+    report.
     """
     seen: dict[Path, str] = {}
     read = {p.resolve() for p in sources if p is not None}
@@ -176,35 +179,35 @@ def check_outputs(*sources: Path | None, replaces: bool = False, **paths: Path |
         folder = path.parent
         if not (replaces and name == "output") and path.resolve() in read:
             raise UsageError(
-                f"{option} would overwrite {path}", "this file is read", "give another name"
+                f"{option} would overwrite {path}", "this file is an input", "choose another name"
             )
         if name == "store":
-            continue  # it is opened, and made if it is not there
+            continue  # it is opened, and created if it does not exist
         if not folder.is_dir():
             raise UsageError(
                 f"{option} cannot be written to {path}",
-                f"there is no folder {folder}",
-                "make it first, or choose another place",
+                f"the folder {folder} does not exist",
+                "create it, or choose another path",
             )
         if path.is_dir():
             raise UsageError(
-                f"{option} cannot be written to {path}", "it is a folder", "give a file's name"
+                f"{option} cannot be written to {path}", "it is a folder", "pass a file name"
             )
         if not os.access(folder, os.W_OK):
             raise UsageError(
                 f"{option} cannot be written to {path}",
-                f"the folder {folder} may not be written to",
-                "choose another place",
+                f"the folder {folder} is not writable",
+                "choose another path",
             )
         if other := seen.get(path.resolve()):
             raise UsageError(
-                f"{option} and {other} are one file", f"both are {path}", "give them two names"
+                f"{option} and {other} are the same file", f"both are {path}", "choose two names"
             )
         seen[path.resolve()] = option
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Writes a file by rename, so that a reader sees all of it or none."""
+    """Write a file atomically, by rename."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with partial.open("xb") as file:

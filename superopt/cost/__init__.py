@@ -1,1 +1,1 @@
-"""What a node costs: measured, from a store, or by the roofline."""
+"""Costs of nodes and graphs: measured, from the store, or by the roofline; and the disk cache."""

@@ -1,15 +1,15 @@
-"""Which of two models is faster, from times measured in turns.
+"""Decide which of two models is faster, from times measured in interleaved rounds.
 
-A difference counts only if resampling the rounds does not make it vanish: the bootstrap interval
-(Efron 1979) of the ratio of medians, rounds drawn in pairs because what slows the machine down
+A difference counts only if it survives resampling of the rounds: the bootstrap interval (Efron
+1979) of the ratio of medians, with rounds drawn in pairs because whatever slows the machine down
 for longer than a round slows both models down.
 
-Rounds of one sitting, in which both models stay loaded, share where their memory lies and what else
-runs on the machine: their spread says little of what another sitting gives. So models are timed in
-several sittings, and `predict` gives the interval in which the ratio of another measurement like it
-lies with 95 %: Student's t for the logarithms of the sittings' ratios. Few sittings agree by luck,
-so their variance is estimated together with one that is known beforehand, which is larger on a
-machine that is busy (`docs/benchmarks/calibration.md` has the measurements).
+Rounds of one session, in which both models stay loaded, share their memory placement and the
+machine's other load: their spread says little about another session. So models are timed in several
+sessions, and `predict_speedup` returns the interval that contains the ratio of another such
+measurement with 95 %: Student's t for the logarithms of the sessions' ratios. Few sessions may
+agree by luck, so their variance is combined with a prior variance, which is larger on a busy
+machine (`docs/benchmarks/calibration.md` has the measurements).
 """
 
 import math
@@ -21,21 +21,21 @@ import numpy as np
 from superopt.cost.load import QUIET, Load
 from superopt.errors import UsageError
 
-LEAST_ROUNDS = 5  # below this no interval of a median is worth its name
+LEAST_ROUNDS = 5  # fewer give no meaningful interval of a median
 _RESAMPLES = 4000
-# The standard deviation of the logarithm of a sitting's ratio that is assumed beforehand, as if it
-# had been estimated from PRIOR_FREEDOM + 1 sittings: of a quiet machine, and what is added for each
-# share of the time that the timed process waits for a core; see scripts/bench_calibration.py.
+# The prior standard deviation of the logarithm of a session's ratio, with the weight of
+# PRIOR_DEGREES_OF_FREEDOM + 1 sessions: on a quiet machine, and the addition for each share of the
+# time that the timed process waits for a core; see scripts/bench_calibration.py.
 QUIET_DEVIATION = 0.012
 WAITING_DEVIATION = 0.075
 PRIOR_FREEDOM = 4
-# 97.5 % quantiles of Student's t distribution, for 4 degrees of freedom and more.
+# 97.5 % quantiles of Student's t distribution, from 4 degrees of freedom on.
 _T_QUANTILES = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster b is than a: median(a) / median(b) and its confidence interval."""
+    """The speedup of b over a: median(a) / median(b) and its confidence interval."""
 
     low: float
     mid: float
@@ -46,24 +46,26 @@ class Ratio:
 
 
 def compare(a: Sequence[float], b: Sequence[float], seed: int, confidence: float = 0.95) -> Ratio:
-    """How many times faster b is than a; the k-th times of both are from the same round.
+    """Return the speedup of b over a; the k-th times of both are from the same round.
 
-    Any unit of time.  With fewer than five rounds the interval is everything.  The same for the
-    same arguments.  Raises UsageError for times that are not positive numbers, of different
-    counts or none.
+    Times are in any unit. With fewer than five rounds the interval is unbounded. Deterministic for
+    given arguments. Raises UsageError for times that are not positive numbers, of different counts
+    or none.
     """
     if len(a) != len(b) or not a:
         raise UsageError(
-            "times that are not paired cannot be compared",
+            "unpaired times cannot be compared",
             f"one model has {len(a)} rounds, the other {len(b)}",
             "time both in the same rounds",
         )
     times = np.array([a, b], dtype=np.float64)
     if not (np.isfinite(times).all() and (times > 0).all()):
         worst = next(t for t in (*a, *b) if not (math.isfinite(t) and t > 0))
-        raise UsageError(f"{worst} is no time", "times are positive and finite", "measure again")
+        raise UsageError(
+            f"{worst} is not a valid time", "times must be positive and finite", "measure again"
+        )
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence of {confidence}", "it lies between 0 and 1", "try 0.95")
+        raise UsageError(f"a confidence of {confidence}", "it must be between 0 and 1", "try 0.95")
     rounds = len(a)
     middle = np.median(times, axis=1)
     mid = float(middle[0] / middle[1])
@@ -87,15 +89,15 @@ class Sitting:
 
 
 def predict(sittings: Sequence[Sitting], seed: int) -> Ratio:
-    """How many times faster b is than a, and the interval in which another measurement of as many
-    sittings lies with 95 %.
+    """Return the speedup of b over a, and the interval that contains another measurement of as many
+    sessions with 95 %.
 
-    The middle is the geometric mean of the sittings' ratios. The interval is never narrower than
-    `compare` has it for all rounds together. Raises UsageError as `compare` does.
+    The middle is the geometric mean of the sessions' ratios. The interval is never narrower than
+    that of `compare_times` for all rounds together. Raises UsageError as `compare_times` does.
     """
     rounds = compare(
         [t for s in sittings for t in s.a], [t for s in sittings for t in s.b], seed
-    )  # also refuses what is no measurement
+    )  # also rejects invalid measurements
     logs = np.array([math.log(float(np.median(s.a)) / float(np.median(s.b))) for s in sittings])
     waited = max(s.load.waited for s in sittings)
     prior = QUIET_DEVIATION + WAITING_DEVIATION * waited
@@ -109,9 +111,9 @@ def predict(sittings: Sequence[Sitting], seed: int) -> Ratio:
     return Ratio(mid * min(1 / wide, low), mid, mid * max(wide, high))
 
 
-LEAST_GAIN = 1.005  # a smaller one is not worth another file, and depends on where memory lies
+LEAST_GAIN = 1.005  # a smaller speedup is not worth another file, and depends on memory placement
 
 
 def faster(ratio: Ratio) -> bool:
-    """Whether b is faster than a beyond noise, and worth it."""
+    """True if b is faster than a beyond noise, and enough to matter."""
     return ratio.low > 1 and ratio.mid >= LEAST_GAIN

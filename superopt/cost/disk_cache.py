@@ -1,9 +1,8 @@
-"""The cache on disk: what it holds, and its limit.
+"""The disk cache: its files and its size limit.
 
 All files below the cache's folder count: object files, packed constants, programs, and measured
-costs. When a model was compiled, and the total is above the limit, files that were not used for the
-longest time are removed. Measured costs and proofs took long to make and are small: they count, and
-stay.
+costs. When a model was compiled and the total exceeds the limit, the least recently used files are
+removed. Measured costs and proofs took long to compute and are small: they count, and stay.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from superopt.errors import UsageError
 
 VARIABLE: Final = "SUPEROPT_CACHE_MAX_SIZE"
 DEFAULT_LIMIT_BYTES: Final = 4 << 30
-ABANDONED_SECONDS: Final = 3600.0  # since a file was written that its writer did not finish
-CHECKED_BYTES: Final = 32 << 20  # that a process writes before it looks at the folder again
-KEPT_PART: Final = 0.9  # of the limit is left when files are removed for it
+ABANDONED_SECONDS: Final = 3600.0  # after which an unfinished file is considered abandoned
+CHECKED_BYTES: Final = 32 << 20  # that a process writes between two checks of the folder
+KEPT_PART: Final = 0.9  # of the limit remains when files are removed for it
 PARTIAL: Final = ".part"
-# By folder and suffix; what is in no table is no file of the cache.
+# By folder and suffix; other files do not belong to the cache.
 KINDS: Final = {
     ("objects", ".o"): "object code",
     ("ready", ".program"): "programs",
-    ("ready", ".constants"): "packed constants",  # of programs for a GPU
+    ("ready", ".constants"): "packed constants",  # of GPU programs
     ("ready", ".model"): "models",
     ("ready", ".digest"): "models",
-    ("ready", ".fallback"): "models",  # that run in onnxruntime
-    ("ready", ".seconds"): "models",  # what compiling took
+    ("ready", ".fallback"): "models",  # that fall back to onnxruntime
+    ("ready", ".seconds"): "models",  # compile times
     ("ready", ".proof"): "proofs",
     ("constants", ".constant"): "packed constants",
     ("rules", ".rules"): "rules",
@@ -47,7 +46,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """A file of the cache. used: when it was used last, in seconds since the epoch."""
+    """A file of the cache. used: when it was last used, in seconds since the epoch."""
 
     path: Path
     kind: str
@@ -56,25 +55,27 @@ class CacheFile:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: "2GiB", "500M", "1048576"; units are powers of 1024. Raises UsageError."""
+    """Parse bytes: "2GiB", "500M", "1048576"; units are powers of 1024. Raises UsageError."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
     if found is None:
-        raise UsageError(f"size {text!r}", "a size is a number with a unit", "write it as 2GiB")
+        raise UsageError(
+            f"invalid size {text!r}", "a size is a number with a unit", "write it as 2GiB"
+        )
     return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
 
 
 def parse_age(text: str) -> float:
-    """Seconds: "30d", "12h", "90m", "2w", "45s". Raises UsageError."""
+    """Parse seconds: "30d", "12h", "90m", "2w", "45s". Raises UsageError."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text, re.IGNORECASE)
     if found is None:
         raise UsageError(
-            f"age {text!r}", "an age is a number with s, m, h, d or w", "write it as 30d"
+            f"invalid age {text!r}", "an age is a number with s, m, h, d or w", "write it as 30d"
         )
     return float(found[1]) * _SECONDS[found[2].lower()]
 
 
 def limit_bytes() -> int:
-    """$SUPEROPT_CACHE_MAX_SIZE, by default 4 GiB. Raises UsageError for what is no size."""
+    """Return $SUPEROPT_CACHE_MAX_SIZE, default 4 GiB. Raises UsageError for an invalid size."""
     named = os.environ.get(VARIABLE)
     if not named:
         return DEFAULT_LIMIT_BYTES
@@ -85,7 +86,7 @@ def limit_bytes() -> int:
 
 
 def cache_files(root: Path | None = None) -> list[CacheFile]:
-    """The files of the cache, those used last first. root: its folder."""
+    """Return the files of the cache, most recently used first. root: its folder."""
     root = default_folder() if root is None else root
     out: list[CacheFile] = []
     for name in sorted({folder for folder, _ in KINDS}):
@@ -100,7 +101,7 @@ def _files_in(where: Path, name: str) -> Iterator[CacheFile]:
         return
     for e in found:
         kind = KINDS.get((name, os.path.splitext(e.name)[1]))
-        # SQLite keeps what is not yet in the store in files beside it.
+        # SQLite keeps uncommitted data in files beside the store.
         kind = "measurements" if not name and e.name.startswith(f"{FILE}-") else kind
         with suppress(OSError):
             if kind is not None and e.is_file(follow_symlinks=False):
@@ -111,8 +112,8 @@ def _files_in(where: Path, name: str) -> Iterator[CacheFile]:
 def stale(
     files: Sequence[CacheFile], max_bytes: int | None, older_than: float | None, now: float
 ) -> list[CacheFile]:
-    """Those to be removed, so that at most `max_bytes` are left, of what was used in the last
-    `older_than` seconds; None: any. files: those used last first."""
+    """Return the files to remove, so that at most `max_bytes` remain, all of them used in the last
+    `older_than` seconds; None: no limit. files: most recently used first."""
     total = sum(f.bytes for f in files)
     out = []
     for f in reversed(files):
@@ -126,10 +127,11 @@ def stale(
 def prune(
     max_bytes: int | None = None, older_than: float | None = None, root: Path | None = None
 ) -> list[CacheFile]:
-    """Remove files, those not used for the longest time first; what was removed.
+    """Remove files, the least recently used first; return the removed ones.
 
-    max_bytes: that are left at most; None: the limit, unless an age is given. older_than: seconds
-    since a file was used, from which on it goes."""
+    max_bytes: the total that may remain; None: the limit, unless an age is given. older_than:
+    seconds without use after which a file is removed.
+    """
     root = default_folder() if root is None else root
     if max_bytes is None and older_than is None:
         max_bytes = limit_bytes()
@@ -143,7 +145,7 @@ def prune(
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Remove what writers left that were ended."""
+    """Remove unfinished files of processes that were killed."""
     for name in sorted({folder for folder, _ in KINDS if folder}):
         for part in (root / name).glob(f"*{PARTIAL}"):
             with suppress(OSError):
@@ -151,11 +153,11 @@ def _remove_abandoned(root: Path) -> None:
                     part.unlink()
 
 
-_unchecked = CHECKED_BYTES  # bytes that this process wrote since it looked at the folder
+_unchecked = CHECKED_BYTES  # bytes that this process wrote since its last check
 
 
 def written(size: int) -> None:
-    """Note that the process added so many bytes to the cache, and keep its limit."""
+    """Record that this process added `size` bytes to the cache, and enforce the limit."""
     global _unchecked
     _unchecked += size
     if _unchecked < CHECKED_BYTES:

@@ -1,4 +1,4 @@
-"""Where superopt keeps what it measured and made."""
+"""The folders and files that superopt keeps on disk."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ FILE = "costs.sqlite3"
 
 
 def default_folder() -> Path:
-    """Where the store lies: $SUPEROPT_CACHE, else the user's cache folder of the system."""
+    """Return $SUPEROPT_CACHE, else the user's cache folder of the system."""
     named = os.environ.get("SUPEROPT_CACHE")
     return Path(named) if named else user_cache_folder()
 
@@ -16,7 +16,7 @@ def default_folder() -> Path:
 if sys.platform == "linux":  # importing platformdirs takes 20 ms, a quarter of a cached start
 
     def user_cache_folder() -> Path:
-        """superopt's cache folder of this user, as platformdirs has it."""
+        """Return superopt's cache folder of this user, equal to that of platformdirs."""
         home = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache")
         return Path(home) / "superopt"
 
@@ -24,31 +24,32 @@ else:
     import platformdirs
 
     def user_cache_folder() -> Path:
-        """superopt's cache folder of this user."""
+        """Return superopt's cache folder of this user."""
         return Path(platformdirs.user_cache_dir("superopt", appauthor=False))
 
 
 def constants_folder() -> Path:
-    """Where packed constants lie."""
+    """Return the folder of packed constants."""
     return default_folder() / "constants"
 
 
 def objects_folder() -> Path:
-    """Where object files lie."""
+    """Return the folder of object files."""
     return default_folder() / "objects"
 
 
 def ready_folder() -> Path:
-    """Where descriptions of models and of their programs lie."""
+    """Return the folder of descriptions of models and their programs."""
     return default_folder() / "ready"
 
 
 def rules_folder() -> Path:
-    """Where the parsed rule library lies."""
+    """Return the folder of the parsed rule library."""
     return default_folder() / "rules"
 
 
 def store_file(path: Path | str | None) -> Path:
-    """The store at `path`: a file, a folder that holds one, or the default."""
+    """Return the file of the store at `path`: a file, a folder that contains one, or the
+    default."""
     place = default_folder() if path is None else Path(path)
     return place / FILE if path is None or os.path.isdir(place) else place

@@ -1,9 +1,9 @@
-"""What a runtime fuses into the node before: such a node costs nothing of its own.
+"""Decide which nodes a runtime fuses into their producer, so that they cost nothing.
 
-For onnxruntime from the documentation of its graph optimizations (conv, batch norm, activation and
-matmul-add fusions of the basic and extended levels); for compiled models from `plan/inline.py`.
-Timing whole graphs is what decides; this keeps the sum of parts from crediting a rewrite with what
-the runtime does anyway.
+For onnxruntime this follows the documentation of its graph optimizations (conv, batch norm,
+activation and matmul-add fusions of the basic and extended levels); for compiled models
+`plan/inline.py`. The final decision is by timing whole graphs; this keeps the sum of node costs
+from crediting a rewrite for what the runtime does anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FUSIBLE = _ACTIVATIONS | {"BatchNormalization", "Add", "Mul"}
 
 
 def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
-    """Does onnxruntime compute `n` as part of the node that gives its operand?"""
+    """True if onnxruntime computes `n` as part of the producer of its operand."""
     name = n.op.name
     if name in ("Identity", "Dropout"):
         return True
@@ -40,8 +40,8 @@ def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
 
 
 def compiled_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
-    """Is `n` computed within another kernel of a compiled model? What moves elements is, where they
-    are read; what is elementwise, where an operand is made."""
+    """True if a compiled model computes `n` within another kernel: data movement where its result
+    is read, elementwise nodes where an operand is computed."""
     if n.op.name in ("Identity", "Dropout") or "data" in n.op.laws:
         return True
     if "elementwise" not in n.op.laws and n.op.name != "BatchNormalization":

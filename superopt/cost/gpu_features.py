@@ -1,9 +1,7 @@
-"""What is known of an option on a GPU before it is measured, for the ranking that learns
-(learned.py): bytes, work of tensor cores, how many blocks a multiprocessor has at a time, in how
-many waves they go, what launches take, and what all of it should take together.
+"""Features of a GPU option before it is measured, for the learned ranking (learned_ranking.py):
+bytes, tensor core work, blocks per multiprocessor, waves, launch time, and the predicted total.
 
-The machine's rates are those that rank options without a measurement
-(kernels/algorithms/gpu/blocks.py).
+The machine's rates are those of the analytic ranking (kernels/algorithms/gpu/blocks.py).
 """
 
 from __future__ import annotations
@@ -41,18 +39,19 @@ ALGORITHMS = (
     "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
     "tile",
 )  # fmt: skip
-MODELLED = ("dot", "split", "online", "gated", "apart")  # in steps, by gpu_ranking.py
+MODELLED = ("dot", "split", "online", "gated", "apart")  # by steps, in gpu_ranking.py
 KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
     "tried", "high", "programs", "step",
 )  # fmt: skip
-LENGTH = 12  # of a problem's numbers
+LENGTH = 12  # numbers that describe a problem
 
 
 def numbers(p: Problem) -> tuple[int, ...]:
-    """Elements, terms of each one's sum, bytes of constants and of other operands; rows, columns
-    and terms as of a matrix, how many such, the extent of the innermost sum, bytes of an element;
-    whether it is a product of matrices, and of how many axes rows are that are one program."""
+    """Return the numbers that describe a problem: elements, terms of each one's reduction, bytes of
+    constants and of other operands; rows, columns and depth as a matrix product, the batch, the
+    extent of the innermost reduction, bytes of an element; 1 for a matrix product; and the number
+    of axes of a row program."""
     elements, terms, fixed, other, _, last, _ = p.features()
     groups = None if p.row_axes else match_grouped(p)
     m = None if p.row_axes else match_matrix_product(p if groups is None else groups.problem)
@@ -66,15 +65,14 @@ def numbers(p: Problem) -> tuple[int, ...]:
 
 
 def usable(some: Iterable[Timed]) -> list[Timed]:
-    """The measurements whose problems are described so."""
+    """Return the measurements whose problems have the current description."""
     return [t for t in some if len(t.numbers) == LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How an option goes through its result: blocks of `high` x `wide`, of all products that it
-    computes at a time, so many of them, each in so many steps of `deep` terms; bytes of shared
-    memory that one has under way."""
+    """The tiling of an option: blocks of rows x columns (of all products computed together), their
+    count, the steps of `depth` terms of each, and the bytes of shared memory of one."""
 
     high: int
     wide: int
@@ -85,7 +83,7 @@ class Blocks:
 
 
 def blocks(given: tuple[int, ...], option: Option) -> Blocks:
-    """given: a problem's numbers."""
+    """Return the tiling of an option. numbers: of the problem."""
     elements, terms, _, _, rows, columns, depth, batch, _, item, *_ = given
     knobs = dict(option.knobs)
     high, wide, stages = knobs.get("rows", 1), knobs.get("columns", 1), knobs.get("stages", 1)
@@ -113,9 +111,8 @@ def blocks(given: tuple[int, ...], option: Option) -> Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an option should take, in ns: near: blocks that a multiprocessor has at a time; waves of
-    blocks; products, read, of all steps of a block; moved: of all bytes, from memory; launches; and
-    whole: all of it."""
+    """The predicted time of an option in ns: blocks per multiprocessor; waves of blocks; product
+    and read time of all steps of a block; memory time of all bytes; launches; and the total."""
 
     near: int
     waves: float
@@ -127,12 +124,12 @@ class Taken:
 
     @property
     def share(self) -> float:
-        """Of the GPU that it fills while it runs."""
+        """Return the share of the GPU that the option occupies."""
         return min(self.waves, 1.0)
 
 
 def taken(given: tuple[int, ...], option: Option) -> Taken:
-    """given: a problem's numbers."""
+    """Predict the time of an option. numbers: of the problem."""
     elements, _, fixed, other, *_, item, _, _ = given
     knobs, b = dict(option.knobs), blocks(given, option)
     stages = knobs.get("stages", PIPELINE_STAGES)
@@ -167,7 +164,7 @@ def taken(given: tuple[int, ...], option: Option) -> Taken:
 
 
 def features(given: tuple[int, ...], option: Option) -> list[float]:
-    """given: a problem's numbers."""
+    """Return the features of an option. numbers: of the problem."""
     *sizes, item, product, lead = given
     knobs, b, t = dict(option.knobs), blocks(given, option), taken(given, option)
     amounts = (b.count, b.steps, b.shared, t.near, t.waves, b.count * t.products,
@@ -185,5 +182,5 @@ def _up(n: int, step: int) -> int:
 
 
 def _wasted(extent: int, step: int) -> float:
-    """How much more is computed in steps that do not divide an extent."""
+    """Return the ratio of computed to needed elements, for steps that do not divide an extent."""
     return _up(extent, step) * step / max(extent, 1)

@@ -1,8 +1,7 @@
-"""Which options of a problem to measure first, learned from those that were: gradient-boosted trees
-(Friedman, Greedy function approximation, 2001) on what is known of problems and options, and
-simulated annealing over a problem's options by what they predict (Chen et al., Learning to optimize
-tensor programs, arXiv:1805.08166, section 3).
-"""
+"""Learn from measurements which options of a problem to measure first: gradient-boosted trees
+(Friedman, Greedy function approximation, 2001) on features of problems and options, and simulated
+annealing over a problem's options by the predictions (Chen et al., Learning to optimize tensor
+programs, arXiv:1805.08166, section 3)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 from superopt.cost.tuned import Timed
 from superopt.kernels.loops.option import Option
 
-LEAST = 200  # measurements below which nothing is learned from
+LEAST = 200  # fewer measurements are not enough to learn from
 ALGORITHMS = (
     "direct",
     "winograd",
@@ -33,15 +32,16 @@ ROUNDS, STEPS, HOT, COLD = 80, 60, 0.3, 0.01
 
 
 class Ranking:
-    """Predicts how much longer an option takes than its problem's best one: its logarithm."""
+    """Predicts the logarithm of an option's time relative to its problem's best option."""
 
     def __init__(self, trees: Any, describe: Describe) -> None:
         self.trees, self.describe = trees, describe
 
     @classmethod
     def learned(cls, some: Sequence[Timed], describe: Describe | None = None) -> Ranking | None:
-        """None where there is too little to learn from, or the extra `learn` is not installed.
-        describe: the features of a problem's numbers and an option, those of a processor if None.
+        """Train a ranking; None if there are too few measurements, or the extra `learn` is missing.
+
+        describe: returns the features of a problem's numbers and an option; None: those of a CPU.
         """
         describe = describe or features
         if len(some) < LEAST:
@@ -67,8 +67,8 @@ class Ranking:
         return np.asarray(self.trees.predict(rows), np.float64)
 
     def ordered(self, numbers: tuple[int, ...], options: Sequence[Option]) -> list[Option]:
-        """The options in the order in which to measure them: those first that chains of simulated
-        annealing came by, from the best one on, and then the rest."""
+        """Return the options in the order in which to measure them: first those that chains of
+        simulated annealing visited, the best first, then the rest."""
         cost = self.predicted(numbers, options)
         found = _annealed(options, cost, np.random.default_rng(0))
         rest = sorted(set(range(len(options))) - set(found), key=lambda n: cost[n])
@@ -76,7 +76,7 @@ class Ranking:
 
 
 def features(numbers: tuple[int, ...], option: Option) -> list[float]:
-    """What is known of an option before it is measured. numbers: of its problem."""
+    """Return the features of an option on a CPU. numbers: of its problem."""
     elements, terms, fixed, other, second, last, width = numbers
     knobs = dict(option.knobs)
     lanes = max(width // 4, 1)
@@ -89,14 +89,14 @@ def features(numbers: tuple[int, ...], option: Option) -> list[float]:
 
 
 def _waste(extent: int, step: int) -> float:
-    """How much more is computed in steps that do not divide an extent."""
+    """Return the ratio of computed to needed elements, for steps that do not divide an extent."""
     return -(-extent // step) * step / max(extent, 1)
 
 
 def _annealed(
     options: Sequence[Option], cost: np.ndarray, rng: np.random.Generator, chains: int = 8
 ) -> list[int]:
-    """The options that chains stood at. A step goes to one that differs in few numbers."""
+    """Return the indices of the options that the chains visited. A step changes few numbers."""
     near = _near(options)
     at = [0, *(int(n) for n in rng.integers(0, len(options), chains - 1))]
     stood = dict.fromkeys(at)
@@ -113,7 +113,7 @@ def _annealed(
 
 
 def _near(options: Sequence[Option]) -> list[np.ndarray]:
-    """Of each option the others of its algorithm that differ in at most two numbers."""
+    """Return for each option the others of its algorithm that differ in at most two numbers."""
     names = sorted({name for o in options for name, _ in o.knobs})
     knobs = [dict(o.knobs) for o in options]
     numbers = np.array([[k.get(name, -1) for name in names] for k in knobs]).reshape(len(knobs), -1)

@@ -1,8 +1,8 @@
-"""How busy the machine is while models are timed, as Linux counts it; quiet where it does not.
+"""The load of the machine while models are timed, as Linux reports it; zero elsewhere.
 
-A thread that could run but has no core waits: the kernel counts that for each thread
-(/proc/PID/task/TID/schedstat), and the time that all processes took for each processor
-(/proc/stat). Both are read before and after, so that nothing is done while models run.
+The kernel counts for each thread the time that it was runnable without a core
+(/proc/PID/task/TID/schedstat), and for each processor the time of all processes (/proc/stat). Both
+are read before and after a measurement, and nothing runs during it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-BUSY_WAITED = 0.05  # of the time from which on intervals are noticeably wider
+BUSY_WAITED = 0.05  # shares of the time from which on intervals are noticeably wider
 BUSY_OTHERS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """waited: the share of the time in which the timed processes could run and had no core.
-    others: the share of all processors' time that other processes took. Both from 0 to 1."""
+    """wait_share: the share of the time in which the timed processes were runnable without a core.
+    others_share: the share of all processors' time that other processes took. Both in [0, 1].
+    """
 
     waited: float = 0.0
     others: float = 0.0
 
     @property
     def busy(self) -> bool:
-        """True where timings are noticeably uncertain."""
+        """True if timings are noticeably uncertain."""
         return self.waited > BUSY_WAITED or self.others > BUSY_OTHERS
 
     def __str__(self) -> str:
         return (
-            f"the machine was busy: other processes took {self.others:.0%} of the processors, and"
-            f" the models waited {self.waited:.0%} of the time for a core; intervals are wider"
+            f"the machine was busy: other processes took {self.others:.0%} of the "
+            f"processors, and the models waited {self.waited:.0%} of the time for a core; "
+            "intervals are wider"
         )
 
 
@@ -42,7 +44,7 @@ QUIET = Load()
 
 
 def heaviest(loads: Sequence[Load]) -> Load:
-    """The most that each share was; quiet of none."""
+    """Return the maximum of each share; NO_LOAD without loads."""
     return Load(
         max((x.waited for x in loads), default=0.0), max((x.others for x in loads), default=0.0)
     )
@@ -50,7 +52,7 @@ def heaviest(loads: Sequence[Load]) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadMeter:
-    """Begins to measure when it is made. processes: those that are timed."""
+    """Measures from its creation. processes: those that are timed."""
 
     processes: tuple[int, ...]
     begin: float
@@ -64,7 +66,7 @@ class LoadMeter:
         return cls(given, time.monotonic(), *_own(given), _total())
 
     def stop(self) -> Load:
-        """The load since the meter was made."""
+        """Return the load since the meter was created."""
         wall = time.monotonic() - self.begin
         ran, waited = (
             now - then
@@ -78,7 +80,7 @@ class LoadMeter:
 
 
 def _own(processes: Iterable[int]) -> tuple[float, float]:
-    """Seconds that the threads of processes ran, and that they waited for a core."""
+    """Return the seconds that the threads of processes ran, and that they waited for a core."""
     ran = waited = 0
     for process in processes:
         with suppress(OSError, ValueError):
@@ -90,8 +92,7 @@ def _own(processes: Iterable[int]) -> tuple[float, float]:
 
 
 def _total() -> float:
-    """Seconds of processors' time that all processes took since the machine started; 0 where that
-    is not known."""
+    """Return the processor seconds of all processes since boot; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
         user, nice, system, _, _, irq, soft, *stolen = map(int, fields)

@@ -1,4 +1,4 @@
-"""What machine this is: measurements are only worth something on the same kind."""
+"""Identify the machine: measurements are valid only on the same kind."""
 
 import functools
 import hashlib
@@ -12,41 +12,41 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The processor, what this process may use of the machine, and its system.
+    """The processor, the resources of this process, and the operating system.
 
-    Two machines are of the same kind if `cpu` and `flags_digest` are equal.  `memory` is in bytes,
-    0 where unknown.
+    Two machines are of the same kind if `cpu` and `flags_digest` are equal. `memory` is in bytes, 0
+    if unknown.
     """
 
     cpu: str
-    flags_digest: str  # of the instruction set extensions; "" where the system does not tell
+    flags_digest: str  # of the instruction set extensions; "" if unknown
     cores_allowed: int  # by the process's affinity and its container's quota
-    memory: int  # of the machine, or the container's limit where that is lower
+    memory: int  # of the machine, or the container's lower limit
     os: str
 
     @property
     def text(self) -> str:
-        """One line for reports."""
+        """Return one line for reports."""
         memory = f", {self.memory / 2**30:.1f} GiB" if self.memory else ""
         cores = f"{self.cores_allowed} core{'s' if self.cores_allowed != 1 else ''}"
         return f"{self.cpu}, {cores}{memory}, {self.os}"
 
     @property
     def kind(self) -> str:
-        """What measurements depend on, for messages."""
+        """Return the identity of measurements, for messages."""
         return f"{self.cpu} (flags {self.flags_digest or 'unknown'})"
 
 
 @functools.cache
 def machine() -> Machine:
-    """This machine."""
+    """Return this machine."""
     cpu, flags = processor()
     system = f"{platform.system() or sys.platform} {platform.release()}".strip()
     return Machine(cpu, digest(flags), _cores(), memory(), system)
 
 
 def digest(flags: list[str]) -> str:
-    """A short digest of a set of names, whatever their order; "" for none."""
+    """Return a short digest of a set of names, independent of order; "" for none."""
     if not flags:
         return ""
     return hashlib.sha256(" ".join(sorted(set(flags))).encode()).hexdigest()[:12]
@@ -54,8 +54,8 @@ def digest(flags: list[str]) -> str:
 
 @functools.cache
 def processor() -> tuple[str, list[str]]:
-    """The processor's name, and the names of its instruction set extensions as the system has
-    them; none where it does not tell."""
+    """Return the processor's name, and the names of its instruction set extensions as the system
+    reports them; empty if unknown."""
     if text := _read("/proc/cpuinfo"):
         return parse_cpuinfo(text)
     if sys.platform == "darwin":
@@ -71,17 +71,17 @@ def processor() -> tuple[str, list[str]]:
 
 
 def parse_cpuinfo(text: str) -> tuple[str, list[str]]:
-    """The processor's name and flags in the text of Linux's /proc/cpuinfo, for x86 and ARM.
+    """Parse the processor's name and flags from Linux's /proc/cpuinfo, for x86 and ARM.
 
-    A name alone may stand for several designs (virtual machines say "AMD EPYC"), so the family and
-    model are part of it.
+    Several designs may share a name (virtual machines report "AMD EPYC"), so family and model are
+    part of it.
     """
     fields: dict[str, str] = {}
     for line in text.split("\n\n", 1)[0].splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip().lower(), value.strip())
     name = fields.get("model name") or fields.get("cpu model") or ""
-    if not name:  # ARM names numbers only
+    if not name:  # ARM reports only numbers
         parts = [
             fields[key] for key in ("cpu implementer", "cpu part", "cpu variant") if key in fields
         ]
@@ -125,12 +125,12 @@ def _cores() -> int:
     return max(1, min(cores, round(limit))) if limit > 0 else cores
 
 
-PART = 4  # of the memory, that a model's programs for all its sizes take
-UNKNOWN = 8 << 30  # bytes of memory, where the system does not say
+PART = 4  # the fraction of memory for a model's programs for all its sizes is 1 / this
+UNKNOWN = 8 << 30  # bytes of memory, if the system does not tell
 
 
 def memory() -> int:
-    """Bytes of memory that this machine, or its container, has; 0 where unknown."""
+    """Return the bytes of memory of this machine or its container; 0 if unknown."""
     total = 0
     if text := _read("/proc/meminfo"):
         found = re.search(r"MemTotal:\s*(\d+) kB", text)
@@ -145,7 +145,7 @@ def memory() -> int:
 
 
 def _number(text: str) -> int:
-    """The number in a text, 0 for another text such as the `max` of an unlimited quota."""
+    """Return the number in a text; 0 for other texts such as the `max` of an unlimited quota."""
     text = text.strip()
     return int(text) if re.fullmatch(r"-?\d+", text) else 0
 

@@ -1,4 +1,4 @@
-"""Costs measured on one-node models, through the store."""
+"""Costs measured on one-node models, cached in the store."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from superopt.ort import Failed, Timing, time_single
 from superopt.te.expr.dtype import STRING
 from superopt.te.expr.tensor import TensorType
 
-KIND = "onnx-node-v3"  # changes when what is timed changes
+KIND = "onnx-node-v3"  # changes when the timed models change
 COLD_BYTES = 24 << 20  # of weights in one timed model: more than a second-level cache holds
 MOST_COPIES = 32
-STREAMED = 50.0  # operations a byte of weights below which reading them is what takes the time
-LEAST_US = 0.4  # what a node takes in a graph however little it computes (measured on Gathers)
+STREAMED = 50.0  # operations per weight byte below which reading the weights dominates
+LEAST_US = 0.4  # the least time of a node in a graph (measured on Gathers)
 CHUNK_BYTES = 192 << 20  # of models built before they are timed
 
 
 def copies_of(s: Signature) -> int:
-    """How many nodes to time together so that their weights come from memory, as in a real model.
+    """Return how many nodes to time together so that their weights come from memory, as in a real
+    model.
 
     A product with few rows reads each weight once; timed alone, its weights would stay in the
-    cache, and merging such products would seem to gain nothing.
+    cache, and merging such products would appear to gain nothing.
     """
     weights = sum(nbytes(o.type) for o in s.operands if o is not None and o.constant)
     contracted, _ = operations(s)
@@ -39,7 +40,7 @@ def copies_of(s: Signature) -> int:
 
 
 class Timer(Protocol):
-    """Times one-node models, in the order given; see `superopt.ort.time_single`."""
+    """Times one-node models, in the given order; see `superopt.ort.time_single`."""
 
     def __call__(
         self,
@@ -54,14 +55,12 @@ class Timer(Protocol):
 
 @dataclass(slots=True)
 class MeasuredClock:
-    """A clock that times one-node models and remembers them in `store`.
+    """A cost model that times one-node models and caches the times in `store`.
 
-    kind: of what is in the store; timer: runs the models, in onnxruntime by default.
-
-    The cost is the 10th percentile: what disturbs a measurement only ever adds to it.
-
-    Counts what it measured and what the store knew. After `deadline` (time.monotonic) or once
-    `stop()` is true it falls back to the roofline and stores nothing.
+    kind: of the store's entries; timer: runs the models, in onnxruntime by default. The cost is the
+    10th percentile: disturbances only add to a measurement. Counts measurements and store hits.
+    After `deadline` (time.monotonic) or once `stop()` is true it falls back to the roofline and
+    stores nothing.
     """
 
     store: Store
@@ -101,7 +100,7 @@ class MeasuredClock:
         ]
 
     def key(self, s: Signature) -> Key | None:
-        """Where the store keeps `s`; None where it cannot be measured."""
+        """Return the store key of `s`; None if it cannot be measured."""
         types = [o.type for o in s.operands if o is not None]
         if s.op.name in VIEWS or any(t.dtype is None or t.dtype == STRING for t in types):
             return None

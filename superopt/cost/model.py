@@ -1,7 +1,7 @@
-"""The cost of a graph: what a runtime takes for each of its nodes, and a price for its weights.
+"""The cost of a graph: the times of its nodes in a runtime, and a price for its weights.
 
 Each node is timed with weights that come from memory. In a graph, weights that several nodes share
-stay in the cache, so that two copies of a weight cost more than one: each distinct one has a price.
+stay in the cache, so two copies of a weight cost more than one: each distinct weight has a price.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from superopt.cost.signature import Signature, signature
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
 
-WEIGHT_BYTES = 1 << 16  # smaller ones stay in the cache
+WEIGHT_BYTES = 1 << 16  # smaller weights stay in the cache
 WEIGHT_BYTES_PER_US = (
-    50e3  # 50 GB/s: about what a copy of a recurrent net's weights was seen to cost
+    50e3  # 50 GB/s: about the observed cost of a copy of a recurrent net's weights
 )
 UNKNOWN_US = 5.0  # a node of unknown types: it is in both graphs, so its cost cancels
 
 
 class Clock(Protocol):
-    """Says what nodes of the given signatures cost, in microseconds."""
+    """Returns the costs of nodes with the given signatures, in microseconds."""
 
     def __call__(self, signatures: Sequence[Signature]) -> Sequence[float]: ...
 
 
 @dataclass(slots=True)
 class Costs:
-    """Costs of nodes and graphs at representative sizes; remembers what it was asked.
+    """Costs of nodes and graphs at representative sizes, with caching.
 
-    clock: prices signatures not seen yet; fused: does the runtime compute a node as part of another
-    one, given which of its operands are constants?
+    cost_model: prices new signatures; is_fused: true if the runtime computes a node as part of
+    another one, given which of its operands are constants.
     """
 
     sizes: Mapping[str, int]
@@ -47,7 +47,7 @@ class Costs:
     _weights: dict[ir_graph.Value, float] = field(default_factory=dict)
 
     def of_nodes(self, nodes: Iterable[ir_graph.Node]) -> list[float]:
-        """Microseconds of each node; new signatures are priced together."""
+        """Return the microseconds of each node; new signatures are priced together."""
         wanted = list(nodes)
         pending: dict[ir_graph.Node, Signature] = {}
         for n in wanted:
@@ -82,22 +82,25 @@ class Costs:
         return [self._nodes[n] for n in wanted]
 
     def of_node(self, n: ir_graph.Node) -> float:
-        """Microseconds of one node."""
+        """Return the microseconds of one node."""
         known = self._nodes.get(n)
         return self.of_nodes((n,))[0] if known is None else known
 
     def of_operators(self, graph: ir_graph.Graph) -> float:
-        """Microseconds of a graph's nodes together."""
+        """Return the microseconds of a graph's nodes together."""
         return sum(self.of_nodes(ir_graph.nodes(graph)))
 
     def of_graph(self, graph: ir_graph.Graph) -> float:
-        """Microseconds of a graph: its nodes, and its distinct weights."""
+        """Return the microseconds of a graph: its nodes and its distinct weights."""
         nodes = ir_graph.nodes(graph)
         return sum(self.of_nodes(nodes)) + sum(map(self.of_weight, self.weights(nodes)))
 
     def within(self, graph: ir_graph.Graph, most: float) -> float | None:
-        """Microseconds of a graph, None if these are more than `most`: nodes are priced one after
-        another, those first that take longest by the roofline, as many as it takes to tell."""
+        """Return the microseconds of a graph, None if they exceed `limit_us`.
+
+        Nodes are priced one by one, those with the largest roofline time first, until the limit is
+        exceeded.
+        """
         nodes = ir_graph.nodes(graph)
         rough = Costs(self.sizes, by_roofline(1), self.fused, constant=self.constant)
         total = sum(map(self.of_weight, self.weights(nodes)))
@@ -108,12 +111,13 @@ class Costs:
         return self.of_graph(graph)
 
     def weights(self, nodes: Iterable[ir_graph.Node]) -> set[ir_graph.Value]:
-        """What `nodes` read that is constant, once folded, and large enough to have a price."""
+        """Return the constant operands of `nodes` (after folding) that are large enough for a
+        price."""
         read = (v for n in nodes if not self.is_constant(n) for v in n.inputs if v is not None)
         return {v for v in read if self.of_weight(v)}
 
     def of_weight(self, v: ir_graph.Value) -> float:
-        """Microseconds that one more distinct weight costs; 0 for a value that is none."""
+        """Return the microseconds of one more distinct weight; 0 for other values."""
         known = self._weights.get(v)
         if known is None:
             known = self._weights[v] = self._of_weight(v)
@@ -126,7 +130,7 @@ class Costs:
         return size / WEIGHT_BYTES_PER_US if size >= WEIGHT_BYTES else 0.0
 
     def is_constant(self, n: ir_graph.Node) -> bool:
-        """Is `n` computed ahead of time?"""
+        """True if `n` is computed ahead of time."""
         known = self.constant.get(n)
         return is_constant(ir_graph.result(n, 0), self.constant) if known is None else known
 
@@ -138,14 +142,14 @@ class Costs:
 
 
 def by_roofline(threads: int) -> Clock:
-    """A clock that measures nothing."""
+    """Return a cost model that measures nothing."""
     return lambda signatures: [roofline(s, threads) for s in signatures]
 
 
 def tabled(
     table: Mapping[str, float], otherwise: Callable[[Signature], float] | None = None
 ) -> Clock:
-    """A clock that reads a table by operator name (tests, replays)."""
+    """Return a cost model that reads a table by operator name (tests, replays)."""
 
     def price(s: Signature) -> float:
         if s.op.name in table:
@@ -156,5 +160,5 @@ def tabled(
 
 
 def stable_seed(s: Signature) -> int:
-    """A seed for random operands that depends on the signature only."""
+    """Return a seed for random operands that depends only on the signature."""
     return zlib.crc32(str(s).encode())

@@ -1,9 +1,9 @@
-"""What kernels of this compiler should take, by its own model of them: what it chooses by.
+"""The predicted time of this compiler's kernels, by the model that selects schedules.
 
-The roofline counts operations of a definition, so that by it a dilated convolution costs what a
-dense one does. Winograd kernels compute the dense one with a fraction of the products
-(`kernels/algorithms/winograd.py`). This model depends on no machine, so rule generation uses it.
-Optimization of a model measures instead (`measured.py`).
+The roofline counts the operations of a definition, so that a dilated convolution costs the same as
+a dense one. Winograd kernels compute the dense one with a fraction of the products
+(`kernels/algorithms/winograd.py`). This model does not depend on the machine, so rule generation
+uses it. Optimization of a model measures instead (`measured_cost.py`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from superopt.te.expr.tensor import Tensor
 
 WIDTH = 32  # bytes of a vector
 LANES = WIDTH // 4
-VECTORS_US = FLOPS_US / (2 * LANES)  # multiply-adds of a vector, a microsecond
-BLOCK = 16  # channels that lie together
+VECTORS_US = FLOPS_US / (2 * LANES)  # vector multiply-adds per microsecond
+BLOCK = 16  # channels that are stored together
 
 
 def by_kernels(dilated: bool = False) -> Clock:
-    """A clock that measures nothing, of one thread. dilated: may convolutions of that kind be
-    computed in tiles of every d-th element? That is a program and its mutant already, which is not
-    what to compare a mutant with."""
+    """Return a cost model that measures nothing, for one thread.
+
+    allow_dilated_winograd: allow Winograd for dilated convolutions. That computes a program and its
+        mutant already, so it is not the baseline for a mutant.
+    """
     return lambda signatures: [modelled(s, dilated) for s in signatures]
 
 
 def modelled(s: Signature, dilated: bool = False) -> float:
-    """Microseconds that a node of this signature should take; by the roofline, where it is no
-    product with a constant."""
+    """Return the predicted microseconds of a node with this signature; by the roofline if it is not
+    a product with a constant."""
     found = _taken(s, dilated)
     if found is None:
         return roofline(s)
@@ -43,7 +45,7 @@ def modelled(s: Signature, dilated: bool = False) -> float:
 
 
 def _taken(s: Signature, dilated: bool) -> float | None:
-    """In multiply-adds of a vector; None of what is no product with a constant."""
+    """Return the vector multiply-adds; None for other nodes than products with a constant."""
     operands = [o for o in s.operands if o is not None]
     if s.op.name not in ("Conv", "MatMul") or not any(o.constant for o in operands):
         return None
@@ -62,7 +64,7 @@ def _taken(s: Signature, dilated: bool) -> float | None:
 
 
 def _picture(t: Tensor) -> Layout:
-    """As pictures lie: blocks of channels, or all of them, last."""
+    """Return the image layout: blocks of channels, or all of them, innermost."""
     space = [Part(d) for d in range(2, t.rank)]
     channels = t.shape[1]
     if isinstance(channels, int) and channels % BLOCK == 0:

@@ -1,7 +1,7 @@
-"""The roofline: what a node must cost at least, from the operations and bytes of its expression.
+"""The roofline: the least time of a node, from the operations and bytes of its expression.
 
 Williams, Waterman, Patterson: Roofline, CACM 2009. The rates are those of one modest core and are
-only used to compare graphs where nothing can be measured.
+used only to compare graphs if nothing can be measured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from superopt.te.expr.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr.node import Apply, Dim, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Tensor, TensorType
 
-FLOPS_US = 150_000.0  # operations a microsecond in contractions
-SCALAR_US = 4_000.0  # elementwise operations a microsecond
-BYTES_US = 12_000.0  # bytes a microsecond
-NODE_US = 0.4  # dispatch
+FLOPS_US = 150_000.0  # contraction operations per microsecond
+SCALAR_US = 4_000.0  # elementwise operations per microsecond
+BYTES_US = 12_000.0  # bytes per microsecond
+NODE_US = 0.4  # microseconds of dispatch
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"})
 _DEAR = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "sqrt", "div"})
 
 
 def roofline(s: Signature, threads: int = 1) -> float:
-    """Microseconds that a node of this signature takes at best, with `threads` threads."""
+    """Return the least microseconds of a node with this signature, with `threads` threads."""
     if s.op.opaque:
         return NODE_US
     if s.op.name in VIEWS:
@@ -38,7 +38,7 @@ def roofline(s: Signature, threads: int = 1) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def operations(s: Signature) -> tuple[float, float]:
-    """(operations inside reductions, elementwise operations) of all results together."""
+    """Return (operations inside reductions, elementwise operations) of all results together."""
     try:
         tensors = expression(
             s.op, tuple(None if o is None else o.type for o in s.operands), s.attrs
@@ -69,7 +69,7 @@ def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[flo
                 return (
                     0.0,
                     0.0,
-                )  # a guard of indices: loops are cut at the padding, not tested in it
+                )  # a guard of indices: loops are split at the padding, without a test inside
             weight = 0.0 if fn in ("select", "cast") else 8.0 if fn in _DEAR else 1.0
             contracted, scalar = (times * weight, 0.0) if reduced else (0.0, times * weight)
             if args and args[0].dtype.kind == "x":
@@ -91,7 +91,7 @@ def _count(e: Expr, times: float, reduced: bool, seen: set[Tensor]) -> tuple[flo
 
 
 def _reads(e: Expr) -> bool:
-    """Does an expression read an element?"""
+    """True if an expression reads an element."""
     match e:
         case Load():
             return True
@@ -108,7 +108,7 @@ def _product(shape: tuple[Dim, ...]) -> float:
 
 
 def nbytes(t: TensorType) -> float:
-    """Bytes of a tensor of concrete type `t`."""
+    """Return the bytes of a tensor of concrete type `t`."""
     if t.shape is None or t.dtype is None or t.dtype == STRING:
         return 64.0
     return _product(t.shape) * to_numpy(t.dtype).itemsize

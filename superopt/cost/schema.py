@@ -1,4 +1,4 @@
-"""The store's SQLite file: its tables, and how it is opened whatever state it is in."""
+"""The store's SQLite file: its tables, and how it is opened in any state."""
 
 import os
 import sqlite3
@@ -9,15 +9,15 @@ from pathlib import Path
 from superopt.errors import UsageError
 
 VERSION = 1
-APPLICATION = 0x53504F54  # SQLite's mark of whose file it is: "SPOT"
+APPLICATION = 0x53504F54  # SQLite's application id: "SPOT"
 _BUSY_SECONDS = 10.0
 
 Row = tuple[str | int | float, ...]
 
-# Five columns say what ran where; what they leave open follows.
+# Five columns identify the target; the others follow.
 _TARGET = ("runtime", "version", "cpu", "flags", "threads")
 _KEY = (*_TARGET, "kind", "operator", "shapes", "dtypes")
-KEY = len(_KEY)  # columns that say what was measured
+KEY = len(_KEY)  # columns that identify a measurement
 _OPERATOR = (*_KEY, "us_median", "us_low", "us_high", "runs", "at", "machine")
 _GRAPH = (*_TARGET, "digests", "times", "at")
 
@@ -45,26 +45,26 @@ PRAGMA user_version = {VERSION};
 
 
 class Unusable(Exception):
-    """A file that is no store of this version; says what it is instead."""
+    """A file that is not a store of this version; the message says what it is."""
 
 
 class Corrupt(Exception):
-    """A store whose file is damaged."""
+    """A store with a damaged file."""
 
 
 def in_memory() -> sqlite3.Connection:
-    """An empty store without a file."""
+    """Return an empty store without a file."""
     return _created(_connect(":memory:"))
 
 
 def opened(path: Path, notes: list[str]) -> tuple[sqlite3.Connection, str]:
-    """The store in a file, created where there is none, and "".
+    """Open or create the store in a file; return it and "".
 
-    Where that cannot be written, a store in memory with what could be read, and the reason.  A
-    corrupt file is moved aside first, which is noted in `notes`.
+    If the file cannot be written, return a store in memory with what could be read, and the reason.
+    A corrupt file is first renamed, which is recorded in `notes`.
     """
     reason = ""
-    for _ in range(3):  # moved aside, perhaps by another process, and begun anew
+    for _ in range(3):  # renamed, perhaps by another process, and created again
         before = _identity(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,9 @@ def opened(path: Path, notes: list[str]) -> tuple[sqlite3.Connection, str]:
                     aside = _move_aside(path)
                 except OSError as failure:
                     return in_memory(), f"{reason}; it cannot be renamed: {failure.strerror}"
-                notes.append(f"{reason}; it was renamed to {aside.name} and begun anew")
+                notes.append(
+                    f"{reason}; it was renamed to {aside.name}, and a new store was created"
+                )
         except Unusable as error:
             return in_memory(), f"{path} {error}"
         except OSError as error:
@@ -87,7 +89,7 @@ def opened(path: Path, notes: list[str]) -> tuple[sqlite3.Connection, str]:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """The store in a file that is not changed.  Raises UsageError for any other file."""
+    """Open a store read-only. Raises UsageError for any other file."""
     try:
         connection = _connect(path.resolve().as_uri() + "?mode=ro")
         try:
@@ -99,13 +101,13 @@ def read_only(path: Path) -> sqlite3.Connection:
     except (Unusable, Corrupt, sqlite3.Error) as error:
         why = f"it {error}" if isinstance(error, Unusable) else f"damage: {error}"
         raise UsageError(
-            f"{path} is no store of measurements", why, "name a file that was exported"
+            f"{path} is not a store of measurements", why, "pass a file that was exported"
         ) from error
     return connection
 
 
 def created(path: Path) -> sqlite3.Connection:
-    """A new store in a file that does not exist."""
+    """Create a store in a file that does not exist."""
     return _created(_connect(path.resolve().as_uri()))
 
 
@@ -113,7 +115,7 @@ def _connect(place: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         place, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
     )
-    # A file from elsewhere: its schema may not call functions with effects.
+    # The file may be from elsewhere: its schema must not call functions with side effects.
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
@@ -121,7 +123,7 @@ def _connect(place: str) -> sqlite3.Connection:
 def _created(connection: sqlite3.Connection) -> sqlite3.Connection:
     try:
         with transaction(connection):
-            # Looked at again, now that no other process can create the same tables.
+            # Checked again, now that no other process can create the tables.
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in filter(str.strip, _CREATE.split(";\n")):
                     connection.execute(statement)
@@ -136,7 +138,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         if not _inspect(connection):
             return _created(connection)
-        # Whether it can be written shows when it is: nothing changes here.
+        # Tests whether the file is writable; changes nothing.
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("ROLLBACK")
@@ -147,9 +149,9 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _inspect(connection: sqlite3.Connection) -> bool:
-    """Whether the file holds a store; False for an empty file.
+    """Return whether the file contains a store; False for an empty file.
 
-    Raises Unusable for other databases and versions, Corrupt for damage.
+    Raises NotAStore for other databases and versions, CorruptStore for damage.
     """
     try:
         ((application,),) = connection.execute("PRAGMA application_id")
@@ -173,7 +175,7 @@ def _inspect(connection: sqlite3.Connection) -> bool:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_NOTADB and not _own(connection):
-            raise Unusable("is no database of SQLite") from error
+            raise Unusable("is not an SQLite database") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise Corrupt(str(error)) from error
         raise
@@ -181,15 +183,16 @@ def _inspect(connection: sqlite3.Connection) -> bool:
 
 
 def _own(connection: sqlite3.Connection) -> bool:
-    """Is the file named as stores are? One of another name that is no database is not ours."""
+    """True if the file's name is that of a store. Another file that is not a database is not
+    ours."""
     ((_, _, name),) = connection.execute("PRAGMA database_list")
     return str(name).endswith(".sqlite3")
 
 
 def _check_length(connection: sqlite3.Connection) -> None:
-    """Raises Corrupt for a file that is shorter than it says; SQLite would read zeros there."""
+    """Raise CorruptStore for a truncated file; SQLite would read zeros."""
     ((_, _, name),) = connection.execute("PRAGMA database_list")
-    connection.execute("BEGIN")  # nobody writes pages meanwhile
+    connection.execute("BEGIN")  # no writer can change pages meanwhile
     try:
         ((pages,),) = connection.execute("PRAGMA page_count")
         ((page,),) = connection.execute("PRAGMA page_size")
@@ -201,7 +204,7 @@ def _check_length(connection: sqlite3.Connection) -> None:
 
 
 def _readable(path: Path) -> sqlite3.Connection:
-    """A store in memory with what can be read from a file that cannot be written."""
+    """Return a store in memory with what can be read from a file that cannot be written."""
     memory = in_memory()
     with suppress(UsageError, sqlite3.Error):
         source = read_only(path)
@@ -224,7 +227,7 @@ def _move_aside(path: Path) -> Path:
     number = 1
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
-    # A journal that stayed behind would be rolled back into the new file.
+    # A remaining journal would be rolled back into the new file.
     for ending in ("-journal", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.replace(f"{path}{ending}", f"{aside}{ending}")
@@ -235,7 +238,7 @@ def _move_aside(path: Path) -> Path:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that happens inside, or nothing of it."""
+    """Run the statements inside in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -257,40 +260,40 @@ _FIND_GRAPHS = (
 
 
 def find_operators(connection: sqlite3.Connection, keys: Sequence[Row]) -> list[Row | None]:
-    """The values for each key, of one moment."""
+    """Return the values of each key in one snapshot."""
     connection.execute("BEGIN")
     try:
         return [connection.execute(_FIND_OPERATOR, key).fetchone() for key in keys]
     finally:
-        with suppress(sqlite3.Error):  # nothing to end after some errors
+        with suppress(sqlite3.Error):  # after some errors no transaction is open
             connection.execute("ROLLBACK")
 
 
 def operators_of(connection: sqlite3.Connection, target: Row, kind: str) -> list[Row]:
-    """Every row of a kind: the key, then the values."""
+    """Return every row of a kind: the key, then the values."""
     where = " AND ".join(f"{c} = ?" for c in (*_TARGET, "kind"))
     query = f"SELECT {', '.join(_OPERATOR)} FROM operator WHERE {where}"
     return connection.execute(query, (*target, kind)).fetchall()
 
 
 def find_graphs(connection: sqlite3.Connection, key: Row) -> str | None:
-    """The times of graphs measured together, as they were put."""
+    """Return the times of graphs that were measured together, as stored."""
     row = connection.execute(_FIND_GRAPHS, key).fetchone()
     return None if row is None else str(row[0])
 
 
 def all_operators(connection: sqlite3.Connection) -> list[Row]:
-    """Every row: the key, then the values."""
+    """Return every row: the key, then the values."""
     return connection.execute(f"SELECT {', '.join(_OPERATOR)} FROM operator").fetchall()
 
 
 def all_graphs(connection: sqlite3.Connection) -> list[Row]:
-    """Every row: target, digests, times, when."""
+    """Return every row: target, digests, times, when."""
     return connection.execute(f"SELECT {', '.join(_GRAPH)} FROM graph").fetchall()
 
 
 def targets(connection: sqlite3.Connection) -> list[Row]:
-    """Every target that something was measured on."""
+    """Return every target with measurements."""
     columns = ", ".join(_TARGET)
     return connection.execute(
         f"SELECT {columns} FROM operator UNION SELECT {columns} FROM graph ORDER BY {columns}"
@@ -298,7 +301,7 @@ def targets(connection: sqlite3.Connection) -> list[Row]:
 
 
 def counts(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many rows the two tables have."""
+    """Return the number of rows of the two tables."""
     ((operators,),) = connection.execute("SELECT count(*) FROM operator")
     ((graphs,),) = connection.execute("SELECT count(*) FROM graph")
     return operators, graphs
@@ -311,8 +314,8 @@ def put(
     *,
     replace: bool,
 ) -> None:
-    """Adds rows in one transaction; those that are there are replaced or kept."""
-    # Not INSERT OR IGNORE, which drops values that are no measurements without a word.
+    """Add rows in one transaction; existing ones are replaced or kept."""
+    # Not INSERT OR IGNORE, which silently drops rows that violate a constraint.
     verb, conflict = ("REPLACE", "") if replace else ("INSERT", " ON CONFLICT DO NOTHING")
     with transaction(connection):
         for table, columns, rows in (("operator", _OPERATOR, operators), ("graph", _GRAPH, graphs)):
@@ -324,14 +327,14 @@ def put(
 
 
 def copy(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Adds all rows of one store to another.  (Not by SQLite's backup, which waits for ever.)"""
+    """Add all rows of one store to another. (Not by SQLite's backup, which may wait forever.)"""
     put(target, all_operators(source), all_graphs(source), replace=True)
 
 
 def clear(connection: sqlite3.Connection) -> None:
-    """Deletes all rows, and gives the room back."""
+    """Delete all rows and shrink the file."""
     with transaction(connection):
         connection.execute("DELETE FROM operator")
         connection.execute("DELETE FROM graph")
-    with suppress(sqlite3.Error):  # somebody else may be reading
+    with suppress(sqlite3.Error):  # another process may be reading
         connection.execute("VACUUM")

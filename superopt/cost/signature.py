@@ -1,4 +1,4 @@
-"""What the cost of a node depends on: operator, attributes, concrete operand types, constness."""
+"""The key of a node's cost: operator, attributes, concrete operand types, constant operands."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from superopt.ir import graph
 from superopt.ir.op import Attr, Attrs, Op
-from superopt.te.expr import index
+from superopt.te.expr.tensor import index
 from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand as cost sees it: its concrete type, and is it known ahead of time?"""
+    """An operand: its concrete type, and whether it is constant."""
 
     type: TensorType
     constant: bool
@@ -25,7 +25,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Nodes with equal signatures cost the same. All sizes are ints."""
+    """Nodes with equal signatures have equal costs. All sizes are ints."""
 
     op: Op
     operands: tuple[Operand | None, ...]
@@ -38,14 +38,14 @@ class Signature:
 
 
 def concrete_type(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    """`t` with its symbolic sizes replaced; KeyError names one that has no value."""
+    """Return `t` with its symbolic sizes replaced; KeyError names one without a value."""
     if t.shape is None or all(isinstance(d, int) for d in t.shape):
         return t
     return TensorType(t.dtype, tuple(index.evaluate(d, dict(sizes)) for d in t.shape))
 
 
 def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:
-    """An attribute with its symbolic sizes replaced."""
+    """Return an attribute with its symbolic sizes replaced."""
     if isinstance(value, tuple):
         return tuple(concrete_attr(v, sizes) for v in value)
     return index.evaluate(value, dict(sizes)) if isinstance(value, Expr) else value
@@ -54,7 +54,8 @@ def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:
 def signature(
     n: graph.Node, sizes: Mapping[str, int], constant: tuple[bool, ...]
 ) -> Signature | None:
-    """The signature of `n` at `sizes`; None where a type is unknown or a size has no value."""
+    """Return the signature of `n` at `sizes`; None for an unknown type or a size without a
+    value."""
     try:
         operands = tuple(
             None if v is None else Operand(concrete_type(v.type, sizes), c)

@@ -1,11 +1,11 @@
-"""Measurements, kept from one run to the next in an SQLite file.
+"""The store of measurements: an SQLite file.
 
-Losing it costs time and nothing else, so whatever goes wrong with the file, the store goes on in
-memory and says why (`Store.notes`); it never raises for that.
+Losing it costs only time. So if anything fails with the file, the store continues in memory and
+records the reason (`Store.notes`); it does not raise.
 
-Safe for several processes at once and for the end of any of them at any time: each `put` is one
-transaction under SQLite's rollback journal.  (Not a write-ahead log, whose shared memory does not
-work where home directories are network mounts.)
+It is safe for concurrent processes and for the death of any of them at any time: each `put` is one
+transaction under SQLite's rollback journal. (A write-ahead log needs shared memory, which does not
+work on network mounts.)
 """
 
 import json
@@ -31,12 +31,12 @@ Times = tuple[tuple[float, ...], ...]
 _T = TypeVar("_T")
 
 
-GPU = 0  # threads, of what runs on one: its name is then in the place of the processor's
+GPU = 0  # threads of a target that is a GPU, whose name is in the field of the processor's
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What runs a graph, and where: measurements of one target say nothing about another."""
+    """A runtime on a kind of machine: measurements of one target say nothing about another."""
 
     runtime: str
     version: str
@@ -46,7 +46,7 @@ class Target:
 
     @classmethod
     def on(cls, machine: Machine, runtime: str, version: str, threads: int) -> Self:
-        """The target that is `runtime` on this kind of machine."""
+        """Return the target of `runtime` on this kind of machine."""
         return cls(runtime, version, machine.cpu, machine.flags_digest, threads)
 
 
@@ -63,9 +63,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A time in us: median, 10th and 90th percentile of `runs` runs, and the Unix time when.
+    """A time in us: median, 10th and 90th percentile of `runs` runs, and the Unix time of the
+    measurement.
 
-    `machine` names the one that measured where it was another than the key says (`Store.import_`).
+    machine: the machine that measured, if it differs from the key's (`Store.import_`).
     """
 
     us_median: float
@@ -78,7 +79,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a store holds; where it is in memory `path` is None and `reason` says why."""
+    """The contents of a store; for a store in memory `path` is None and `reason` says why."""
 
     path: Path | None
     reason: str
@@ -89,10 +90,10 @@ class Stats:
 
 
 class Store:
-    """An open store.  A context manager; may be used from several threads.
+    """An open store; a context manager; thread-safe.
 
-    `path` is its file.  Where that cannot be used `path` is None, `reason` says why, and the store
-    is in memory, with whatever could be read.
+    `path` is its file. If that cannot be used, `path` is None, `reason` says why, and the store is
+    in memory, with what could be read.
     """
 
     def __init__(
@@ -106,10 +107,10 @@ class Store:
 
     @classmethod
     def open(cls, path: Path | str | None = None) -> "Store":
-        """Opens or creates the store at `path`: a file, a folder that holds one, or the default.
+        """Open or create the store at `path`: a file, a folder that contains one, or the default.
 
-        A corrupt file is renamed and begun anew; where the place cannot be written the store is in
-        memory, on top of what can be read.
+        A corrupt file is renamed and replaced by a new one; if the path is not writable, the store
+        is in memory, with what can be read.
         """
         place = store_file(path)
         notes: list[str] = []
@@ -120,12 +121,12 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> "Store":
-        """A store without a file, on purpose."""
+        """Return a store without a file."""
         return cls(schema.in_memory(), None, "it was opened in memory", ())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know: that a file was moved aside, or is not written, and why."""
+        """Return notes for the user: that a file was renamed, or is not written, and why."""
         return tuple(self._notes)
 
     def __enter__(self) -> Self:
@@ -140,28 +141,29 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Closes the file; the store cannot be used afterwards."""
+        """Close the file; the store cannot be used afterwards."""
         with self._lock:
             self._db.close()
 
     def get(self, keys: Sequence[Key]) -> dict[Key, Measured]:
-        """The measurements that are there, by key."""
+        """Return the existing measurements, by key."""
         rows = self._do(lambda db: schema.find_operators(db, [_key_row(key) for key in keys]))
         return {key: _measured(row) for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def of_kind(self, target: Target, kind: str) -> list[tuple[Key, Measured]]:
-        """All measurements of this kind, in no order that means anything."""
+        """Return all measurements of this kind, in no particular order."""
         rows = self._do(lambda db: schema.operators_of(db, _target_row(target), kind))
         return [(_key(row[: schema.KEY]), _measured(row[schema.KEY :])) for row in rows]
 
     def put(self, rows: Mapping[Key, Measured] | Iterable[tuple[Key, Measured]]) -> None:
-        """Keeps measurements in one transaction, instead of older ones of the same keys."""
+        """Store measurements in one transaction, replacing older ones of the same keys."""
         written = [(*_key_row(key), *_value_row(value)) for key, value in dict(rows).items()]
         if written:
             self._do(lambda db: schema.put(db, written, [], replace=True))
 
     def get_graphs(self, target: Target, digests: Sequence[str]) -> Times | None:
-        """The times of whole graphs that were measured together, in the order of `digests`."""
+        """Return the times of whole graphs that were measured together, in the order of
+        `digests`."""
         key = (*_target_row(target), json.dumps(list(digests)))
         text = self._do(lambda db: schema.find_graphs(db, key))
         return None if text is None else tuple(tuple(rounds) for rounds in json.loads(text))
@@ -169,22 +171,22 @@ class Store:
     def put_graphs(
         self, target: Target, digests: Sequence[str], times: Sequence[Sequence[float]], when: float
     ) -> None:
-        """Keeps the times in us of graphs that were measured together, a list of rounds for each.
+        """Store the times in us of graphs that were measured together, a list of rounds for each.
 
-        A digest says all that a graph's time depends on, the sizes of its inputs included.
+        A digest covers all that a graph's time depends on, including the sizes of its inputs.
         """
         if len(digests) != len(times):
             raise UsageError(
-                "each graph has its own times",
+                "each graph needs its own times",
                 f"there are {len(digests)} digests and {len(times)} lists of times",
-                "give a list for each digest",
+                "pass a list for each digest",
             )
         rounds = json.dumps([list(map(float, row)) for row in times])
         row = (*_target_row(target), json.dumps(list(digests)), rounds, float(when))
         self._do(lambda db: schema.put(db, [], [row], replace=True))
 
     def stats(self) -> Stats:
-        """What is in the store."""
+        """Return the contents of the store."""
         operators, graphs = self._do(schema.counts)
         targets = tuple(_target(row) for row in self._do(schema.targets))
         size = 0
@@ -194,9 +196,9 @@ class Store:
         return Stats(self.path, self.reason, operators, graphs, size, targets)
 
     def clear(self) -> int:
-        """Forgets everything; returns how many measurements that were.
+        """Delete everything; return how many measurements there were.
 
-        Raises UsageError for a file that cannot be written.
+        Raises UsageError for a file that is not writable.
         """
         operators, graphs = self._do(schema.counts)
         self._do(schema.clear)
@@ -207,14 +209,14 @@ class Store:
         return operators + graphs
 
     def export(self, path: Path | str) -> int:
-        """Writes everything to a new file for another machine; returns how many measurements.
+        """Write everything to a new file for another machine; return how many measurements.
 
-        Raises UsageError where a file exists or the place cannot be written.
+        Raises UsageError if the file exists or the path is not writable.
         """
         place = Path(path)
         if place.exists():
             raise UsageError(
-                f"{place} exists", "an export does not overwrite files", "name a new file"
+                f"{place} exists", "an export does not overwrite files", "choose a new file"
             )
         part = place.with_name(f".{place.name}.{os.getpid()}.part")
         operators, graphs = self._do(lambda db: (schema.all_operators(db), schema.all_graphs(db)))
@@ -225,19 +227,18 @@ class Store:
         except (OSError, sqlite3.Error) as error:
             part.unlink(missing_ok=True)
             raise UsageError(
-                f"{place} was not written", str(error), "name a place that can be written"
+                f"{place} was not written", str(error), "choose a writable path"
             ) from error
         return len(operators) + len(graphs)
 
     def import_(self, path: Path | str, machine: Machine, *, other_machine: bool = False) -> int:
-        """Adds the measurements in an exported file, where there are none; returns how many.
+        """Add the measurements of an exported file that are missing here; return how many.
 
-        Only those of the same kind of machine as `machine` are taken, and those of any GPU.  With
-        `other_machine` those of other kinds are too, as if they had been measured here, and each
-        names the machine that it is from; but not the times of whole graphs, which decide what is
-        faster here.
-
-        Raises UsageError where nothing is of this kind of machine and for a file that is no store.
+        Takes only those of the same kind of machine as `machine`, and those of any GPU. With
+        `other_machine` it takes those of other kinds too, as if they had been measured here, each
+        with the name of its machine; but not the times of whole graphs, which decide what is faster
+        here. Raises UsageError if nothing is of this kind of machine and for a file that is not a
+        store.
         """
         with closing(schema.read_only(Path(path))) as source:
             operators, graphs = schema.all_operators(source), schema.all_graphs(source)
@@ -249,7 +250,7 @@ class Store:
             raise UsageError(
                 f"{path} was measured on another kind of machine",
                 f"there: {there}; here: {machine.kind}",
-                "measure here, or say that another machine's measurements will do",
+                "measure here, or allow another machine's measurements",
             )
         taken = [_moved(row, here) for row in operators
                  if other_machine or row[2:4] == here or row[4] == GPU]  # fmt: skip
@@ -259,17 +260,17 @@ class Store:
             self._do(lambda db: schema.put(db, taken, same, replace=False))
         except sqlite3.IntegrityError as error:
             raise UsageError(
-                f"{path} holds values that are no measurements", str(error), "export it again"
+                f"{path} contains invalid measurements", str(error), "export it again"
             ) from error
         return sum(self._do(schema.counts)) - sum(before)
 
     def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Does the work on the file, or, when the file fails, from then on in memory."""
+        """Run `work` on the file, or, once the file fails, in memory."""
         with self._lock:
             try:
                 return work(self._db)
             except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-                raise  # our own fault, not the file's
+                raise  # an error of the caller, not of the file
             except sqlite3.Error as error:
                 if self.path is None:
                     raise
@@ -281,7 +282,7 @@ class Store:
 
 
 def _rescued(db: sqlite3.Connection) -> sqlite3.Connection:
-    """A store in memory with what can still be read."""
+    """Return a store in memory with what can still be read."""
     memory = schema.in_memory()
     with suppress(sqlite3.Error), closing(db):
         schema.copy(db, memory)
@@ -322,7 +323,7 @@ def _measured(row: schema.Row) -> Measured:
 
 
 def _moved(row: schema.Row, here: tuple[str, str]) -> schema.Row:
-    """A measurement of another machine as one of this, with that machine's name."""
+    """Return a measurement of another machine as one of this, with that machine's name."""
     if row[2:4] == here or row[4] == GPU:
         return row
     return (*row[:2], *here, *row[4:-1], row[-1] or f"{row[2]} (flags {row[3] or 'unknown'})")

@@ -1,4 +1,4 @@
-"""What is known of kernels: how long each option of a problem took, and which one was chosen."""
+"""Measurements of kernels: the time of each option of a problem, and the chosen option."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.target_cpu import LEVELS, requested_level
 
 MEASURED, CHOSEN, GRAPH = "kernel", "tuned", "rewrites"
-Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, of how many runs
+Seconds = tuple[float, float, float, int]  # median, 10th and 90th percentile, number of runs
 
 
 def target(threads: int) -> Target:
-    """Kernels of this version of superopt on this machine, or for the level of x86-64 that
-    SUPEROPT_TARGET_CPU names: times of the one say nothing about the other."""
+    """Return the target for kernels of this superopt version on this machine, or on the x86-64
+    level of SUPEROPT_TARGET_CPU: their times differ.
+    """
     on, level = machine(), requested_level()
     if level is not None:
         on = replace(on, flags_digest=digest(list(LEVELS[level].features)))
@@ -28,8 +29,8 @@ def target(threads: int) -> Target:
 
 
 def gpu(name: str, dots: str) -> Target:
-    """Kernels of this version of superopt, by these of Triton and torch, on such a GPU, in whatever
-    machine. dots: how products of float32 are computed there, by Triton's name."""
+    """Return the target for kernels of this version of superopt, Triton and torch on a GPU, in any
+    machine. float32_products: how float32 products are computed, by Triton's name."""
     made_by = "-".join((__version__, *map(_version, ("triton", "torch"))))
     return Target("superopt", made_by, name, dots, GPU)
 
@@ -43,7 +44,7 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A measurement: the problem, by its key and what `Problem.numbers` says of it, and how."""
+    """A measurement: the problem, by its key and `Problem.numbers`, the option, and its seconds."""
 
     problem: str
     numbers: tuple[int, ...]
@@ -52,12 +53,12 @@ class Timed:
 
 
 def measured(store: Store, on: Target) -> list[Timed]:
-    """All that was measured there."""
+    """Return all measurements of a target."""
     out = []
     for key, found in store.of_kind(on, MEASURED):
         problem, option = key.operator.split(" ", 1)
         (numbers,) = key.shapes
-        with suppress(ValueError):  # of another version, or of nobody
+        with suppress(ValueError):  # written by another version
             out.append(Timed(problem, numbers, Option.parse(option), found.us_median * 1e-6))
     return out
 
@@ -70,7 +71,7 @@ def keep(
     times: Mapping[Option, Seconds],
     kind: str = MEASURED,
 ) -> None:
-    """Write down what was measured."""
+    """Store measurements."""
     rows = {
         Key(kind, f"{problem} {option}", (numbers,), (), on): Measured(
             median * 1e6, low * 1e6, high * 1e6, runs, time.time()
@@ -81,7 +82,7 @@ def keep(
 
 
 def chosen(store: Store, on: Target) -> dict[str, Option]:
-    """The option that was chosen last for each problem."""
+    """Return the option that was chosen last for each problem."""
     out: dict[str, tuple[float, Option]] = {}
     for key, found in store.of_kind(on, CHOSEN):
         problem, option = key.operator.split(" ", 1)
@@ -92,14 +93,15 @@ def chosen(store: Store, on: Target) -> dict[str, Option]:
 
 
 def keep_graph(store: Store, threads: int, model: str, decisions: str, us: Seconds) -> None:
-    """Write down how a model's graph became faster: the log of decisions, and microseconds of it,
-    compiled. model: the digest of its file."""
+    """Store the rewrites of a model's graph: the decision log, and the microseconds of the compiled
+    result. model_digest: of its file."""
     key = Key(GRAPH, f"{model} {decisions}", (), (), target(threads))
     store.put({key: Measured(*us, time.time())})
 
 
 def graph(store: Store, threads: int, model: Callable[[], str]) -> str | None:
-    """The log that was kept last for a model. model: gives its digest, where there are any."""
+    """Return the decision log that was stored last for a model; None without one. model_digest:
+    returns its digest, called only if there are logs."""
     some = store.of_kind(target(threads), GRAPH)
     own = [(m.when, k.operator.split(" ", 1)) for k, m in some]
     found = [(when, text) for when, (digest, text) in own if digest == model()] if own else []

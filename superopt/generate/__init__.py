@@ -1,1 +1,1 @@
-"""Rules found by enumeration: what operator graphs compute, compared over a prime field."""
+"""Rule generation: enumerate operator graphs, compare them over a prime field, derive rules."""

@@ -1,7 +1,7 @@
-"""Attributes of a rule as variables: how a concrete value may be written on either side.
+"""Attribute variables of a rule: how a concrete value may be written on either side.
 
-On the left a value may be named; on the right it may be any of a few formulas of those names that
-give the concrete value where the equation was found. A trial decides which of them is right.
+On the left a value may get a name; on the right it may be any of a few formulas of those names that
+give the concrete value where the equation was found. A trial decides which one is correct.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import combinations, product
 from superopt.ir.op import Attr
 from superopt.ir.syntax import show_attr
 
-# The geometry of these stays together: `**e` is whatever it is.
+# The geometry of these stays together in one bundle `**e`.
 TOGETHER = frozenset(("Conv", "AveragePool", "MaxPool"))
 BUNDLES = ("**e", "**h")
-# A convolution whose image or kernel is padded: its own pads are told apart from the rest.
+# A convolution with a padded image or kernel: its pads are separate from the other attributes.
 PAD, EDGE = "pad", "edge"
 EDGED = f"pads={EDGE}, dilations=(1, 1), **e"
 NAMES = {
@@ -33,21 +33,21 @@ NAMES = {
     "keepdims": ("keep", "keep2"),
 }
 AXIS = NAMES["axis"][0]
-JOINED = f"({AXIS},)"  # axes that are that of a join
+JOINED = f"({AXIS},)"  # axes equal to that of a join
 CUT = frozenset(("starts", "ends", "steps"))
-# Of these a name says little: there are two values, and what holds for one of them holds for more
+# Boolean attributes, for which a name generalizes little: what holds for one value holds for more
 # ranks than what holds for both.
 TWOFOLD = frozenset(("keepdims",))
-# Of these any value will do where none is given: a law that makes one up says nothing of it.
+# Any value of these is allowed where none is given: a law with an arbitrary value is not useful.
 CHOSEN = frozenset(("perm", "shape", "axes"))
-# Of pads of four axes those along the image: what goes before, then what goes behind.
+# The spatial entries of pads of four axes: before, then after.
 ALONG = (2, 3, 6, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An attribute of a side (or all attributes of an operator, whose key is empty) and its
-    concrete value."""
+    """An attribute of a side (or all attributes of an operator, with an empty key) and its concrete
+    value."""
 
     key: str
     value: Attr
@@ -58,7 +58,7 @@ Written = Mapping[Slot, str]
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A Concat of two variables: its axis, their names and their sizes there."""
+    """A Concat of two variables: its axis, their names and their sizes along it."""
 
     axis: int
     names: tuple[str, str]
@@ -66,21 +66,21 @@ class Join:
 
 
 def slots(op: str, attrs: Sequence[tuple[str, Attr]]) -> list[Slot]:
-    """What there is to write of an operator's attributes."""
+    """Return the slots of an operator's attributes."""
     if op in TOGETHER:
         return [Slot("", tuple((k, v) for k, v in attrs))]
     return [Slot(k, v) for k, v in attrs]
 
 
 def literal(s: Slot) -> str:
-    """The value as it is."""
+    """Return the value as text."""
     if s.key:
         return show_attr(s.value)
     return ", ".join(f"{k}={show_attr(v)}" for k, v in _pairs(s.value))
 
 
 def _pairs(value: Attr) -> list[tuple[str, Attr]]:
-    """All attributes of an operator, out of a slot."""
+    """Return all attributes of an operator from a bundle slot."""
     assert isinstance(value, tuple)
     out: list[tuple[str, Attr]] = []
     for pair in value:
@@ -92,8 +92,11 @@ def _pairs(value: Attr) -> list[tuple[str, Attr]]:
 
 
 def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Iterator[Written]:
-    """The ways to write the left side's values, the most general first. rank: of the results, from
-    whose end axes may be counted. joins: of which a slice may be one of the parts."""
+    """Yield the forms of the left side's values, the most general first.
+
+    rank: of the results; axes may be counted from its end. joins: Concats whose parts a slice may
+    be.
+    """
     counts: dict[str, int] = {}
     choices: list[list[str]] = []
     for s in found:
@@ -108,7 +111,7 @@ def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Itera
         if s.key == "axes":
             own = list(_axes(s, found, rank))
             if JOINED in own and any(t.key in CUT for t in found):
-                # slices along other axes, too, are laws by themselves, and take long to prove
+                # laws of slices along other axes are separate, and take long to prove
                 own.remove(JOINED)
                 some.insert(0, JOINED)
             some += own
@@ -116,9 +119,9 @@ def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Itera
             some += _seams(s, joins)
         if not s.key and ("group", 1) in _pairs(s.value):
             some += [f"group=1, {name}" for name in some if name != EDGED]
-        # a target of fixed sizes is that of one tensor only
+        # a target of fixed sizes fits one tensor only
         choices.append(some if s.key == "shape" else [*some, literal(s)])
-    # by how many choices are not the most general one
+    # by the number of choices that are not the most general one
     every = sorted(
         product(*(range(len(c)) for c in choices)), key=lambda row: (sum(row), tuple(row))
     )
@@ -134,7 +137,7 @@ def lefts(found: Sequence[Slot], rank: int, joins: Sequence[Join] = ()) -> Itera
 
 
 def _axes(s: Slot, found: Sequence[Slot], rank: int) -> Iterator[str]:
-    """Axes that are that of a join, or counted from the end."""
+    """Yield axes equal to that of a join, or counted from the end."""
     value = _numbers(s.value)
     if len(value) == 1:
         if next((t.value for t in found if t.key == "axis"), None) == value[0]:
@@ -143,7 +146,7 @@ def _axes(s: Slot, found: Sequence[Slot], rank: int) -> Iterator[str]:
 
 
 def _seams(s: Slot, joins: Sequence[Join]) -> Iterator[str]:
-    """A slice that begins or ends where a part of a join does."""
+    """Yield slice bounds at the boundaries of a join's parts."""
     for j in joins:
         first, second = (f"size({name}, {AXIS})" for name in j.names)
         if s.value == (j.sizes[0],):
@@ -153,8 +156,8 @@ def _seams(s: Slot, joins: Sequence[Join]) -> Iterator[str]:
 
 
 def fixed(written: Written) -> bool:
-    """Are there attributes that are written out, though they could have a name? The slice that is
-    a part of a join begins at 0."""
+    """True if an attribute that could have a name is literal. A slice that is a part of a join
+    begins at 0."""
     if any(s.key in CUT and "size" in text for s, text in written.items()):
         return False
     open_ = NAMES.keys() - TWOFOLD
@@ -162,7 +165,7 @@ def fixed(written: Written) -> bool:
 
 
 def plain(written: Written) -> bool:
-    """Is everything written out that may be?"""
+    """True if everything that may be literal is."""
     return not any(
         text in (*NAMES.get(s.key, ()), JOINED) or "size" in text or EDGE in text or "**" in text
         for s, text in written.items()
@@ -171,7 +174,7 @@ def plain(written: Written) -> bool:
 
 
 def arbitrary(right: Written, left: Written) -> bool:
-    """Is there a value on the right that does not come from the left, and might be another?"""
+    """True if the right side has an arbitrary value that does not come from the left."""
     return any(
         s.key in CHOSEN and text == literal(s) and left.get(s) != text for s, text in right.items()
     )
@@ -182,8 +185,8 @@ def _padded(found: Sequence[Slot]) -> bool:
 
 
 def conditions(written: Written) -> list[str]:
-    """What must hold of the names: a split has as many parts; an image is padded at its edges only,
-    and by no more than there is."""
+    """Return conditions on the names: a split has a fixed number of parts; an image is padded only
+    along its spatial axes, by nonnegative amounts."""
     edges = []
     if EDGED in written.values():
         edges += [f"{PAD}[{n}] == 0" for n in (0, 1, 4, 5)] + [f"min({PAD}) >= 0"]
@@ -196,9 +199,9 @@ def conditions(written: Written) -> list[str]:
 
 
 def relations(written: Written) -> Iterator[list[str]]:
-    """What may be asked of axes that have names, the least first: nothing; that such as are not the
-    same are never the same; that they come in the order in which they were found, and that a
-    permutation leaves those behind an axis where they are."""
+    """Yield conditions on named axes, the weakest first: none; axes that differ here always differ;
+    axes keep the order in which they were found, and a permutation fixes the axes after a named
+    one."""
     yield []
     named = [(text, s) for s, text in written.items() if text in NAMES.get(s.key, ())]
     some = [(text, axes) for text, s in named if (axes := _places(s))]
@@ -220,7 +223,7 @@ Place = tuple[str, tuple[int, ...]]
 
 
 def _places(s: Slot) -> tuple[int, ...]:
-    """The axes that a slot is about; none where it is about something else."""
+    """Return the axes of a slot; empty for other attributes."""
     if s.key == "axis":
         assert isinstance(s.value, int)
         return (s.value,)
@@ -228,7 +231,7 @@ def _places(s: Slot) -> tuple[int, ...]:
 
 
 def _others(a: Place, b: Place) -> str:
-    """That two names stand for other axes."""
+    """Return the condition that two names are different axes."""
     one, two = sorted((a[0], b[0]), key=_many)
     if not _many(two):
         return f"{one} != {two}"
@@ -236,7 +239,7 @@ def _others(a: Place, b: Place) -> str:
 
 
 def _before(a: Place, b: Place) -> str:
-    """That the axes of one name come before those of another; empty where they do not."""
+    """Return the condition that one name's axes precede another's; empty if they do not."""
     (one, first), (two, second) = sorted((a, b), key=lambda place: place[1])
     if max(first) > min(second):
         return ""
@@ -244,12 +247,12 @@ def _before(a: Place, b: Place) -> str:
 
 
 def _many(name: str) -> bool:
-    """Does a name stand for several axes?"""
+    """True if a name stands for several axes."""
     return name in NAMES["axes"]
 
 
 def _keeps(perm: Slot, axis: Slot) -> bool:
-    """Does a permutation leave the axes from this one on where they are?"""
+    """True if a permutation fixes this axis and all after it."""
     order = _numbers(perm.value)
     assert isinstance(axis.value, int)
     return axis.value < len(order) and all(order[i] == i for i in range(axis.value, len(order)))
@@ -258,8 +261,8 @@ def _keeps(perm: Slot, axis: Slot) -> bool:
 def rights(
     found: Sequence[Slot], left: Written, rank: int, sizes: Sequence[str] = ()
 ) -> Iterator[Written]:
-    """The ways to write the right side's values by the names of the left side. sizes: formulas for
-    those of a split."""
+    """Yield the forms of the right side's values, by the names of the left side. sizes: formulas
+    for the sizes of a split."""
     choices = [
         list(dict.fromkeys([*(sizes if s.key == "split" else ()), *_formulas(s, left, rank)]))
         for s in found
@@ -305,7 +308,7 @@ def _formulas(s: Slot, left: Written, rank: int) -> Iterator[str]:
 def _permuted(
     value: Sequence[int], named: Mapping[Slot, str], perms: Sequence[tuple[str, Attr]]
 ) -> Iterator[str]:
-    """Axes that are others before a permutation, or after it."""
+    """Yield axes as images of others under a permutation, or its inverse."""
     some = [(text, _numbers(t.value)) for t, text in named.items() if text in NAMES["axes"]]
     for (m, axes), (p, perm) in product(some, perms):
         order = _numbers(perm)
@@ -317,7 +320,7 @@ def _permuted(
 
 
 def _edged(s: Slot, left: Written) -> Iterator[str]:
-    """The attributes of a convolution without the padding of its operand, or with it."""
+    """Yield the attributes of a convolution without its operand's padding, or with it."""
     pad = next((_numbers(t.value) for t, text in left.items() if text == PAD), ())
     before = next(dict(_pairs(t.value)) for t, text in left.items() if text == EDGED)
     after = dict(_pairs(s.value))
@@ -335,7 +338,7 @@ def _edged(s: Slot, left: Written) -> Iterator[str]:
 
 
 def _permutations(perms: Sequence[tuple[str, Attr]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Formulas of permutations and what they give."""
+    """Yield formulas of permutations and their values."""
     for p, a in perms:
         one = _numbers(a)
         yield f"inverse({p})", tuple(one.index(i) for i in range(len(one)))

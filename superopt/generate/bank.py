@@ -1,11 +1,11 @@
-"""The bank: every tensor that operators make of a family's inputs, found level by level.
+"""The bank: every tensor that operators compute from a family's inputs, level by level.
 
 A *class* is a tensor: all terms that compute it. An *application* is an operator use applied to
-classes; it computes a class, and so is a term for each choice of terms for its operands. Level k
-has the classes whose smallest term has k operators. Only classes are applied to, not terms
-(observational equivalence, as in TASO and Ruler): what that skips follows by congruence.
+classes; it computes a class, and so is a term for each choice of terms of its operands. Level k has
+the classes whose smallest term has k operators. Operators are applied to classes only, not to terms
+(observational equivalence, as in TASO and Ruler): the skipped terms follow by congruence.
 
-Classes are told apart by their values over a prime field on random inputs.
+Classes are identified by their values over a prime field on random inputs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from superopt.te.eval import residues
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 
-BLOCK = 1 << 21  # elements of results that are computed at a time
-# Bytes that a level may take, about: of one that would take more only every nth candidate is tried.
+BLOCK = 1 << 21  # elements of results that are computed together
+# Approximate bytes of a level: if it would take more, only every nth candidate is tried.
 ROOM = 6 << 30
-CANDIDATE = 128  # bytes of one besides its value: columns, fingerprints, and what sorts them
+CANDIDATE = 128  # bytes of a candidate besides its value: columns, fingerprints, and sorting
 COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min"))
 
 
 @dataclass(slots=True)
 class Held:
-    """The classes of one shape: numbers and values, (2, count, samples, *shape), 32 bits for a
+    """The classes of one shape: numbers and values, (2, count, samples, *shape), 32 bits per
     residue."""
 
     classes: np.ndarray
@@ -44,7 +44,7 @@ class Held:
 
 @dataclass(slots=True)
 class Applications:
-    """Columns, a row for each application: its use, operands (-1: none), class, and size."""
+    """Columns with a row for each application: its use, operands (-1: none), class, and size."""
 
     use: np.ndarray
     left: np.ndarray
@@ -70,9 +70,9 @@ class Applications:
 class Bank:
     """Everything enumerated so far.
 
-    shape, level, first: of each class, its first application (-1 for leaves). leaves: classes of
-    inputs and constants by name. tried, cut: of each level, how many candidates, and that it was
-    every nth of all.
+    shape, level, first_application: of each class (-1 for leaves). leaves: classes of inputs and
+    constants by name. candidate_counts, sample_steps: of each level, the number of candidates
+    tried, and n if every nth was.
     """
 
     family: Family
@@ -93,7 +93,7 @@ class Bank:
 
 
 def begin(family: Family, seed: int) -> Bank:
-    """The bank with the leaves only."""
+    """Return the bank with the leaves only."""
     bank = Bank(family, seed)
     rng = np.random.default_rng(seed)
     leaves: list[tuple[str, Shape, np.ndarray]] = []
@@ -113,15 +113,15 @@ def begin(family: Family, seed: int) -> Bank:
 
 
 def constant(kind: str, shape: Shape, samples: int) -> np.ndarray:
-    """A constant of a family as (2, 1, samples, *shape)."""
+    """Return a constant of a family as (2, 1, samples, *shape)."""
     values = {v: residues.from_number(v) for v in (0, 1, 2, Fraction(1, math.prod(shape[2:])))}
     pair = np.stack([values[v] for v in entries(kind, shape)], axis=-1).reshape(2, *shape)
     return np.broadcast_to(pair[:, None, None], (2, 1, samples, *shape))
 
 
 def entries(kind: str, shape: Shape) -> list[int | Fraction]:
-    """The elements of a constant: zeros, ones, twos; eye, the identity; kernels that leave each
-    channel as it is (dirac) or take means of it (means)."""
+    """Return the elements of a constant: zeros, ones, twos; eye, the identity; convolution kernels
+    that keep each channel (dirac) or average it (means)."""
     match kind:
         case "zeros" | "ones" | "twos":
             return [("zeros", "ones", "twos").index(kind)] * math.prod(shape)
@@ -135,8 +135,8 @@ def entries(kind: str, shape: Shape) -> list[int | Fraction]:
 
 
 def fingerprints(values: np.ndarray, shape: Shape, seed: int) -> np.ndarray:
-    """128 bits for each of the tensors (2, count, samples, *shape): a random linear form of the
-    residues modulo p for each of two keys, in wrapping sums of 64 bits, then spread."""
+    """Return 128-bit fingerprints of the tensors (2, count, samples, *shape): a random linear form
+    of the residues modulo p for each of two keys, in wrapping 64-bit sums, then mixed."""
     count = values.shape[1]
     flat = values[0].reshape(count, -1).astype(np.uint64)
     rng = np.random.default_rng((seed, *shape, len(shape)))
@@ -182,9 +182,9 @@ class _Found:
 
 
 def grow(bank: Bank, *, keep: bool = True, room: int = ROOM) -> None:
-    """Add the next level. Without `keep` the values of its classes are dropped: nothing can be
-    built on them. A level that would take more bytes than `room` is cut: of its candidates every
-    nth is tried, `bank.cut` says of which n."""
+    """Add the next level. Without `keep_values` the values of its classes are dropped: nothing can
+    be built on them. If a level would take more than `max_bytes`, only every nth candidate is
+    tried; `bank.sample_steps` has n."""
     level = len(bank.tried)
     by_shape: dict[Shape, list[_Found]] = {}
     tried = 0
@@ -211,7 +211,7 @@ def grow(bank: Bank, *, keep: bool = True, room: int = ROOM) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A use, by number, of all pairs of what is held in two places (one: `right` is None), and the
+    """A use, by number, on all pairs of two sets of classes (one set: `right` is None), with the
     shapes of operands and result."""
 
     number: int
@@ -227,13 +227,13 @@ class _Try:
         return len(self.left.classes) * (1 if self.right is None else len(self.right.classes))
 
     def bytes(self, samples: int, keep: bool) -> int:
-        """What the candidates take: kept values twice, while they are compared."""
+        """Return the bytes of the candidates; kept values count twice, while they are compared."""
         value = 2 * 4 * samples * math.prod(self.shape)
         return self.count * (CANDIDATE + (2 * value if keep else 0))
 
 
 def _tries(bank: Bank, number: int, u: Use, level: int) -> Iterator[_Try]:
-    """The ways to apply `u` at a level."""
+    """Yield the ways to apply `u` at a level."""
     held = list(bank.held.items())
     places: Iterator[tuple[tuple[Shape, ...], Held, Held | None]]
     if u.arity == 1:
@@ -256,7 +256,7 @@ def _applied(bank: Bank, t: _Try, level: int, keep: bool, cut: int) -> Iterator[
     commutes = u.name in COMMUTATIVE
     inputs = len(bank.family.inputs)  # the constants are the leaves after them
     m = 1 if k is None else len(k.classes)
-    # with a common divisor some operands would never take part
+    # with a common divisor some operands would never be used
     cut = next(c for c in itertools.count(cut) if math.gcd(c, m) == 1)
     step = max(1, BLOCK // max(1, 4 * math.prod(t.shape) * bank.family.samples)) * cut
     for start in range(0, t.count, step):
@@ -267,14 +267,14 @@ def _applied(bank: Bank, t: _Try, level: int, keep: bool, cut: int) -> Iterator[
         if commutes:
             wanted = left <= right
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
-        if level == 1:  # what is made of constants only is a constant, and folded anyway
+        if level == 1:  # results of constants only are constants, and folded anyway
             wanted = (left < inputs) | ((right >= 0) & (right < inputs))
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
         if not u.constants:
             fixed = [(inputs <= c) & (c < len(bank.leaves)) for c in (left, right)]
             wanted = ~(fixed[0] | fixed[1])
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
-        if u.name == "Div" and k is not None:  # by what is nowhere zero
+        if u.name == "Div" and k is not None:  # only by operands without zeros
             wanted = (k.values != 0).all(axis=(0, *range(2, k.values.ndim)))[j]
             i, j, left, right = i[wanted], j[wanted], left[wanted], right[wanted]
         if not len(i):
@@ -296,7 +296,7 @@ def _applied(bank: Bank, t: _Try, level: int, keep: bool, cut: int) -> Iterator[
 
 @lru_cache(maxsize=1 << 16)
 def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
-    """The attributes in one form, and the shape of the result; None where it does not fit."""
+    """Return the canonical attributes and the result's shape; None if the operands do not fit."""
     if not u.takes(shapes):
         return None
     types = tuple(TensorType(F32, s) for s in shapes)
@@ -314,8 +314,8 @@ def resulting(u: Use, shapes: tuple[Shape, ...]) -> tuple[Attrs, Shape] | None:
 def _merge(
     bank: Bank, shape: Shape, level: int, some: Sequence[_Found], keep: bool
 ) -> Applications:
-    """Find the class of each candidate, known or new. Nothing is built on what is the same for all
-    inputs, as x - x is: it is a constant, and folded."""
+    """Find the class of each candidate, known or new. Values that are the same for all inputs, such
+    as x - x, are not used further: they are constants, and folded."""
     apps = some[0].apps.plus([f.apps for f in some[1:]])
     prints = np.concatenate([f.prints for f in some])
     number = _shape_number(bank, shape)
@@ -336,8 +336,8 @@ def _merge(
 
 
 def _firsts(prints: np.ndarray) -> np.ndarray:
-    """Of each fingerprint the place where it stands first. By one half of each, which is four times
-    as fast, where that tells all apart."""
+    """Return the first position of each fingerprint. Compares one half first, which is four times
+    as fast if it is distinctive."""
     _, first, inverse = np.unique(prints[:, 0], return_index=True, return_inverse=True)
     firsts = np.asarray(first[inverse])
     if np.array_equal(prints[firsts, 1], prints[:, 1]):

@@ -1,4 +1,4 @@
-"""Convolutions with a bias: a third operand, which no enumeration has, out of claims without."""
+"""Add a bias, which no enumeration has, to the convolutions of rewrite candidates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from superopt.generate.pattern import Hole, Made, Pattern
 
 
 def biased(c: Claim, family: Family) -> Claim | None:
-    """The claim about convolutions with biases: of equal kernels one, of others joined as they are.
-    A sum has it in its first convolution. None where that makes no sense; whether it is true, a
-    trial tells."""
+    """Return the candidate with biases in its convolutions: one for equal kernels, joined for
+    joined kernels.
+
+    A sum has the bias in its first convolution. None if that is not possible; a trial decides
+    whether the result holds.
+    """
     made = _Biases(family, c.shapes)
     left = [made.left(p) for p in c.left]
     some = tuple(p for p in left if p is not None)
@@ -29,7 +32,7 @@ def biased(c: Claim, family: Family) -> Claim | None:
 
 @dataclass(slots=True)
 class _Biases:
-    """The biases of kernels so far, and the shapes of all holes."""
+    """The biases of kernels so far, and the shapes of all variables."""
 
     family: Family
     found: tuple[tuple[int, ...], ...]
@@ -40,7 +43,7 @@ class _Biases:
         return [*self.found, *((self.channels(kernel),) for kernel in self.of)]
 
     def left(self, p: Pattern) -> Pattern | None:
-        """A root with a bias for each of its convolutions; of a sum, for the first."""
+        """Return a root with a bias for each of its convolutions; of a sum, for the first."""
         if not isinstance(p, Made):
             return None
         if self.name(p) == "Concat":
@@ -54,7 +57,7 @@ class _Biases:
         return self.added(p, bias)
 
     def added(self, p: Pattern, bias: Pattern) -> Pattern | None:
-        """A convolution, or a sum of which one operand is one, with this bias."""
+        """Return a convolution, or a sum with one as operand, with this bias."""
         conv = self.first(p)
         if conv is None or not isinstance(p, Made):
             return None
@@ -65,7 +68,7 @@ class _Biases:
         return Made(p.use, (*p.operands[:at], with_bias, *p.operands[at + 1 :]))
 
     def first(self, p: Pattern) -> Made | None:
-        """The pattern if it is a convolution; the first operand that is, if it is a sum."""
+        """Return the pattern if it is a convolution; of a sum, the first operand that is."""
         some = (p,) if not isinstance(p, Made) or self.name(p) != "Add" else p.operands
         return next((o for o in some if isinstance(o, Made) and self.name(o) == "Conv"), None)
 
@@ -77,7 +80,7 @@ class _Biases:
         return next((n for n, u in every if u.name == name and ("axis", axis) in u.attrs), None)
 
     def channels(self, kernel: Pattern) -> int:
-        """How many channels a kernel makes."""
+        """Return the number of output channels of a kernel."""
         match kernel:
             case Hole(n):
                 return self.found[n][0]
@@ -87,4 +90,4 @@ class _Biases:
                     return sum(map(self.channels, operands))
                 return self.channels(operands[0])
             case _:
-                raise ValueError(f"{kernel} is no kernel")
+                raise ValueError(f"{kernel} is not a kernel")

@@ -1,4 +1,4 @@
-"""Concrete terms as graphs, whether a rule rewrites one into another, and as which instance."""
+"""Concrete terms as graphs, and whether a rule rewrites one into another."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from superopt.te.expr.tensor import TensorType
 
 
 def inputs_of(c: Claim) -> tuple[graph.Input, ...]:
-    """A graph input for each hole, of the shape at which the claim was found."""
+    """Return a graph input for each variable, with the shape at which the candidate was found."""
     return tuple(graph.Input(f"v{k}", TensorType(F32, shape)) for k, shape in enumerate(c.shapes))
 
 
 def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Value:
-    """The term as a graph's value."""
+    """Return the term as a graph's value."""
     match p:
         case Hole(n):
             return inputs[n]
@@ -45,20 +45,20 @@ def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Va
             return graph.result(made, use.result)
 
 
-# One rewrite, whatever it makes of the operands' order.
+# One rewrite, with operands of commutative operators in any order.
 ONE = DeriveLimits(
     max_steps=1, max_growth=8, max_graphs=1000, max_seconds=float("inf"), forward_only=True
 )
 
 
 def covered(c: Claim, family: Family, index: RuleIndex) -> bool:
-    """Does a rule of the index rewrite the claim's left side into its right side?"""
+    """True if a rule of the index rewrites the candidate's left side into its right side."""
     return derived(c, family, index, ONE) is not None
 
 
 def instance(c: Claim, family: Family, rule: Rule) -> Instance | None:
-    """The claim as an instance of a rule that rewrites its left side into its right side; None for
-    another rule. Its sides are left out: it is what others are like."""
+    """Return the candidate as an instance of a rule that rewrites its left side into its right
+    side; None for another rule. The instance has no sides: it is a template for others."""
     if not covered(c, family, RuleIndex([rule])):
         return None
     inputs = inputs_of(c)
@@ -72,13 +72,13 @@ def instance(c: Claim, family: Family, rule: Rule) -> Instance | None:
 
 
 def _called(name: str, v: Result) -> Result:
-    """An input under the name that a rule has for it."""
+    """Return an input under the rule's name for it."""
     return graph.Input(name, v.type) if isinstance(v, graph.Input) else v
 
 
 def derived(c: Claim, family: Family, index: RuleIndex, bounds: DeriveLimits) -> list[str] | None:
-    """The rules of a chain that leads from one side of the claim to the other, by name; None where
-    the index's have none."""
+    """Return the names of the rules of a chain from one side of the candidate to the other; None
+    without a chain."""
     inputs = inputs_of(c)
     roots = tuple(value(p, family, inputs) for p in c.left)
     goal: tuple[graph.Value, ...] = (value(c.right, family, inputs),)

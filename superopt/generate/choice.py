@@ -1,4 +1,4 @@
-"""Which reading of a claim becomes a rule: the most general one that is proved."""
+"""Select the rule for a rewrite candidate: its most general generalization that is proved."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 from superopt.verifier.verdict import Refuted as Differs
 
-READINGS = 80  # that are tried; a claim about slices of slices has a thousand
-UNPROVED = 2  # readings that hold and are not proved, until no other one is tried
-BOUNDED = 2  # readings that are proved at low ranks only, until no other one is tried
-HOPEFUL = 6  # that are tried before it is asked whether any one can hold
-LEAST = -1  # the least general kinds of operands: with others a reading says that, and more
-NEIGHBOURS = 10  # of what was found, on which a reading must hold before all else
-PLAIN = 12  # readings with attributes as they were found, of which one must hold
+READINGS = 80  # that are tried; a candidate with nested slices has a thousand
+UNPROVED = 2  # valid and unproved generalizations after which the search stops
+BOUNDED = 2  # generalizations proved only for low ranks after which the search stops
+HOPEFUL = 6  # generalizations tried before checking whether any can hold
+LEAST = -1  # the least general kinds of operands: if these fail, all others do
+NEIGHBOURS = 10  # of the found instance, on which a generalization must hold first
+PLAIN = 12  # generalizations with literal attributes, one of which must hold
 FIRST = 3  # shape assignments on which it must hold before its trial
-PATIENCE = 60  # attempts at an instance; a reading of which so few make sense is none
+PATIENCE = 60  # attempts at an instance; a generalization with so few valid ones is useless
 FULL = frozenset(["MatMul", "Concat", "Transpose"])
 
 CLASSES = ("E0", "E1", "E2", "E3")
@@ -57,19 +57,22 @@ def most_general(
     instance: Callable[[Rule], Instance | None],
     off: Callable[[Rule, Instance], None] = lambda rule, one: None,
 ) -> Held | str:
-    """The first reading of `c` that is proved for all ranks, in its lowest float class; where none
-    is among a few that hold, the first that is proved for low ones, or the first of these. REFUTED
-    where none holds, IDLE where what the first one rewrites are the same graph. instance: `c` as an
-    instance of a rule; None for a rule that does not say what `c` does (an axis that is counted
-    from the end may be another one). off: is told of readings that do not hold, the most general
-    ones first, and on what."""
+    """Return the first generalization of `candidate` that is proved for all ranks, in its lowest
+    float class.
+
+    If none is among the first few valid ones: the first that is proved for low ranks, or the first
+    valid one. REFUTED if none holds; IDLE if both sides of the first one are the same graph.
+    instance: returns the candidate as an instance of a rule, None for a rule that does not cover it
+    (an axis counted from the end may be another one). on_refuted: called with each refuted
+    generalization, the most general ones first, and its instance.
+    """
     classes = float_classes(c, family)
     rank = max(map(len, c.shapes), default=0)
     tried: list[Held] = []
     bounded: list[Held] = []
-    wrong: set[int] = set()  # kinds of operands for which the claim does not hold
+    wrong: set[int] = set()  # kinds of operands for which the candidate does not hold
     right: set[int] = set()
-    seen: list[Instance] = []  # on which a reading was wrong: of others most are wrong there, too
+    seen: list[Instance] = []  # that refuted a generalization: most others fail there, too
 
     def refuse(kinds: int, rule: Rule | None, one: Instance | None) -> None:
         if rule is not None and one is not None:
@@ -84,16 +87,16 @@ def most_general(
             if LEAST in wrong:
                 break
         if kinds in wrong:
-            continue  # of one with the same attributes on the left
+            continue  # another generalization with the same attributes on the left
         rule = _rule(text)
         if bounded and _one_rank(rule):
-            continue  # which is less than all low ones
+            continue  # which is weaker than all low ranks
         if any(wrong_on(rule, one, seed) for one in seen):
             continue
         near = _nearby(rule, instance(rule), seed)
         if near is not None:
             refuse(kinds, rule, near.instance)
-            continue  # most are wrong at once
+            continue  # most wrong ones fail here
         some = Drawn(instances(rule, seed, rounds=1, max_tries=PATIENCE))
         first = list(islice(some, FIRST))
         outcome = try_on_instances(rule, Cases(0, (), first), seed)
@@ -107,7 +110,7 @@ def most_general(
             refuse(kinds, rule, found.instance)
             continue
         if instance(found.rule) is None:
-            continue  # of lower ranks than the claim
+            continue  # of lower ranks than the candidate
         if found.proved and not found.bounded:
             return found
         if found.proved:
@@ -122,13 +125,13 @@ def most_general(
 
 
 def _rule(text: str) -> Rule:
-    """A reading as a rule."""
+    """Parse a generalization as a rule."""
     (rule,) = parse_rules(f"{text} ; float=E3 ; origin=generated")
     return rule
 
 
 def _one_rank(rule: Rule) -> bool:
-    """Are all operands of one rank?"""
+    """True if all operands have a fixed rank."""
     given = [p for p in rule.params if isinstance(p, Param)]
     return all(
         p.shape is not None and not any(isinstance(f, Spread) for f in p.shape) for p in given
@@ -136,8 +139,8 @@ def _one_rank(rule: Rule) -> bool:
 
 
 def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
-    """Does a rule hold on what is like an instance of it? That is found at once, instances in
-    general only among many attempts."""
+    """Return a refutation of a rule by instances near a given one, or None. These are found at
+    once, random instances only after many attempts."""
     if one is None:
         return Off()
     some = chain(
@@ -150,8 +153,8 @@ def _nearby(rule: Rule, one: Instance | None, seed: int) -> Off | None:
 def _possible(
     c: Claim, family: Family, kinds: int, seed: int, instance: Callable[[Rule], Instance | None]
 ) -> bool:
-    """May a reading with these kinds of operands hold? One with the attributes as they were found
-    does then."""
+    """True if a generalization with these kinds of operands may hold: then one with literal
+    attributes does."""
     for rule in map(_rule, islice(plain_readings(c, family, kinds), PLAIN)):
         if _nearby(rule, instance(rule), seed) is None:
             first = list(islice(instances(rule, seed, rounds=1, max_tries=PATIENCE), FIRST))
@@ -163,11 +166,13 @@ def _possible(
 
 
 def mirrored(held: Held, name: str, seed: int) -> Held | None:
-    """The rule from right to left, under another name, if its right side binds all that is on its
-    left, and it holds. A proof is about all for which both sides are well-formed; but a constant of
-    any shape on one side is one of no axes on the other, and only on the left nothing is empty, and
-    no window sees only padding. Where none of this can be, it is a proof of both directions; but
-    what E3 says of a quotient holds where there is one, which only one side may need.
+    """Return the rule from right to left under another name, if its right side binds everything on
+    its left, and it holds.
+
+    A proof covers all bindings for which both sides are well-formed. But a constant of any shape on
+    one side is a scalar on the other, and only on the left nothing is empty and no window sees only
+    padding. If none of this can happen, the proof covers both directions; except that E3 for a
+    quotient assumes the quotient exists, which only one side may need.
     """
     rule, text = held.rule, str(held.rule)
     params = text[text.index("(") : text.index("): ") + 3]
@@ -185,7 +190,7 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
     both = held.proved and rule.float_class != "E3"
     if both and all(_full(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
         return Held(found, True)
-    if both:  # and so it was tried
+    if both:  # so it was tried
         verdict = prove(found, LIMITS)
         within = proved_within(found, verdict) if isinstance(verdict, Proved) else None
         if within is not None:
@@ -197,7 +202,7 @@ def mirrored(held: Held, name: str, seed: int) -> Held | None:
 
 
 def _full(t: Part) -> bool:
-    """Is it no constant, and never empty where its operands are not?"""
+    """True if it is not a constant, and never empty if its operands are not."""
     match t:
         case App(op):
             return "elementwise" in op.laws or op.name in FULL

@@ -1,4 +1,4 @@
-"""The rewrites that an equation between concrete terms allows."""
+"""The rewrite candidates that an equation between concrete terms allows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAVY = frozenset(["MatMul", "Conv"])
 @dataclass(frozen=True, slots=True)
 class Claim:
     """`left` may be replaced by `right`. With several roots on the left, by the parts of `right`
-    along `axis`. shapes: of the holes."""
+    along `axis`. shapes: of the variables."""
 
     left: tuple[Pattern, ...]
     right: Pattern
@@ -35,15 +35,18 @@ class Claim:
 
 
 def stated(e: Equation, family: Family) -> Claim:
-    """An equation as it is, from left to right."""
+    """Return an equation as a candidate from left to right."""
     return Claim((e.left,), e.right, tuple(family.inputs[i] for i in e.inputs))
 
 
 def claims(e: Equation, family: Family) -> list[Claim]:
-    """The rewrites that an equation allows: in each direction in which the left side binds all;
-    where a side is a Concat, that its operands are parts of the other side; where a Concat is an
-    operand, that any tensor is, whose parts are then on the other side; and where a part of a
-    tensor goes through something as the tensor does, that joins do."""
+    """Return the candidates of an equation.
+
+    In each direction in which the left side binds all variables; if a side is a Concat, its
+    operands as parts of the other side; if an operand is a Concat, any tensor in its place, with
+    its parts on the other side; and if an operation on a part of a tensor equals the part of the
+    operation on the tensor, the same for joins.
+    """
     found: list[Claim] = []
     shapes = stated(e, family).shapes
     for left, right in ((e.left, e.right), (e.right, e.left)):
@@ -62,16 +65,17 @@ def claims(e: Equation, family: Family) -> list[Claim]:
 
 
 def joined(c: Claim, family: Family) -> list[Claim]:
-    """Where the first part of something is it of the first part of a tensor, and of nothing else
-    about this tensor: that a join of two of it is it of their join, in both directions.
+    """Return the candidates for joins that follow from a law for the first part of a tensor, in
+    both directions.
 
         Softmax(Split(x, axis=0)[0], axis=2) => Split(Softmax(x, axis=2), axis=0)[0]
         Concat(Softmax(x, axis=2), Softmax(y, axis=2), axis=0)
         => Softmax(Concat(x, y, axis=0), axis=2)
 
-    This follows from the first line for both parts, and not from it by a chain of rewrites, which
-    would have to make up a join of x and y. So it need not be enumerated, where it has an operator
-    more."""
+    The second law follows from the first one for both parts, but not by a chain of rewrites, which
+    would have to invent a join of x and y. So it need not be enumerated, although it has one more
+    operator.
+    """
     (left,) = c.left
     if not isinstance(c.right, Made):
         return []
@@ -102,13 +106,13 @@ def joined(c: Claim, family: Family) -> list[Claim]:
 
 
 def _heavy(p: Pattern, family: Family) -> bool:
-    """Is there a product in `p`? To join anything else costs more than it gains."""
+    """True if `p` contains a product. Joining anything else costs more than it saves."""
     return any(family.uses[u].name in HEAVY for u in uses(p))
 
 
 def _doubles(left: Pattern, right: Pattern) -> bool:
-    """Does one operator become several: the same one again, or of an operand that is there more
-    often then?"""
+    """True if one operator becomes several: the same one again, or of an operand that then occurs
+    more often."""
     if size(left) != 1 or size(right) < 2:
         return False
     before, after = list(holes(left)), list(holes(right))
@@ -117,9 +121,9 @@ def _doubles(left: Pattern, right: Pattern) -> bool:
 
 
 def taken_apart(c: Claim, family: Family) -> list[Claim]:
-    """For every join of two variables beside another one on the left: any tensor in its place, and
-    parts of it on the right, of the other one's sizes. A weight is no Concat in a model, but its
-    rows may be told apart."""
+    """Return the candidates with any tensor in place of one of two joins of variables on the left,
+    and its parts (with the other join's sizes) on the right. A weight of a model is not a Concat,
+    but it can be split."""
     (left,) = c.left
     joins = [p for p in parts_of(left) if joins_two(p, family)]
     found: list[Claim] = []

@@ -1,8 +1,8 @@
-"""Rules of a family, until all that is equal in it follows from them.
+"""Derive rules of a family until all its equalities follow from them.
 
-Laws come in order, the small ones first. What follows from the rules so far by a chain of rewrites
-needs no rule of its own; what does not is made one, as general as it will be. So a library is
-complete at the limits of its chains, and small without being pruned.
+Laws are processed in order, small ones first. A law that follows from the rules so far by a chain
+of rewrites needs no rule; any other one becomes a rule, as general as possible. So the library is
+complete up to the limits of chains, and small without pruning.
 """
 
 from __future__ import annotations
@@ -34,24 +34,27 @@ from superopt.rules.match.rule_index import RuleIndex
 from superopt.rules.trial.counterexample import smallest_counterexample
 from superopt.rules.trial.instances import Instance
 
-CHUNK = 32  # laws that are looked at in one task, or about as many
+CHUNK = 32  # laws of one task, approximately
 
-# What rules say, whatever their names: a checksum of each.
+# The statements of rules, independent of names: a checksum of each.
 Chain = frozenset[int]
 
-# Does tasks by their keys, may be in several processes, and remembers their results.
+# Runs tasks by their keys, possibly in several processes, and caches their results.
 Done = Callable[[Callable[[Any], str], Mapping[str, Any]], Iterable[tuple[str, str]]]
 
 
 @dataclass(slots=True)
 class Closed:
-    """The rules of a family, and of each why it is not proved, if it is only tried. wrong: readings
-    of claims that do not hold, with their counterexamples. laws:
-    equations and pairs, and claims with a bias; followed: those that follow from rules of others.
-    claims: made of the rest; covered: by one rule already; unread: of which no reading survived;
-    idle: of which rules do nothing. refuted: laws without a rule, as rules for the sizes at which
-    they were found: no reading of them held, and some are an accident of few samples. stands: of
-    each law, by its place, the rules by which it follows."""
+    """The rules of a family, and for each the missing proof, if it is only tested.
+
+    refuted_readings: generalizations that do not hold, with counterexamples. law_count: equations,
+    pairs, and candidates with a bias; derived_count: laws that follow from rules of other families.
+    candidate_count: made from the rest; covered_count: those covered by one rule;
+    without_rule_count: without a valid generalization; without_effect: those whose rules do
+    nothing. size_specific: laws without a rule, as rules for their own sizes: no generalization
+    held, and some are coincidences of few samples. derivations: of each law, by index, the rules
+    from which it follows.
+    """
 
     rules: list[Rule] = field(default_factory=list)
     lacks: list[str] = field(default_factory=list)
@@ -69,9 +72,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What must follow. equation: from which claims can be made; without one `is_` is the only
-    claim. either: rules in both directions are wanted, not only such as do not grow. place: among
-    a family's laws."""
+    """A law that must follow from the rules. equation: the source of candidates; without one,
+    `candidate` is the only candidate. both_directions: rules are wanted in both directions, not
+    only those that do not grow. index: among a family's laws."""
 
     is_: Claim
     equation: Equation | None = None
@@ -88,10 +91,12 @@ def close(
     done: Done,
     progress: Callable[[str], None],
 ) -> Closed:
-    """Make the rules that a family needs beside those `before`. In waves: of the laws of one shape
-    the first is made a rule, and the others only where they do not follow then. last: what was
-    found of the family in the last round; a law of which the chain is still there follows still,
-    and one that was found to be true of the family's sizes only is so."""
+    """Derive the rules that a family needs beside `earlier_rules`, in waves: of the laws of one
+    shape the first becomes a rule, and the others only if they do not follow then.
+
+    last_round: the result for this family in the last round; a law whose chain still exists still
+        follows, and a size-specific law stays one.
+    """
     there = {said_of(r) for r in before}
     made = Closed(
         refuted=list(last.refuted),
@@ -123,7 +128,7 @@ def _state(
     seed: int,
     done: Done,
 ) -> None:
-    """Make rules of laws, each by itself."""
+    """Make rules of laws, each independently."""
     index = RuleIndex([*before, *made.rules])
     names = {r.name for r in (*before, *made.rules)}
     tasks: dict[str, tuple[Sequence[Claim], Family, int]] = {}
@@ -159,7 +164,7 @@ def _key(some: Sequence[Claim], family: Family) -> str:
 
 
 def together(some: Sequence[Claim]) -> list[list[Claim]]:
-    """Claims each by itself, but those from right to left with what they turn around."""
+    """Group each candidate with its mirror image; others are alone."""
     groups: list[list[Claim]] = []
     turned: dict[tuple[object, ...], list[Claim]] = {}
     for c in some:
@@ -173,7 +178,7 @@ def together(some: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _laws(family: Family, found: Enumerated) -> list[Law]:
-    """In order; those with a bias come last."""
+    """Return the laws in order; those with a bias come last."""
     if not family.rules:
         return []
     plain = [
@@ -189,12 +194,12 @@ def _laws(family: Family, found: Enumerated) -> list[Law]:
 
 
 def _rank(law: Law) -> tuple[int, ...]:
-    """Laws of one rank are looked at together."""
+    """Return the rank of a law; laws of one rank are processed together."""
     return () if law.equation is None else weight(law.equation)[:3]
 
 
 def _claims(law: Law, family: Family, seed: int) -> list[Claim]:
-    """What may be made rules so that a law follows."""
+    """Return the candidates whose rules would make a law follow."""
     if law.equation is None:
         return [law.is_]
     if law.either:
@@ -215,9 +220,12 @@ def _first(
     made: Closed,
     done: Done,
 ) -> list[Law]:
-    """Of each queue the first law that does not follow from rules, and is no instance of one that
-    was refuted. It leaves its queue, and so do those before it, which follow; those behind it may
-    follow from what it will be."""
+    """Return of each queue the first law that neither follows from rules nor is an instance of a
+    size-specific law.
+
+    It leaves its queue with the laws before it, which follow; those behind it may follow from its
+    rule.
+    """
     rules = (*before, *made.rules)
     said_by = {r.name: said_of(r) for r in rules}
     texts = tuple(map(text_of, rules))
@@ -249,7 +257,7 @@ def _first(
 
 
 def _groups(queues: Sequence[list[Law]]) -> Iterator[list[list[Law]]]:
-    """Queues that together are about as much as one task may be; of few laws two tasks."""
+    """Yield groups of queues of about one task's size; few laws give two tasks."""
     most = min(CHUNK, sum(min(len(q), CHUNK) for q in queues) // 2)
     group: list[list[Law]] = []
     for q in queues:
@@ -265,9 +273,9 @@ Task = tuple[Family, Sequence[Sequence[Claim]], tuple[str, ...], tuple[str, ...]
 
 
 def followed(what: Task) -> str:
-    """Of the claims of each queue the names of the rules by which it follows, as JSON; none where
-    it is one rewrite of odd ones; null, and nothing more of this queue, where it follows from
-    neither. Rules travel as texts."""
+    """Return as JSON, for the candidates of each queue, the names of the rules from which each
+    follows; an empty list for an instance of a size-specific law; null, and nothing more of this
+    queue, if it follows from neither. Rules are sent as texts."""
     family, queues, texts, odd, bounds = what
     rules, others = _index(texts), _index(odd)
     instance = replace(ONE, forward_only=False)
@@ -296,10 +304,9 @@ def _rule(text: str) -> Rule:
 
 
 def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
-    """The text of the most general rule of each claim, why it is not proved, and the most general
-    reading that does not hold, as JSON; REFUTED or IDLE where there is no rule. A claim from right
-    to left of an earlier one is that one's rule, where it can be read so.
-    """
+    """Return as JSON for each candidate the text of its most general rule, the missing proof, and
+    the most general refuted generalization; REFUTED or IDLE without a rule. The mirror image of an
+    earlier candidate gets that one's rule, if possible."""
     some, family, seed = what
     texts: list[tuple[str, str, str]] = []
     known: dict[tuple[object, ...], Held] = {}
@@ -330,7 +337,7 @@ def attempt(what: tuple[Sequence[Claim], Family, int]) -> str:
 
 
 def refuted(rule: Rule, one: Instance, seed: int) -> str:
-    """A reading that does not hold, and its counterexample: what it was refuted on, made small."""
+    """Return a refuted generalization with its minimized counterexample."""
     sides, _, _ = str(rule).partition(" ; ")
     found = smallest_counterexample(rule, seed, [one], attempts=0)
     lines = [f"not over a prime field: {one}"] if found is None else found.lines()
@@ -338,7 +345,7 @@ def refuted(rule: Rule, one: Instance, seed: int) -> str:
 
 
 def said(c: Claim, family: Family) -> str:
-    """A claim to be read by people."""
+    """Return a candidate as text."""
     left = ", ".join(show(p, family) for p in c.left)
     axis = "" if c.axis is None else f" on axis {c.axis}"
     return f"({left}) => {show(c.right, family)}{axis}"

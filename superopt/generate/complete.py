@@ -1,4 +1,4 @@
-"""Does a library say all that is equal in a family?"""
+"""Check whether a rule library derives all equalities of a family."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from superopt.rules.lang.rule import Rule
 from superopt.rules.match.derive import DeriveLimits
 from superopt.rules.match.rule_index import RuleIndex
 
-# The same on every machine. By congruence chains may be put together to longer ones.
+# The same on every machine. By congruence chains may be combined to longer ones.
 BOUNDS = DeriveLimits(max_steps=6, max_growth=2, max_graphs=1000, max_seconds=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """How many different equal pairs there are, and those that no chain of rules relates."""
+    """The number of different equal pairs, and those that no chain of rules derives."""
 
     pairs: int
     missed: tuple[Equation, ...]
@@ -33,7 +33,8 @@ def completeness(
     pairs: Sequence[Equation] | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Completeness:
-    """Derive each equal pair of a bank from `rules`, at the family's shapes. pairs: other ones."""
+    """Derive each equal pair of a bank from `rules`, at the family's shapes. pairs: to use
+    instead."""
     family = found.bank.family
     index = RuleIndex(rules)
     pairs = equal_pairs(found) if pairs is None else pairs

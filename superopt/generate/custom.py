@@ -1,4 +1,4 @@
-"""A family out of text: operators as rules write them, and the shapes of inputs and constants.
+"""Parse a family from text: operators as in rules, and the shapes of inputs and constants.
 
 custom("MatMul, Transpose(perm=(1,0)), Split(axis=0, split=(3,3))", "x=3x3, s=, 0=zeros:3x3")
 """
@@ -24,18 +24,16 @@ NAME = "custom"
 KINDS = ("zeros", "ones", "twos", "eye", "dirac", "means")
 MOST_INPUTS = 12
 TOP = 5
-SMALL = 8  # elements; of fewer all may be positive on a few samples
+SMALL = 8  # elements; smaller tensors may be all positive on a few samples
 AXES = ("axis", "axes", "perm")
 
 
 def custom(ops: str, shapes: str) -> Family:
-    """The family of these operators on inputs and constants of these shapes.
+    """Return the family of these operators on inputs and constants of these shapes.
 
-    ops: names as in ONNX, with attributes as rules write them; each is of one or two operands.
-    shapes: NAME=SHAPE of an input, NAME=KIND:SHAPE of a constant, SHAPE as 2x3, or nothing for a
-    scalar.
-
-    Raises UsageError for what cannot be read, or enumerated.
+    ops: ONNX names, with attributes as in rules; each with one or two operands. shapes: NAME=SHAPE
+    for an input, NAME=KIND:SHAPE for a constant, SHAPE as 2x3, or empty for a scalar. Raises
+    UsageError for text that cannot be parsed or enumerated.
     """
     operators = _operators(ops)
     inputs, constants = _leaves(shapes)
@@ -45,7 +43,7 @@ def custom(ops: str, shapes: str) -> Family:
 
 
 def described(family: Family) -> str:
-    """All that the family's rules depend on, on one line."""
+    """Return everything that the family's rules depend on, on one line."""
     leaves = [f"{n}={shown(s)}" for n, s in family.inputs.items()]
     leaves += [f"{n}={kind}:{shown(s)}" for n, (kind, s) in family.constants.items()]
     return f"{family.name} of {', '.join(map(str, family.uses))} on {', '.join(leaves)}"
@@ -55,7 +53,7 @@ _TOKEN = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|.""", re.DOTALL)
 
 
 def _items(text: str) -> Iterator[str]:
-    """What stands between the commas that are in no brackets."""
+    """Yield the text between the commas outside of brackets."""
     depth, item = 0, ""
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
@@ -75,7 +73,7 @@ def _operators(text: str) -> list[Use]:
     for item in _items(text):
         made = _operator(item)
         if made in found:
-            raise UsageError(f"{item} is there twice", f"in {text!r}", "leave one of them out")
+            raise UsageError(f"{item} occurs twice", f"in {text!r}", "leave one of them out")
         found.append(made)
     return found
 
@@ -86,15 +84,17 @@ def _operator(text: str) -> Use:
         lower = {known.lower(): known for known in OPS}
         near = difflib.get_close_matches(name.lower(), lower, n=3)
         raise UsageError(
-            f"there is no operator {name!r}",
-            f"{len(OPS)} operators of ONNX have a tensor expression",
-            f"did you mean {' or '.join(lower[n] for n in near)}?" if near else "name another",
+            f"unknown operator {name!r}",
+            f"{len(OPS)} ONNX operators have a tensor expression",
+            f"did you mean {' or '.join(lower[n] for n in near)}?" if near else "choose another",
         )
     op = OPS[name]
     arity = max(2, op.required) if op.variadic else op.required
     if not 1 <= arity <= 2:
         raise UsageError(
-            f"{name} has {arity} operands", "what is enumerated has one or two", "leave it out"
+            f"{name} has {arity} operands",
+            "only operators with one or two can be enumerated",
+            "leave it out",
         )
     for key, value in given.items():
         if key not in op.attrs:
@@ -103,7 +103,7 @@ def _operator(text: str) -> Use:
         if key in AXES and any(isinstance(v, int) and v < 0 for v in _each(value)):
             raise UsageError(
                 f"{text}: {key} is counted from the end",
-                "operands have several ranks, and rules say it from either end by themselves",
+                "operands have several ranks, and rules count from both ends anyway",
                 "count it from 0",
             )
     for key, default in op.attrs.items():
@@ -114,7 +114,7 @@ def _operator(text: str) -> Use:
                 f"write {name}({key}=...)",
             )
     if name == "Conv":
-        given.setdefault("group", 1)  # a law of one group says so
+        given.setdefault("group", 1)  # a law for one group states it
     return Use(name, tuple(given.items()), arity)
 
 
@@ -123,11 +123,11 @@ def _each(value: Attr) -> tuple[Attr, ...]:
 
 
 def _call(text: str) -> tuple[str, dict[str, Attr]]:
-    """The operator's name, and its attributes."""
+    """Return the operator's name and its attributes."""
 
     def wrong(why: str) -> UsageError:
         return UsageError(
-            f"{text!r} is no operator", why, "write it as MatMul or Transpose(perm=(1, 0))"
+            f"{text!r} is not an operator", why, "write it as MatMul or Transpose(perm=(1, 0))"
         )
 
     try:
@@ -138,16 +138,20 @@ def _call(text: str) -> tuple[str, dict[str, Attr]]:
                 given: dict[str, Attr] = {}
                 for k in keywords:
                     if k.arg is None or k.arg in given:
-                        raise wrong(f"{k.arg or '**'} is there twice" if k.arg else "** is no name")
+                        raise wrong(
+                            f"{k.arg or '**'} occurs twice" if k.arg else "** is not a name"
+                        )
                     given[k.arg] = parse_attr(k.value)
                     if any(isinstance(v, (Expr, Payload)) for v in _each(given[k.arg])):
-                        raise wrong(f"{k.arg}={ast.unparse(k.value)} is no concrete value")
+                        raise wrong(f"{k.arg}={ast.unparse(k.value)} is not a concrete value")
                 return name, given
             case ast.Call(ast.Name(name)):
-                raise wrong(f"operands are left out, attributes have names: {name}(key=value)")
+                raise wrong(
+                    f"operands must be omitted, and attributes need names: {name}(key=value)"
+                )
     except MalformedText as e:
         raise wrong(parser_message(e)) from None
-    raise wrong("it is no name, and no name with attributes")
+    raise wrong("it is neither a name nor a name with attributes")
 
 
 # --- inputs and constants -------------------------------------------------------------------------
@@ -162,14 +166,14 @@ def _leaves(text: str) -> tuple[dict[str, Shape], dict[str, tuple[str, Shape]]]:
         kind, colon, dims = (part.strip() for part in rest.rpartition(":"))
         if not equals or not re.fullmatch(r"\w+", name):
             raise UsageError(
-                f"{item!r} is no shape of an input", f"in {text!r}", "write it as x=2x3, or s="
+                f"{item!r} is not the shape of an input", f"in {text!r}", "write it as x=2x3, or s="
             )
         shape = _shape(item, dims)
         if name in written:
             raise UsageError(
-                f"{name} is there twice",
+                f"{name} occurs twice",
                 f"as {name}={written[name]} and {item}",
-                "give one of them another name",
+                "rename one of them",
             )
         written[name] = rest
         if not colon:
@@ -179,14 +183,16 @@ def _leaves(text: str) -> tuple[dict[str, Shape], dict[str, tuple[str, Shape]]]:
         for other, (like, size) in constants.items():
             if size == shape and entries(like, size) == entries(kind, shape):
                 raise UsageError(
-                    f"{name} and {other} are one constant",
-                    f"{rest} is {written[other]}",
+                    f"{name} and {other} are the same constant",
+                    f"{rest} equals {written[other]}",
                     "leave one of them out",
                 )
         constants[name] = (kind, shape)
     if not 1 <= len(inputs) <= MOST_INPUTS:
         raise UsageError(
-            f"{len(inputs)} inputs", f"there are from 1 to {MOST_INPUTS}", "give others"
+            f"{len(inputs)} inputs were given",
+            f"there must be 1 to {MOST_INPUTS}",
+            "pass that many",
         )
     return inputs, constants
 
@@ -195,19 +201,21 @@ def _shape(item: str, dims: str) -> Shape:
     sizes = dims.split("x") if dims else []
     if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", d) for d in sizes):
         raise UsageError(
-            f"{item!r}: {dims!r} is no shape", "a shape is sizes and x", "write it as 2x3, or ''"
+            f"{item!r}: {dims!r} is not a shape",
+            "a shape is sizes joined by x",
+            "write it as 2x3, or ''",
         )
     shape = tuple(map(int, sizes))
     if 0 in shape:
         raise UsageError(
-            f"{item!r} has no elements", "a size is 0", "give sizes of at least 1: all is equal to"
-            " all where nothing is"
+            f"{item!r} has no elements", "a size is 0",
+            "pass sizes of at least 1: all empty tensors are equal",
         )  # fmt: skip
     if prod(shape) > MOST_ELEMENTS:
         raise UsageError(
             f"{item!r} has {prod(shape)} elements",
-            f"a tensor that is enumerated has at most {MOST_ELEMENTS}",
-            "give small sizes, such as 2x3: what is found is tried on other ones",
+            f"tensors of an enumeration have at most {MOST_ELEMENTS}",
+            "pass small sizes, such as 2x3: results are tested at other ones",
         )
     return shape
 
@@ -215,15 +223,17 @@ def _shape(item: str, dims: str) -> Shape:
 def _check_constant(item: str, kind: str, shape: Shape) -> None:
     if kind not in KINDS:
         raise UsageError(
-            f"{item!r}: there is no constant {kind!r}", f"there are {', '.join(KINDS)}", "name one"
+            f"{item!r}: unknown constant {kind!r}",
+            f"the constants are {', '.join(KINDS)}",
+            "choose one",
         )
     if kind == "eye" and (len(shape) != 2 or shape[0] != shape[1]):
         raise UsageError(
-            f"{item!r} is no identity", f"an eye is square, and not {shown(shape)}", "give 3x3"
+            f"{item!r} is not an identity", f"an eye must be square, not {shown(shape)}", "pass 3x3"
         )
     if kind in ("dirac", "means") and (len(shape) < 3 or shape[0] != shape[1]):
         raise UsageError(
-            f"{item!r} is no kernel of a convolution",
-            f"a {kind} has as many channels out as in, and an image's axes, not {shown(shape)}",
-            "give 2x2x3x3",
+            f"{item!r} is not the kernel of a convolution",
+            f"a {kind} has as many output as input channels, and spatial axes, not {shown(shape)}",
+            "pass 2x2x3x3",
         )

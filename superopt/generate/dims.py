@@ -1,8 +1,8 @@
-"""How many images, and channels, each input of a pair may have.
+"""Infer which batch and channel dims of a pair's inputs may differ.
 
-A family has one image and one number of channels, so that as much as possible fits together. A pair
-that is found there holds of more: each input begins with dims of its own, and each operator says
-which of them are one, and which must be as they are (unification, as types are inferred).
+A family has one batch size and one number of channels, so that many operators fit together. A pair
+found there holds more generally: each input starts with its own dims, and each operator unifies
+some of them or fixes them (unification, as in type inference).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 
 Dim = int | str
-Dims = tuple[Dim, Dim]  # images or kernels, and channels
+Dims = tuple[Dim, Dim]  # batch or output channels, and channels
 _Part = tuple[Dims, graph.Value]
 CHANNELS, IMAGES = "coqrstde", "nm"  # names that no input has, more than a pair needs
-KEPT = frozenset(("Pad", "Slice", "MaxPool", "AveragePool"))  # what moves neither dim
+KEPT = frozenset(("Pad", "Slice", "MaxPool", "AveragePool"))  # operators that keep both dims
 
 
 class Unlike(ValueError):
-    """Dims are only known to be those of the family."""
+    """The dims cannot be generalized beyond the family's."""
 
 
 @dataclass(slots=True)
 class _Same:
-    """Which dims are one: of each that is another one, which. images: those that may be numbers."""
+    """A union-find of dims. images: those that may be numbers."""
 
     images: frozenset[str]
     of: dict[str, Dim] = field(default_factory=dict)
@@ -51,9 +51,12 @@ class _Same:
 
 
 def dims(e: Equation, family: Family) -> list[Dims]:
-    """The first two dims of each input of rank 4, of a family of several channels: numbers, and
-    names of CHANNELS and IMAGES. Raises Unlike where they are the family's only, and InferError
-    where the equation does not fit these sizes."""
+    """Return the first two dims of each input of rank 4: numbers, and names of CHANNEL_NAMES and
+    IMAGE_NAMES.
+
+    Raises DimsNotGeneral if they cannot be generalized, and InferError if the equation does not fit
+    these sizes.
+    """
     own = [family.inputs[i] for i in e.inputs]
     images = frozenset(f"{k}/0" for k, shape in enumerate(own) if shape[0] == 1)
     same = _Same(images)
@@ -72,7 +75,7 @@ def dims(e: Equation, family: Family) -> list[Dims]:
 
 
 def _result(p: Pattern, family: Family, some: Sequence[_Part], same: _Same) -> _Part:
-    """The first two dims of what a pattern computes, and at the family's own sizes."""
+    """Return the first two dims of a pattern's result, and the result at the family's sizes."""
     if isinstance(p, Hole):
         return some[p.number]
     if not isinstance(p, Made):
@@ -104,7 +107,7 @@ def _result(p: Pattern, family: Family, some: Sequence[_Part], same: _Same) -> _
 def given(
     e: Equation, family: Family, some: Sequence[Dims], sizes: Mapping[str, int]
 ) -> tuple[graph.Input, ...]:
-    """A graph's inputs for the holes, at these sizes."""
+    """Return a graph's inputs for the variables, at these sizes."""
     out = []
     for name, two in zip(e.inputs, some, strict=True):
         first = (d if isinstance(d, int) else sizes[d] for d in two)
@@ -113,7 +116,8 @@ def given(
 
 
 def value(p: Pattern, family: Family, inputs: Sequence[graph.Input]) -> graph.Value:
-    """The term as a graph's value, of any channels. Raises InferError where inputs do not fit."""
+    """Return the term as a graph's value, for any channels. Raises InferError if inputs do not
+    fit."""
     if isinstance(p, Hole):
         return inputs[p.number]
     assert isinstance(p, Made)

@@ -1,4 +1,4 @@
-"""A family enumerated, as text that a journal keeps and processes send to each other."""
+"""An enumerated family as text, for the journal and for other processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern
 
 @dataclass(frozen=True, slots=True)
 class Enumerated:
-    """What a family's bank comes to, without the bank: see `Found`. pairs: all that is equal among
-    terms of few operators. partial: pairs that are equal in parts. And how long it took."""
+    """The result of a family's bank: see `FoundEquations`. pairs: all equal pairs of small terms.
+    partial: partially equal pairs. seconds: of the enumeration.
+    """
 
     levels: list[Level]
     doubtful: int
@@ -30,8 +31,8 @@ class Enumerated:
 
 
 def enumerated(what: tuple[Family, int, int], room: int = ROOM) -> str:
-    """Enumerate a family up to a number of operators, from a seed: the text of an `Enumerated`.
-    room: bytes that a level may take, see `bank.grow`."""
+    """Enumerate a family up to a number of operators, from a seed; return the text of an
+    `Enumeration`. max_bytes: of a level, see `bank.add_level`."""
     family, top, seed = what
     begin = time.monotonic()
     found = find(family, top, seed, keep=family.partial, room=room)
@@ -51,7 +52,7 @@ def enumerated(what: tuple[Family, int, int], room: int = ROOM) -> str:
 
 
 def read(text: str) -> Enumerated:
-    """What `enumerated` wrote."""
+    """Parse the text that `enumerate_family` wrote."""
     plain = json.loads(text)
     plain["levels"] = [Level(**v) for v in plain["levels"]]
     for name in ("equations", "pairs"):
@@ -96,4 +97,4 @@ def _read_pattern(plain: Any) -> Pattern:
         case [use, *operands]:
             return Made(use, tuple(map(_read_pattern, operands)))
         case _:
-            raise ValueError(f"{plain!r} is no pattern")
+            raise ValueError(f"{plain!r} is not a pattern")

@@ -1,7 +1,7 @@
-"""The families that a default run enumerates, as data.
+"""The families of a default run, as data.
 
-Sizes are as small as laws allow: squares of 2 by 2 matrices obey more of them than matrices do, and
-two rows are a sum of one more. The rules that come of equations are tried on other sizes.
+Sizes are as small as possible without accidental laws: 2 by 2 matrices obey more laws than matrices
+in general, and two rows have a sum of only one more. The rules are tested at other sizes.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def arithmetic() -> Family:
 
 
 def order() -> Family:
-    """Max and min, which are Relu where one of them is 0. What mixes them with sums of anything but
-    themselves is not searched: the field's order is none of sums."""
+    """Max and min, which are Relu if one operand is 0. They are mixed only with themselves: the
+    order of the prime field is not compatible with sums."""
     return Family(
         "order",
         dict.fromkeys("xyz", (2,)),
@@ -71,10 +71,10 @@ def order() -> Family:
     )
 
 
-# In the order in which they are closed, up to three at once, which do not see each other's rules:
-# what leans on another one stands three places behind it, or two among few of them. Constants of
-# one size come after what they are special cases of: as a convolution by means of 3x3, average
-# pooling is linear at 3x3 only.
+# In the order in which they are processed, up to three at once, which do not see each other's
+# rules: a family that depends on another one comes at least three places later, or two if few do.
+# Families with constants of one size come after the general ones: average pooling is a convolution
+# by means at 3x3 only.
 FAMILIES: dict[str, Callable[[], Family]] = {
     f.__name__: f
     for f in (

@@ -1,4 +1,4 @@
-"""Families of operators to be enumerated together: inputs, constants, and ways to use operators."""
+"""Families of operators that are enumerated together: inputs, constants, and operator uses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ NONE = -3
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An operator with its attributes, applied to `arity` tensors; `result` is which of its
-    results, where it has `many`. fits: for each operand the last dims that it must have, so that
-    images are not taken for kernels; MANY is any size but 1, ANY any size, and NONE, as the first,
-    no more dims. constants: may operands be such? cuts: a Slice along one axis must leave some of
-    it out, and not end beyond it."""
+    """An operator with its attributes, applied to `arity` tensors.
+
+    result: the index of its result, if it `has_many_results`. operand_suffixes: for each operand
+    the required last dims, so that images are not used as kernels; SIZE_ABOVE_1 is any size but 1,
+    ANY_SIZE any size, and NO_FURTHER_DIMS, as the first, forbids more dims. allows_constants:
+    operands may be constants. must_cut_within: a Slice along one axis must drop a part of it, and
+    not end beyond it.
+    """
 
     name: str
     attrs: tuple[tuple[str, Attr], ...]
@@ -36,9 +39,9 @@ class Use:
         return OPS[self.name]
 
     def takes(self, shapes: Sequence[Shape]) -> bool:
-        """May operands of these shapes be tried? Only scalars and vectors are broadcast: that a
-        tensor of one image is added to each of two is a law that nobody needs. Nor are vectors
-        stacked, which is a broadcast."""
+        """True if operands of these shapes are tried. Only scalars and vectors broadcast: laws of
+        broadcasting a tensor over a batch are not useful. Nor are vectors stacked, which is a
+        broadcast."""
         if self.name == "Concat" and any(_stacked(s, self.attrs) for s in shapes):
             return False
         if not all(_ends(s, f) for s, f in zip(shapes, self.fits, strict=False)):
@@ -55,7 +58,7 @@ class Use:
 
 
 def _ends(shape: Shape, last: Shape) -> bool:
-    """Does a shape end with these dims?"""
+    """True if a shape ends with these dims."""
     if last[:1] == (NONE,):
         return len(shape) < len(last) and _ends(shape, last[1:])
     if len(last) > len(shape):
@@ -65,22 +68,22 @@ def _ends(shape: Shape, last: Shape) -> bool:
 
 
 def _stacked(shape: Shape, attrs: tuple[tuple[str, Attr], ...]) -> bool:
-    """Is a vector joined along an axis on which it has one element?"""
+    """True if a vector is joined along an axis on which it has one element."""
     axis = dict(attrs)["axis"]
     assert isinstance(axis, int)
     return len(shape) > axis and shape[axis] == 1 and sum(d > 1 for d in shape) <= 1
 
 
 def _cut(shape: Shape, attrs: Mapping[str, Attr]) -> bool:
-    """Does a Slice along one axis leave some of it out, and end within it?"""
+    """True if a Slice along one axis drops a part of it, and ends within it."""
     match attrs:
         case {"axes": (int(axis),), "starts": (int(start),), "ends": (int(end),)}:
             return axis < len(shape) and end <= shape[axis] > end - start
-    raise ValueError(f"no Slice along one axis: {attrs}")
+    raise ValueError(f"not a Slice along one axis: {attrs}")
 
 
 def _thin(a: Shape, b: Shape) -> bool:
-    """Is `b` a scalar, or a vector along one axis of `a`?"""
+    """True if `b` is a scalar, or a vector along one axis of `a`."""
     if len(b) > len(a) or sum(d > 1 for d in b) > 1:
         return False
     return all(d in (1, e) for d, e in zip(b[::-1], a[::-1], strict=False))
@@ -88,15 +91,14 @@ def _thin(a: Shape, b: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is enumerated: inputs and constants by name, uses of operators, and the largest tensor.
+    """Inputs and constants by name, operator uses, and limits of an enumeration.
 
-    inputs: shapes. constants: a kind (see `superopt.generate.bank.constant`) and a shape. largest:
-    elements of a tensor. samples: random inputs at a time; a tensor of few elements is all
-    positive, or all negative, by chance, and then it is its own Relu. top: operators at most,
-    where a default run enumerates no more. whole: operators of graphs of which all that is equal is
-    related; beyond, only what saves two operators. partial: look for tensors that are equal in
-    parts, too. rules: make rules of what is equal altogether. biases: and of the same with a bias
-    in the convolutions.
+    inputs: shapes. constants: a kind (see `superopt.generate.enumerate.bank.constant_values`) and a
+    shape. max_elements: of a tensor. samples: random inputs at a time; with few elements a tensor
+    may be all positive by chance, and then equals its own Relu. max_ops: the most operators in a
+    default run. complete_ops: the most operators of graphs of which all equalities are related;
+    beyond, only those that save two operators. finds_partial: also find partially equal tensors.
+    makes_rules: derive rules from equalities. adds_biases: also for convolutions with a bias.
     """
 
     name: str
@@ -117,20 +119,20 @@ def use(name: str, arity: int, **attrs: Attr) -> Use:
 
 
 def parts(name: str, count: int, **attrs: Attr) -> list[Use]:
-    """Each of several results of an operator of one operand."""
+    """Return a use for each of several results of an operator with one operand."""
     return [Use(name, tuple(attrs.items()), 1, i, True) for i in range(count)]
 
 
 def each(name: str, arity: int, key: str, values: Sequence[Attr], **attrs: Attr) -> list[Use]:
-    """One use for each value of an attribute."""
+    """Return a use for each value of an attribute."""
     return [use(name, arity, **{key: v, **attrs}) for v in values]
 
 
 def of_variables(*some: Use) -> list[Use]:
-    """The uses, of no constants."""
+    """Return the uses without constants as operands."""
     return [replace(u, constants=False) for u in some]
 
 
 def fitting(u: Use, *last: Shape) -> Use:
-    """The use for operands whose last dims are these."""
+    """Return the use for operands with these last dims."""
     return replace(u, fits=last)

@@ -1,6 +1,6 @@
-"""The equations of a family: what must be said so that everything equal is related.
+"""Find the equations of a family that relate everything equal.
 
-After each level every equation known is applied to the whole bank; an application that is still in
+After each level every known equation is applied to the whole bank; an application that is still in
 another component than its class's smallest term gives a new equation, the most general first.
 """
 
@@ -40,9 +40,10 @@ from superopt.te.expr.tensor import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level's account: candidates, distinct tensors and equal pairs so far, applications that
-    earlier equations did not relate, the equations that do, and seconds for either part. cut: the
-    candidates are every nth of all, for want of memory."""
+    """The counts of one level: candidates, distinct tensors and equal pairs so far, applications
+    that earlier equations did not relate, the new equations that do, and seconds of both parts.
+    cut: every nth candidate was tried, for want of memory.
+    """
 
     candidates: int
     classes: int
@@ -56,9 +57,11 @@ class Level:
 
 @dataclass(slots=True)
 class Found:
-    """A family's bank, the equations that relate what is equal in it, and how they were found.
-    doubtful: pairs that are equal by coincidence on the inputs. unsayable: pairs of which neither
-    side has all the variables: both are a constant that the family has no name for."""
+    """A family's bank, the equations that relate its equal tensors, and counts.
+
+    doubtful: pairs that are equal by coincidence on the inputs. non_orientable: pairs in which
+    neither side has all the variables: both equal a constant without a name in the family.
+    """
 
     bank: Bank
     equations: list[Equation] = field(default_factory=list)
@@ -76,8 +79,8 @@ def find(
     room: int = ROOM,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Enumerate `family` up to `top` operators. keep: the values of the last level too, where it is
-    whole. room: bytes that a level may take, see `grow`."""
+    """Enumerate `family` up to `max_ops` operators. keep_last_values: of the last level, if it is
+    complete. max_bytes: of a level, see `add_level`."""
     found = Found(begin(family, seed))
     for level in range(1, top + 1):
         start = time.monotonic()
@@ -103,8 +106,9 @@ def find(
 
 
 def _relate(found: Found, level: int) -> tuple[int, int]:
-    """Add the equations that the bank needs up to `level`; what was unrelated, and how many. Beyond
-    the operators that the family is whole at, of terms that have an equal of two fewer ones."""
+    """Add the equations that the bank needs up to `level`; return the numbers of unrelated
+    applications and of new equations. Above the family's `complete_ops`, only terms with an equal
+    of two fewer operators are related."""
     bank = found.bank
     related = Relations.of(bank, level)
     for e in found.equations:
@@ -134,7 +138,8 @@ def _relate(found: Found, level: int) -> tuple[int, int]:
 
 
 def general(e: Equation, family: Family, seed: int) -> Equation | None:
-    """The equation with its holes told apart where it still holds; None where it never did."""
+    """Return the equation with its variables split as far as it still holds; None if it does not
+    hold."""
     if not confirmed(e, family, seed + 1):
         return None
     for n in range(len(e.inputs)):
@@ -142,32 +147,34 @@ def general(e: Equation, family: Family, seed: int) -> Equation | None:
     return in_order(e)
 
 
-CONFIRMING = 64  # inputs on which an equation must hold that did not make it
+CONFIRMING = 64  # inputs for confirming an equation, other than those that produced it
 
 
 def confirmed(e: Equation, family: Family, seed: int) -> bool:
-    """Do both sides agree on new inputs, with new functions? On those of the bank a small tensor
-    may be all positive by chance."""
+    """True if both sides agree on new inputs, with new functions. On the bank's inputs a small
+    tensor may be all positive by chance."""
     values = random_inputs(e, family, seed)
     left, right = (evaluated(p, family, values, seed) for p in (e.left, e.right))
     return left.shape == right.shape and bool(np.array_equal(left[0], right[0]))
 
 
 def random_inputs(e: Equation, family: Family, seed: int) -> tuple[np.ndarray, ...]:
-    """A value for each hole of an equation, (2, 1, CONFIRMING, *shape). A third of them are below
-    zero in all elements, a third above: of nine elements one is nearly always above, so that what
-    is said of the greatest of them is never seen where all are below."""
+    """Return a value for each variable of an equation, (2, 1, CONFIRMING_INPUTS, *shape).
+
+    A third of them are negative in all elements, a third positive: one of nine random elements is
+    nearly always positive, so that the maximum would never be negative.
+    """
     return _inputs(tuple(family.inputs[i] for i in e.inputs), seed)
 
 
 @lru_cache(maxsize=1 << 8)
 def _inputs(shapes: tuple[Shape, ...], seed: int) -> tuple[np.ndarray, ...]:
-    """Drawn once for all equations of inputs of these shapes; nobody writes into them."""
+    """Draw inputs once for all equations with these shapes; they are read-only."""
     rng = np.random.default_rng((seed, 1))
     return tuple(_biased(rng, shape, seed) for shape in shapes)
 
 
-DRAWS = 8  # of which one is of the right sign
+DRAWS = 8  # of which one has the required sign
 
 
 def _biased(rng: np.random.Generator, shape: Shape, seed: int) -> np.ndarray:
@@ -181,7 +188,7 @@ def _biased(rng: np.random.Generator, shape: Shape, seed: int) -> np.ndarray:
 
 
 def evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: int) -> np.ndarray:
-    """The term on values of its holes, with keyed functions of `seed`."""
+    """Evaluate the term on values of its variables, with keyed functions of `seed`."""
     match p:
         case Hole(n):
             return values[n]
@@ -196,7 +203,7 @@ def evaluated(p: Pattern, family: Family, values: Sequence[np.ndarray], seed: in
 
 
 def shape_of(p: Pattern, e: Equation, family: Family) -> Shape:
-    """The shape of a part of an equation."""
+    """Return the shape of a part of an equation."""
     match p:
         case Hole(n):
             return family.inputs[e.inputs[n]]
@@ -209,15 +216,17 @@ def shape_of(p: Pattern, e: Equation, family: Family) -> Shape:
 
 
 def sayable(e: Equation) -> bool:
-    """Does one side have all the variables?"""
+    """True if one side has all the variables."""
     left, right = set(holes(e.left)), set(holes(e.right))
     return left <= right or right <= left
 
 
 def weight(e: Equation) -> tuple[int, ...]:
-    """Small equations come first, of one size those whose sides are about as large: a part of what
-    was joined is less than how the join came to be. Then those with the most variables, then flat
-    ones of few operators: the laws that a textbook would name, from which the others follow."""
+    """Return the sort key of equations: small ones first, among these those with sides of similar
+    size (a law about a part precedes one about how the join was made), then those with the most
+    variables, then flat ones with few operators: the laws that a textbook would name, from which
+    the others follow.
+    """
     less, more = sorted((size(e.left), size(e.right)))
     used = [*holes(e.left), *holes(e.right)]
     return (

@@ -1,4 +1,4 @@
-"""Do operators and shapes fit each other? Asked before anything is enumerated."""
+"""Check that operators and shapes fit each other, before an enumeration."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from superopt.te.eval.prime_field import PrimeField
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
 
-MOST_ELEMENTS = 4096  # of a tensor; thousands of them are held, each on several samples
-ROUNDS = 4  # operators below one that finds operands no sooner
+MOST_ELEMENTS = 4096  # of a tensor; thousands are held, each on several samples
+ROUNDS = 4  # applications of operators to results, to find operands of another one
 MOST_SHAPES = 64  # of which pairs are tried
 BATCH = (7, 11)  # tensors and samples, unlike any tensor's own sizes
 
 
 def shown(shape: Shape) -> str:
-    """As it is written on the command line."""
+    """Return the shape as on the command line."""
     return "x".join(map(str, shape))
 
 
 def fitted(operators: Sequence[Use], leaves: Mapping[str, Shape]) -> tuple[tuple[Use, ...], int]:
-    """A use for each result of each operator; and the elements of the largest tensor: twice those
-    of the largest leaf, or what an operator makes of leaves. leaves: inputs and constants by name.
+    """Return a use for each result of each operator, and the most elements of a tensor: twice those
+    of the largest leaf, or of the results of leaves.
 
-    Operators are applied to the leaves, and to what that makes, until each of them and each leaf
-    has found its place. Raises UsageError where one does not.
+    leaves: inputs and constants by name. Operators are applied to the leaves and to their results
+        until each of them and each leaf fits somewhere. Raises UsageError if one does not.
     """
     tried = _Tried(operators)
     reached = list(dict.fromkeys(leaves.values()))
@@ -59,9 +59,8 @@ def fitted(operators: Sequence[Use], leaves: Mapping[str, Shape]) -> tuple[tuple
 
 @dataclass(slots=True)
 class _Tried:
-    """What was found out. made: the types of an operator's results, by its number; of: the shapes
-    of the operands that made them; why: a reason why operands did not fit; used: the shapes that
-    some operator takes."""
+    """The state of the search: the types of an operator's results, by its number; the operand
+    shapes of these; a reason why operands did not fit; the shapes that some operator takes."""
 
     operators: Sequence[Use]
     made: dict[int, tuple[TensorType, ...]] = field(default_factory=dict)
@@ -70,8 +69,8 @@ class _Tried:
     used: set[Shape] = field(default_factory=set)
 
     def apply(self, shapes: Sequence[Shape], before: Sequence[Shape], most: int) -> list[Shape]:
-        """The shapes that operators make of these, at most `most` elements; operands that are all
-        among `before` are left out."""
+        """Return the shapes of results of operators, with at most `max_elements`; skip operands
+        that are all in `known_shapes`."""
         fresh: list[Shape] = []
         for n, u in enumerate(self.operators):
             for operands in product(shapes, repeat=u.arity):
@@ -90,9 +89,10 @@ class _Tried:
 
 
 def _results(u: Use, operands: tuple[Shape, ...], most: int) -> tuple[TensorType, ...]:
-    """Raises InferError where the operands do not fit, UsageError where no attribute ever does."""
+    """Return the result types. Raises InferError if the operands do not fit, UsageError if an
+    attribute value is never valid."""
     if not u.takes(operands):
-        raise InferError(f"of {' and '.join(map(shown, operands))} none is a vector to broadcast")
+        raise InferError(f"none of {' and '.join(map(shown, operands))} is a vector to broadcast")
     types = tuple(TensorType(F32, s) for s in operands)
     try:
         made = infer(u.op, types, canonical_attrs(u.op, types, dict(u.attrs)))
@@ -100,20 +100,20 @@ def _results(u: Use, operands: tuple[Shape, ...], most: int) -> tuple[TensorType
         raise
     except (AssertionError, TypeError, ValueError, IndexError) as e:
         raise UsageError(
-            f"{u}: there is an attribute whose value {u.name} does not take",
-            str(e) or f"tried on {' and '.join(map(str, types))}",
-            "see what ONNX says of the operator",
+            f"{u}: {u.name} rejects the value of an attribute",
+            str(e) or f"tested on {' and '.join(map(str, types))}",
+            "see ONNX's definition of the operator",
         ) from e
     for t in made:
         if not 1 <= prod(_concrete(t)) <= most:
             raise InferError(
-                f"{t} is made of {', '.join(map(str, types))}: it is from 1 to {most} elements"
+                f"{t} is made from {', '.join(map(str, types))}: it must have 1 to {most} elements"
             )
     return made
 
 
 def _together(u: Use, operands: tuple[Shape, ...]) -> bool:
-    """Is a batch of tensors what they are one by one?"""
+    """True if evaluating a batch of tensors equals evaluating them one by one."""
     rng = np.random.default_rng(0)
     given = [
         np.stack([rng.integers(0, m, (*BATCH, *s), np.int64) for m in residues.MODULI])
@@ -145,19 +145,19 @@ def _check(tried: _Tried, leaves: Mapping[str, Shape]) -> None:
         if n not in tried.made:
             raise UsageError(
                 f"{u}: no operands fit",
-                f"of {given}, and what operators make of them: {tried.why[n]}",
-                "give other shapes, or leave the operator out",
+                f"among {given} and their results: {tried.why[n]}",
+                "pass other shapes, or leave the operator out",
             )
         if not any(t.dtype == F32 for t in tried.made[n]):
             raise UsageError(
-                f"{u} makes {tried.made[n][0]}",
-                "what is enumerated are tensors of floats (f32)",
+                f"{u} returns {tried.made[n][0]}",
+                "only float tensors (f32) are enumerated",
                 "leave the operator out",
             )
         if not _together(u, tried.of[n]):
             raise UsageError(
                 f"{u} cannot be enumerated",
-                "of many tensors at once it makes something else than of each",
+                "evaluating many tensors at once gives other results than one by one",
                 "leave the operator out",
             )
     for name, shape in leaves.items():
@@ -166,5 +166,5 @@ def _check(tried: _Tried, leaves: Mapping[str, Shape]) -> None:
             raise UsageError(
                 f"{name}, of shape {shown(shape) or 'no axes'}, fits no operator",
                 f"beside {given}: {why}",
-                "give it another shape, or leave it out",
+                "pass another shape, or leave it out",
             )

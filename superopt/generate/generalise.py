@@ -1,7 +1,8 @@
-"""From an equation between concrete terms to rules: sizes, attributes and ranks as variables.
+"""Generalize an equation between concrete terms to rules: variables for sizes, attributes and
+ranks.
 
-Readings of an equation are written down from the most general to the equation itself; which of them
-becomes a rule is chosen elsewhere (`superopt.generate.choice`).
+The generalizations of an equation are listed from the most general to the equation itself; another
+module selects the rule (`superopt.generate.generalize.select_rule`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ PRODUCTS = frozenset(["MatMul", "Conv", "Mul", "Div"])
 
 
 def only_there(c: Claim, family: Family) -> list[Rule]:
-    """A claim as rules for its own sizes and attributes, in both directions as far as variables
-    are bound."""
+    """Return a candidate as rules for its own sizes and attributes, in each direction in which all
+    variables are bound."""
     found: list[Rule] = []
     backward = Claim((c.right,), c.left[0], c.shapes)
     for one in (c, backward) if len(c.left) == 1 else ():
@@ -52,8 +53,8 @@ def only_there(c: Claim, family: Family) -> list[Rule]:
 
 
 def float_classes(c: Claim, family: Family) -> list[str]:
-    """The classes that a rule may be in, the lowest first. E0 where nothing is summed up, since
-    runtimes take sums in an order of their own; E1 where no sum is multiplied."""
+    """Return the possible float classes of a rule, the lowest first. E0 without reductions, whose
+    order depends on the runtime; E1 if no sum is multiplied."""
     ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     found = [] if ops & SUMS else ["E0"]
     if not any(_multiplies_sums(p, family) for p in (*c.left, c.right)):
@@ -71,13 +72,14 @@ def _multiplies_sums(p: Pattern, family: Family) -> bool:
 
 
 def readings(c: Claim, family: Family, wrong: Container[int] = ()) -> Iterator[tuple[int, str]]:
-    """Texts of rules, the most general first, each with the number of the kinds of its operands.
-    wrong: numbers of those that are not wanted, which may become more meanwhile."""
+    """Yield texts of rules, the most general first, each with the number of its operand kinds.
+    refuted_kinds: numbers to skip, which may grow meanwhile.
+    """
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
     every = list(attributes.lefts(_slots(c.left, family), rank, joins))
     ways = list(_kinds(c, family))
-    # attributes as they were found say less than the ranks of the operands
+    # literal attributes generalize less than ranks of operands
     for some in (
         [w for w in every if not attributes.fixed(w)],
         list(filter(attributes.fixed, every)),
@@ -88,8 +90,8 @@ def readings(c: Claim, family: Family, wrong: Container[int] = ()) -> Iterator[t
 
 
 def plain_readings(c: Claim, family: Family, number: int = -1) -> Iterator[str]:
-    """Of the readings with these kinds of operands, the last ones being the least general, those
-    whose attributes are what they were found as, which all others say, and more."""
+    """Yield the generalizations with these operand kinds (default: the least general ones) and with
+    literal attributes; all others imply them."""
     rank = max(map(len, c.shapes), default=2)
     joins = _seams(c, family)
     kinds = list(_kinds(c, family))[number]
@@ -105,9 +107,9 @@ def _written(
     mine: attributes.Written,
     joins: Sequence[attributes.Join],
 ) -> Iterator[str]:
-    """The readings with these kinds of operands, and attributes on the left."""
+    """Yield the generalizations with these operand kinds and left attributes."""
     rank = max(map(len, c.shapes), default=2)
-    # how the sizes of two parts may be written: those of two variables that are joined
+    # how the sizes of two parts may be written: those of two joined variables
     sizes = [f"({', '.join(f'size({n}, {j.axis - rank})' for n in j.names)})" for j in joins]
     grows = sum(map(size, c.left)) < size(c.right)
     for theirs in attributes.rights(_slots((c.right,), family), mine, rank, sizes):
@@ -126,8 +128,8 @@ def _rule_text(
     axis: str | None,
     apart: Sequence[str] = (),
 ) -> str:
-    """A rule with its variables' kinds, its attributes as they are written on either side, and what
-    is asked of axes."""
+    """Return the text of a rule with its variables' kinds, its attributes on either side, and
+    conditions on axes."""
     roots = [_text(p, family, mine) for p in c.left]
     made = _text(c.right, family, theirs, roots[0] if isinstance(c.right, Leaf) else "")
     if axis is not None:
@@ -141,7 +143,7 @@ def _rule_text(
 
 
 def _seams(c: Claim, family: Family) -> list[attributes.Join]:
-    """The joins of two variables on the left."""
+    """Return the joins of two variables on the left."""
     found: list[attributes.Join] = []
     for p in (q for root in c.left for q in parts_of(root)):
         if joins_two(p, family):
@@ -154,7 +156,7 @@ def _seams(c: Claim, family: Family) -> list[attributes.Join]:
 
 
 def _axes(c: Claim, left: attributes.Written, rank: int) -> Iterator[str | None]:
-    """How the axis of the parts may be written."""
+    """Yield the forms of the axis of the parts."""
     if c.axis is None:
         yield None
         return
@@ -163,7 +165,7 @@ def _axes(c: Claim, left: attributes.Written, rank: int) -> Iterator[str | None]
 
 
 def title(c: Claim, family: Family) -> str:
-    """A rule's name: the operators of its left side, and of its right side."""
+    """Return a rule's name: the operators of its left side, and of its right side."""
     names = [family.uses[u].name.lower() for p in c.left for u in uses(p)]
     right = [family.uses[u].name.lower() for u in uses(c.right)]
     return "-".join(names) + "--" + ("-".join(right) or "same")
@@ -175,8 +177,8 @@ def _slots(roots: Sequence[Pattern], family: Family) -> list[attributes.Slot]:
 
 
 def written_constant(kind: str, shape: Shape, like: str, axis: int = -1) -> str:
-    """A constant on the left, where its shape follows from its neighbours; on the right of the
-    shape of `like`. axis: of the first variable, of which an identity has the size."""
+    """Return a constant as text: on the left, its shape follows from its neighbours; on the right
+    it has the shape of `like`. axis: of the first variable, whose size an identity has."""
     if kind in ("dirac", "means"):
         kernel = ", ".join(map(str, shape[2:]))
         return f"{kind}((size(x, 1), size(x, 1), {kernel}))"
@@ -199,7 +201,7 @@ def _text(
             return written_constant(*family.constants[name], like, axis)
         case Made(u, operands):
             use = family.uses[u]
-            before = use.name == "MatMul"  # an identity before a matrix has as many as its rows
+            before = use.name == "MatMul"  # an identity before a matrix has its number of rows
             given = [
                 _text(o, family, written, axis=-2 if before and n == 0 else -1)
                 for n, o in enumerate(operands)
@@ -212,10 +214,9 @@ def _text(
 
 
 def _kinds(c: Claim, family: Family) -> Iterator[dict[int, str]]:
-    """Kinds of the holes, the most general first: any shapes; scalars, vectors, and what is 1
-    somewhere, as they were found, the last behind any axes, too; matrices behind batches; the same
-    shape where it was the same; the ranks at which it was found, then with the same sizes where
-    they were the same."""
+    """Yield the kinds of the variables, the most general first: any shape; scalars, vectors, and
+    shapes with 1s as they were found, the last also with leading axes; batched matrices; equal
+    shapes where they were equal; the found ranks, then with equal sizes where they were equal."""
     used = sorted({n for p in (*c.left, c.right) for n in holes(p)})
     ops = {family.uses[u].name for p in (*c.left, c.right) for u in uses(p)}
     element = "any" if ops <= MOVES else "f"
@@ -230,7 +231,7 @@ def _kinds(c: Claim, family: Family) -> Iterator[dict[int, str]]:
         return f"{element}[{', '.join('1' if one else f'd{d}' for d, one in ones)}]"
 
     def behind(n: int) -> str:
-        """As it was found, behind any axes in front of it."""
+        """Return the found shape with any leading axes."""
         return exact(n, n).replace("[", f"[*s{n}, ", 1)
 
     def same(n: int) -> int:
@@ -263,7 +264,7 @@ def _kinds(c: Claim, family: Family) -> Iterator[dict[int, str]]:
 
 
 def _ones(shape: Shape) -> list[bool]:
-    """The axes along which there is one element by design: all of a vector's but one, and all but
-    the first of anything else, which may be a batch of one."""
+    """Return the axes with one element by design: all of a vector's but one, and all but the first
+    of any other shape, which may be a batch of one."""
     thin = len(shape) > 1 and sum(d > 1 for d in shape) <= 1
     return [d == 1 and (thin or k > 0) for k, d in enumerate(shape)]

@@ -1,4 +1,4 @@
-"""Families of images: convolution and pooling."""
+"""Families of NCHW tensors: convolution and pooling."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ VALID = (0, 0, 0, 0)
 
 
 def _conv(size: Shape, image: Shape, group: int = 1, **attrs: Attr) -> Use:
-    """A convolution of images by kernels of this size, which a scale of channels is not."""
+    """Return a convolution by kernels of this size; channel scales are not kernels."""
     made = use("Conv", 2, strides=attrs.pop("strides", (1, 1)), group=group, **attrs)
     return fitting(made, image, (MANY, MANY if group == 1 else 1, *size))
 
 
 def images() -> Family:
-    """TASO's operators on images: convolution and pooling, kernels that are enlarged, joined,
-    scaled."""
+    """TASO's operators on images: convolution and pooling; padded, joined and scaled kernels."""
     n, kernel, side = 2, (3, 3), 4
     image = (side, side)
     attrs: dict[str, Attr] = {"kernel_shape": kernel, "pads": SAME, "strides": (1, 1)}
@@ -49,7 +48,7 @@ def images() -> Family:
 
 
 def scales() -> Family:
-    """Scales of channels before and after convolutions, as normalisation leaves them."""
+    """Scales of channels before and after convolutions, as normalization leaves them."""
     n, kernel, side = 2, (2, 2), 3
     image = (side, side)
     return Family(
@@ -75,7 +74,7 @@ def scales() -> Family:
 
 
 def means() -> Family:
-    """The kernels that leave an image as it is, or take means of it."""
+    """Convolution kernels that keep an image, or average it."""
     n, kernel, side = 2, (3, 3), 4
     image = (side, side)
     attrs: dict[str, Attr] = {"kernel_shape": kernel, "pads": SAME, "strides": (1, 1)}
@@ -96,7 +95,7 @@ def means() -> Family:
 
 
 def kernels() -> Family:
-    """Kernels of unequal sides, pads of every kind, and strides."""
+    """Non-square kernels, pads of every kind, and strides."""
     n, side = 2, 4
     image = (side, side)  # not as large as a kernel
     return Family(
@@ -134,7 +133,7 @@ def kernels() -> Family:
 
 
 def pools() -> Family:
-    """Pooling of several kinds, beside sums, scales, and moves of images."""
+    """Several kinds of pooling, beside sums, scales, and layout changes of images."""
     n, side = 2, 4
     image = (side, side)
 
@@ -170,7 +169,7 @@ def pools() -> Family:
 
 
 def groups() -> Family:
-    """Convolution in two groups, depthwise among them, beside that in one."""
+    """Convolution in two groups, including depthwise, beside ungrouped convolution."""
     image = (3, 3)
     return Family(
         "groups",
@@ -198,10 +197,9 @@ def groups() -> Family:
 
 
 def borders(h: int = 6, w: int = 4, c: int = 1) -> Family:
-    """One image and its parts: side by side, one above the other, and as a batch; rows of every
-    second one; convolutions that reach across the seams. Most of what is equal here is so in parts
-    of the output only. At other sizes, of which h is even and none is 1 but that of channels, the
-    same terms are others of their kind."""
+    """One image and its parts: side by side, stacked, and as a batch; every second row;
+    convolutions across the seams. Most equalities here are partial. At other sizes, with even h and
+    no size 1 but that of channels, the same terms are analogous."""
     image = (1, c, h, w)
     wide = (1, c, h // 2, 2 * w)
 
@@ -248,9 +246,9 @@ def borders(h: int = 6, w: int = 4, c: int = 1) -> Family:
 
 
 def strided(h: int = 6, w: int = 4, c: int = 1) -> Family:
-    """One image, by every second of its rows and columns: strides, dilations and slices of other
-    steps, kernels in parts, rows beside each other. At other sizes, all even but that of channels,
-    the same terms are others of their kind."""
+    """One image and every second of its rows and columns: strides, dilations and strided slices,
+    separable kernels, interleaved rows. At other sizes, all even but that of channels, the same
+    terms are analogous."""
     image = (1, c, h, w)
 
     def conv(size: Shape, steps: Shape, apart: Shape = (1, 1)) -> Use:

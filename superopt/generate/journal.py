@@ -1,4 +1,4 @@
-"""What a run has found so far, so that one that was killed goes on where it was."""
+"""The journal of a run, from which a killed run continues."""
 
 from __future__ import annotations
 
@@ -20,40 +20,38 @@ FORMAT = 4
 
 
 class OtherRun(UsageError):
-    """A file is the journal of another run, or none."""
+    """A file is the journal of another run, or not a journal."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """A file of one line for each result, written as they come. In memory without a path.
+    """A file with one line for each result, written as they arrive; in memory without a path.
 
-    The first line says which run it is; each further one is JSON, [key, value, CRC-32 of both].
-    lost: numbers of the lines that could not be read, or not as they were written: the last one is
-    half-written when the process dies. What they held is found again.
-
-    The sum tells damage: a line that was cut, or a bit that turned. It does not tell who wrote a
-    line, so that whatever must be true, as that a rule is proved, is not believed from here.
+    The first line identifies the run; each further one is JSON, [key, value, CRC-32 of both]. lost:
+    numbers of unreadable or damaged lines, such as a half-written last line; their results are
+    computed again. The checksum detects damage, not forgery, so whatever must be true, such as that
+    a rule is proved, is not taken from here.
     """
 
     path: Path | None = None
     known: dict[str, str] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
-    held: int = -1  # the file that is locked
+    held: int = -1  # the locked file
 
     @staticmethod
     def open(path: Path, run: str) -> Journal:
-        """The journal of a run. Raises UsageError for the file of another run, for what is no
-        journal, and where the system refuses to read or write it."""
+        """Open the journal of a run. Raises UsageError for the file of another run, for another
+        kind of file, and if it cannot be read or written."""
         journal = Journal(path)
         head = json.dumps({"format": FORMAT, "run": run}).encode()
         with _refused(path, "opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             journal.lock(path)
             content = path.read_bytes() if path.exists() else b""
-            if head.startswith(content):  # new, or its first line is half-written
+            if head.startswith(content):  # new, or with a half-written first line
                 path.write_bytes(head + b"\n")
                 return journal
-            if content[-1:] != b"\n":  # what is written next must not continue a line
+            if content[-1:] != b"\n":  # the next write must not continue a line
                 with path.open("ab") as file:
                     file.write(b"\n")
         first, *lines = content.split(b"\n")
@@ -61,10 +59,10 @@ class Journal:
             raise OtherRun(
                 f"{path} is the journal of another run"
                 if first.startswith(b'{"format": ')
-                else f"{path} is no journal of the rule generator",
+                else f"{path} is not a journal of the rule generator",
                 f"it begins with {first[:200].decode('utf-8', 'backslashreplace')!r},"
                 f" that of this run with {head.decode()!r}",
-                "give another folder, or remove the file",
+                "choose another folder, or remove the file",
             )
         for number, line in enumerate(lines, 2):
             found = _read(line) if line else None
@@ -75,8 +73,8 @@ class Journal:
         return journal
 
     def lock(self, path: Path) -> None:
-        """Hold the file, as long as the journal is there. Raises UsageError where another process
-        does."""
+        """Lock the file while the journal is open. Raises UsageError if another process holds
+        it."""
         self.held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if sys.platform == "win32":
             return
@@ -84,11 +82,13 @@ class Journal:
             fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"{path} is in use", "another run writes it", "wait for it, or give another folder"
+                f"{path} is in use",
+                "another run is writing it",
+                "wait for it, or choose another folder",
             ) from None
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Unlock the file."""
         if self.held >= 0:
             os.close(self.held)
         self.held = -1
@@ -97,7 +97,7 @@ class Journal:
         self.close()
 
     def add(self, key: str, value: str) -> None:
-        """Keep a result. Raises UsageError where it cannot be written."""
+        """Store a result. Raises UsageError if it cannot be written."""
         self.known[key] = value
         if self.path is None:
             return
@@ -113,7 +113,7 @@ def _sum(key: str, value: str) -> int:
 
 
 def _read(line: bytes) -> tuple[str, str] | None:
-    """A result; None for a line that is not as it was written."""
+    """Parse a result; None for a damaged line."""
     try:
         match json.loads(line):
             case [str(key), str(value), int(check)] if check == _sum(key, value):
@@ -125,13 +125,13 @@ def _read(line: bytes) -> tuple[str, str] | None:
 
 @contextmanager
 def _refused(path: Path, what: str) -> Iterator[None]:
-    """Raises UsageError where the system refuses."""
+    """Convert OSError to UsageError."""
     try:
         yield
     except OSError as e:
         raise UsageError(
             f"{path} cannot be {what}",
             e.strerror or str(e),
-            "check its folder and the space on the disk; what was found before is not lost,"
-            " the same call goes on with it",
+            "check its folder and the free disk space; earlier results are kept, and the "
+            "same call continues with them",
         ) from e

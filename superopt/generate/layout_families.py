@@ -1,4 +1,4 @@
-"""Families of what moves elements."""
+"""Families of data movement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from superopt.ir.op import Attr
 
 
 def layouts() -> Family:
-    """Moving elements: all permutations of three axes, merged and split axes, parts, padding."""
+    """Data movement: all permutations of three axes, merged and split axes, parts, padding."""
     perms = [(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     return Family(
         "layouts",
@@ -30,7 +30,7 @@ def layouts() -> Family:
 
 
 def volumes() -> Family:
-    """Permutations, merges and splits of four axes, as attention has them."""
+    """Permutations, merges and splits of four axes, as in attention."""
     perms = [(0, 2, 1, 3), (0, 1, 3, 2), (0, 2, 3, 1), (1, 0, 2, 3), (0, 3, 1, 2)]
     return Family(
         "volumes",
@@ -71,7 +71,7 @@ OTHERS = (
 
 
 def slices() -> Family:
-    """Slices and what they pass through; those that take a join apart again."""
+    """Slices and what commutes with them, including slices of joins."""
     n = 4
     return Family(
         "slices",
@@ -85,7 +85,7 @@ def slices() -> Family:
 
 
 def pads() -> Family:
-    """Zeros around a tensor, and what they pass through."""
+    """Zero padding, and what commutes with it."""
     n = 3
     return Family(
         "pads",
@@ -99,8 +99,8 @@ def pads() -> Family:
 
 
 def pieces() -> Family:
-    """Slices and pads among each other: most of what is equal is so in parts only, and the rest of
-    these very slices."""
+    """Slices and pads of each other: most equalities are partial, and the others belong to these
+    very slices."""
     n = 4
     return Family(
         "pieces",

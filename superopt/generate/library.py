@@ -1,5 +1,5 @@
-"""Generated rules as a library file: sorted, one rule a line, both directions in one where they
-are mirror images."""
+"""Generated rules as files: sorted, one rule a line, mirror images merged into one bidirectional
+rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUTED = (
 
 
 def text(rules: Sequence[Rule]) -> str:
-    """A file's text, which reads back as the same rules."""
+    """Return a file's text, which parses to the same rules."""
     left = {r.name: r for r in rules}
     lines: list[str] = []
     for r in rules:
@@ -45,25 +45,24 @@ def text(rules: Sequence[Rule]) -> str:
 
 
 def unproved_text(rules: Sequence[Rule], why: Mapping[str, str]) -> str:
-    """A file of rules that are tried and not proved, each under what the prover lacks, by its
-    name."""
+    """Return a file of tested, unproved rules, each below its missing proof. why: by rule name."""
     rows = sorted((str(r), " ".join(why[r.name].split())) for r in rules)
     return UNPROVED + "".join(f"# {lacks}\n{said}\n" for said, lacks in rows)
 
 
 def refuted_text(wrong: Sequence[str]) -> str:
-    """A file of readings that were refuted, each with its counterexample."""
+    """Return a file of refuted generalizations, each with its counterexample."""
     return REFUTED + "".join(f"\n{one}\n" for one in wrong)
 
 
 def _mirror(r: Rule, others: Sequence[Rule]) -> Rule | None:
-    """The rule among `others` that is `r` from right to left."""
+    """Return the rule among `others` that is `r` from right to left."""
     if len(r.lhs) > 1 or r.where:
         return None
     try:
         _, back = parse_rules(str(r).replace(" => ", " <=> ", 1))
     except UsageError:
-        return None  # the right side does not bind what the left side needs
+        return None  # the right side does not bind all that the left side needs
     for o in others:
         if (o.params, o.lhs, o.rhs, o.where) == (back.params, back.lhs, back.rhs, back.where):
             return o
@@ -71,8 +70,8 @@ def _mirror(r: Rule, others: Sequence[Rule]) -> Rule | None:
 
 
 def partial_text(pairs: Sequence[Partial], family: Family) -> str:
-    """Partially equal pairs, one JSON object a line: both sides, the shapes of their inputs by
-    name, the shape of the result, the boxes ([from, to) along each axis), their share of it."""
+    """Return partially equal pairs, one JSON object a line: both sides, the shapes of inputs by
+    name, the shape of the result, the boxes ([from, to) along each axis), and their share."""
     lines = []
     for p in pairs:
         names = "xyzwabcdefgh"[: len(p.sides.inputs)]

@@ -1,4 +1,4 @@
-"""Families of matrices: products, reductions, functions of elements, softmax, normalisation."""
+"""Families of matrices: products, reductions, elementwise functions, softmax, normalization."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def matrices() -> Family:
 
 
 def linear() -> Family:
-    """Products of matrices beside differences and signs; zero and the identity in products."""
+    """Matrix products with differences and signs; zero and the identity in products."""
     n = 3
     return Family(
         "linear",
@@ -52,9 +52,12 @@ def linear() -> Family:
 
 
 def reductions() -> Family:
-    """Sums, means and maxima along rows and columns, with what is broadcast along them. No two
-    sizes are equal: a mean of columns is one of rows in a square; and on few samples a maximum is
-    positive by chance. What is multiplied is summed up: an outer product is one of elements."""
+    """Sums, means and maxima along rows and columns, with broadcasts along them.
+
+    No two sizes are equal: in a square a mean of columns has the shape of one of rows; and on few
+    samples a maximum is positive by chance. Products have a contraction: an outer product is
+    elementwise.
+    """
     n, m, k = 3, 5, 4
     names = ("ReduceSum", "ReduceMax", "ReduceMean")
     rows = (fitting(use(name, 1, axes=(1,), keepdims=1), (MANY,)) for name in names)
@@ -103,7 +106,7 @@ def batches() -> Family:
 
 
 def activations() -> Family:
-    """Functions of elements change places with what only moves elements."""
+    """Elementwise functions commute with data movement."""
     n = 3
     return Family(
         "activations",
@@ -125,8 +128,9 @@ def activations() -> Family:
 
 
 def attention() -> Family:
-    """Softmax and what it is made of, along the rows of a matrix that is then multiplied. These are
-    not as many as columns: by a column of ones a product of a square is the sum of its rows."""
+    """Softmax and its parts, along the rows of a matrix that is then multiplied. There are fewer
+    columns than rows: with a column of ones, a square product would be a row sum.
+    """
     n, m = 4, 3
     along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
     return Family(
@@ -149,7 +153,7 @@ def attention() -> Family:
 
 
 def norms() -> Family:
-    """Normalisation of rows and what it is made of."""
+    """Normalization of rows and its parts."""
     n, m = 2, 5
     along: dict[str, Attr] = {"axes": (1,), "keepdims": 1}
     normal = use("LayerNormalization", 2, axis=1, epsilon=0.5)

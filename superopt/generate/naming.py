@@ -1,4 +1,4 @@
-"""What generated rules are called, and what they say whatever they are called."""
+"""Names of generated rules, and checksums of their statements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class _Written(NamedTuple):
     said: int
 
 
-# By identity, since to hash a rule takes as long as to write it; the rule is kept with its text, so
-# that no other one gets its identity.
+# By identity, since hashing a rule takes as long as writing it; the rule is kept with its text, so
+# that its identity is not reused.
 _WRITTEN: dict[int, _Written] = {}
 
 
@@ -30,17 +30,17 @@ def _written(rule: Rule) -> _Written:
 
 
 def text_of(rule: Rule) -> str:
-    """The rule as text; each is written once, and a thousand of them are asked for often."""
+    """Return the rule as text, from a cache: a thousand of them are needed often."""
     return _written(rule).text
 
 
 def said_of(rule: Rule) -> int:
-    """A checksum of what a rule says, whatever its name."""
+    """Return a checksum of a rule's statement, independent of its name."""
     return _written(rule).said
 
 
 def renamed(rule: Rule, names: set[str]) -> Rule:
-    """The rule under a name that is none of these, to which it is added."""
+    """Return the rule under a name that is not in `taken_names`, and add it there."""
     name, n = rule.name, 1
     while name in names:
         n += 1

@@ -1,4 +1,4 @@
-"""All that is equal in a bank, among terms of few operators."""
+"""All equal pairs of a bank among terms of few operators."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MOST = 3  # operators of a term that must follow from its class's smallest one
 
 
 def equal_pairs(found: Found, most: int = MOST) -> list[Equation]:
-    """Every application of the bank, of up to `most` operators, beside its class's smallest term,
-    up to renaming. Not those of which neither side has all variables: both are a constant without
-    a name."""
+    """Return every application of at most `max_ops` operators with its class's smallest term, up to
+    renaming; without pairs in which neither side has all variables: both equal a constant without a
+    name."""
     reader = Reader.of(found.bank)
     a = found.bank.apps
     first = {int(r) for r in found.bank.first if r >= 0}
@@ -27,8 +27,9 @@ def equal_pairs(found: Found, most: int = MOST) -> list[Equation]:
 
 
 def every_term(found: Found, most: int = MOST) -> list[Equation]:
-    """Every term of up to `most` operators beside its class's smallest term, up to renaming: brute
-    force, with all terms as operands and not the smallest ones only."""
+    """Return every term of at most `max_ops` operators with its class's smallest term, up to
+    renaming: brute force, with all terms as operands and not only the smallest ones.
+    """
     reader = Reader.of(found.bank)
     a, bank = found.bank.apps, found.bank
     terms: dict[tuple[int, int], list[Pattern]] = {

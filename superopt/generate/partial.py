@@ -1,10 +1,10 @@
-"""Tensors that are equal on part of their elements: pairs of terms, and the boxes where they agree.
+"""Partially equal tensors: pairs of terms, and the boxes where they agree.
 
-(Wang et al., PET, OSDI 2021.) Elements are compared by their values on all samples at once, so that
-the simplest class that agrees with another one at an element is found by sorting. Boxes lie between
-break points: the places along an axis at which the two terms begin or cease to agree anywhere.
-These are where their index maps break, at the edges of padding and at the seams of what was joined
-or folded; elements are compared one by one, so that no box is taken for granted.
+(Wang et al., PET, OSDI 2021.) Elements are compared by their values on all samples, so that sorting
+finds the simplest class that agrees with another one at an element. Boxes lie between break points:
+the indices along an axis at which the terms begin or cease to agree anywhere. These are the breaks
+of their index maps, at the edges of padding and at the seams of joined or folded tensors; every
+element is compared, so that no box is assumed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from superopt.generate.pattern import (
 )
 
 LEAST = 0.5  # share of the elements that must agree
-Box = tuple[tuple[int, int], ...]  # from, to (not in it) along each axis
+Box = tuple[tuple[int, int], ...]  # [from, to) along each axis
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Both terms compute `shape` and agree on `boxes`, a `share` of it, and nowhere else."""
+    """Both terms have shape `shape` and agree exactly on `boxes`, a `share` of it."""
 
     sides: Equation
     shape: Shape
@@ -47,9 +47,12 @@ class Partial:
 
 
 def partial(found: Found) -> list[Partial]:
-    """The partially equal pairs of a bank that kept the values of all levels. Left out: pairs that
-    share their root, which follow from pairs of operands; pairs of which a side joins a tensor with
-    itself, which are cases of others; and pairs in which no side has all inputs."""
+    """Return the partially equal pairs of a bank that kept the values of all levels.
+
+    Excluded are pairs with a common root, which follow from pairs of operands; pairs of which a
+    side joins a tensor with itself, which are instances of others; and pairs in which neither side
+    has all inputs.
+    """
     bank = found.bank
     reader = Reader.of(bank)
     known: dict[object, Partial] = {}
@@ -76,14 +79,14 @@ def partial(found: Found) -> list[Partial]:
 
 
 def instances(found: Sequence[Partial]) -> set[int]:
-    """The places of pairs that are others with a term in place of a variable: what both sides
-    compute of it, or the first, where the other does not read it, may be anything."""
+    """Return the positions of pairs that are instances of others: a subterm that both sides
+    compute, or that only the first one has, is a variable of the other pair."""
     known = {(p.sides.left, p.sides.right) for p in found}
     return {n for n, p in enumerate(found) if any(s in known for s in _wider(p.sides))}
 
 
 def _wider(e: Equation) -> Iterator[tuple[Pattern, Pattern]]:
-    """The sides with a variable for a term of the first."""
+    """Yield the sides with a variable for a term of the first."""
     free = Hole(len(e.inputs))
     for s in {s for s in parts_of(e.left) if isinstance(s, Made)}:
         wide = Equation(replaced(e.left, s, free), replaced(e.right, s, free), (*e.inputs, ""))
@@ -92,8 +95,8 @@ def _wider(e: Equation) -> Iterator[tuple[Pattern, Pattern]]:
 
 
 def _marks(values: np.ndarray, bank: Bank) -> np.ndarray:
-    """One number for each element of (2, count, samples, *shape), from all of its samples: (count,
-    elements)."""
+    """Return one hash for each element of (2, count, samples, *shape), over all of its samples:
+    (count, elements)."""
     _, count, samples = values.shape[:3]
     flat = values.reshape(2, count, samples, -1).astype(np.uint64)
     keys = np.random.default_rng((bank.seed, 7)).integers(1, 1 << 63, (2, samples, 1), np.uint64)
@@ -104,8 +107,8 @@ def _marks(values: np.ndarray, bank: Bank) -> np.ndarray:
 
 
 def _candidates(marks: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of rows, the earlier (smaller) one first, that agree on enough elements: each row with
-    the first one that has its mark at one of the elements."""
+    """Yield pairs of rows, the earlier (smaller) one first, that agree on enough elements: each row
+    with the first one that has its hash at some element."""
     seen: set[tuple[int, int]] = set()
     for column in range(marks.shape[1]):
         _, first, inverse = np.unique(marks[:, column], return_index=True, return_inverse=True)
@@ -132,7 +135,7 @@ def _pair(reader: Reader, a: int, b: int) -> Equation | None:
 
 
 def _doubled(p: Pattern, bank: Bank) -> bool:
-    """Is a tensor joined with itself, or with what has it inside?"""
+    """True if a tensor is joined with itself, or with a term that contains it."""
     if not isinstance(p, Made):
         return False
     if bank.family.uses[p.use].name == "Concat":
@@ -143,16 +146,16 @@ def _doubled(p: Pattern, bank: Bank) -> bool:
 
 
 def _shared(left: Made, right: Made) -> bool:
-    """Is one side a part of the other, or an operand of both the same computation? They agree where
-    it is passed through, which says nothing."""
+    """True if one side is a part of the other, or both share a computed operand: then they
+    trivially agree where it is passed through."""
     if within(left, right) or within(right, left):
         return True
     return any(o in right.operands for o in left.operands if size(o) > 0)
 
 
 def confirmed_boxes(e: Equation, found: Found) -> tuple[Box, ...]:
-    """The boxes in which both sides agree on new inputs with new functions; none where they agree
-    everywhere, or on too little."""
+    """Return the boxes in which both sides agree on new inputs with new functions; empty if they
+    agree everywhere, or on too little."""
     bank = found.bank
     values = random_inputs(e, bank.family, bank.seed + 2)
     left, right = (evaluated(p, bank.family, values, bank.seed + 2) for p in (e.left, e.right))
@@ -165,8 +168,8 @@ def confirmed_boxes(e: Equation, found: Found) -> tuple[Box, ...]:
 
 
 def _reaches(p: Pattern, e: Equation, family: Family, same: np.ndarray) -> bool:
-    """Where a side is a Concat: is something equal in each of its parts? One part that is the same
-    on both sides is no news."""
+    """True unless the side is a Concat with a part in which nothing agrees: agreement in only one
+    part is trivial."""
     if not isinstance(p, Made) or family.uses[p.use].name != "Concat":
         return True
     (axis,) = (v for k, v in family.uses[p.use].attrs if k == "axis")
@@ -177,8 +180,8 @@ def _reaches(p: Pattern, e: Equation, family: Family, same: np.ndarray) -> bool:
 
 
 def boxes_of(same: np.ndarray) -> tuple[Box, ...]:
-    """A mask as boxes that do not overlap: the cells between break points, joined along the last
-    axes first."""
+    """Return a mask as disjoint boxes: the cells between break points, merged along the last axes
+    first."""
     points = [breaks(same, axis) for axis in range(same.ndim)]
     cells: list[Box] = []
     for cell in product(*(pairwise(p) for p in points)):
@@ -190,14 +193,14 @@ def boxes_of(same: np.ndarray) -> tuple[Box, ...]:
 
 
 def breaks(same: np.ndarray, axis: int) -> list[int]:
-    """The places along an axis at which a mask changes anywhere, its ends included."""
+    """Return the indices along an axis at which a mask changes anywhere, including its ends."""
     flat = np.moveaxis(same, axis, 0).reshape(same.shape[axis], -1)
     changes = np.flatnonzero((flat[1:] != flat[:-1]).any(axis=1)) + 1
     return [0, *map(int, changes), same.shape[axis]]
 
 
 def _joined(cells: list[Box], axis: int) -> list[Box]:
-    """Neighbours along `axis` that are alike along the other axes as one."""
+    """Merge neighbours along `axis` that are equal along the other axes."""
     out: dict[tuple[object, int], Box] = {}
     for c in sorted(cells, key=lambda c: c[axis]):
         rest = (c[:axis], c[axis + 1 :])

@@ -1,7 +1,7 @@
-"""Families of three operators each: what one of them does is passed through others.
+"""Families of at most three operators: operators that commute with others.
 
-There are many such pairs, and each is a law by itself; more operators would say little more. No
-size is 1, which has laws of its own.
+There are many such pairs, each a law of its own; more operators would add little. No size is 1,
+which has laws of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ VALID = (0, 0, 0, 0)
 
 
 def _cuts(*some: tuple[int, int, int]) -> list[Use]:
-    """Slices: an axis, from where, to where. One that ends beyond its operand is another slice."""
+    """Return slices by (axis, from, to). One that ends beyond its operand is another slice."""
     made = [use("Slice", 1, axes=(k,), starts=(a,), ends=(b,), steps=(1,)) for k, a, b in some]
     return [replace(u, cuts=True) for u in made]
 
 
 def rows() -> Family:
-    """What is done to the rows of a batch of matrices, and what moves or chooses these rows. That a
-    reshape may, too, its shape says, and no name of an axis: these laws are by hand, and those of
-    normalisations, which for every axis take long to prove, or are not proved."""
+    """Operations on the rows of a batch of matrices, and movement or selection of these rows.
+
+    Not found here: laws with a reshape, which depend on its shape and not on an axis, and laws of
+    normalizations for every axis, whose proofs take long or fail; these are written by hand.
+    """
     b, n, m = 5, 4, 3
     plain: dict[str, Attr] = {"axis": 2, "epsilon": 0.5}
     layer = replace(use("LayerNormalization", 2, **plain), many=True)
@@ -35,7 +37,7 @@ def rows() -> Family:
         {},
         (
             use("Softmax", 1, axis=2),
-            # of more axes than these the last two are normalised together
+            # with more axes, the last two would be normalized together
             *(fitting(u, (NONE, b, n, m), (m,)) for u in normal),
             *(use(name, 1, axes=(2,), keepdims=0) for name in SUMMED),
             *each("Concat", 2, "axis", (0, 1)),
@@ -53,7 +55,7 @@ def rows() -> Family:
 
 
 def chains() -> Family:
-    """Sums, means and maxima of each other, over one axis and over two."""
+    """Nested sums, means and maxima, over one axis and over two."""
     some = [(1,), (2,), (1, 2)]
     return Family(
         "chains",
@@ -76,10 +78,10 @@ def chains() -> Family:
 
 
 def windows() -> Family:
-    """Windows, those of the whole image among them, and what is done to a batch of images. One
-    window for two others is by hand: by a formula of their sizes, while what is found here are laws
-    of those that are written out, which no model has."""
-    image = (5, 5)  # so large that three windows are never the whole of it
+    """Pooling windows, including global ones, and operations on a batch of images. Merging two
+    windows into one is written by hand, as a formula of their sizes; literal sizes would be
+    useless."""
+    image = (5, 5)  # large enough that three windows never cover it
 
     def pool(name: str, size: Shape) -> Use:
         counted: dict[str, Attr] = {"count_include_pad": 1} if name == "AveragePool" else {}
@@ -108,7 +110,7 @@ def windows() -> Family:
 
 
 def edges() -> Family:
-    """Zeros around a tensor: by Pad, and by Concat; what they pass through, and what cuts them off
+    """Zero padding, by Pad and by Concat; what commutes with it, and slices that cut it off
     again."""
     n, m = 3, 4
     pads = ((1, 0, 0, 0), (0, 0, 1, 0), (0, 1, 0, 0), (0, 0, 0, 1), (0, 1, 0, 2))
@@ -139,7 +141,7 @@ def filters() -> Family:
 
     def conv(size: Shape, pads: Shape, step: int = 1) -> Use:
         made = use("Conv", 2, strides=(step, step), group=1, pads=pads)
-        # a filter is no image, but for one that is as small as a pixel
+        # a filter is not an image, except as small as a pixel
         return fitting(made, (MANY, MANY) if size == (1, 1) else image, (MANY, MANY, *size))
 
     return Family(
@@ -151,7 +153,7 @@ def filters() -> Family:
         },
         {
             "0": ("zeros", (o, n, 3, 3)),
-            "z": ("zeros", (3, o, *image)),  # what such a filter makes of an image
+            "z": ("zeros", (3, o, *image)),  # the result of such a filter
             "i": ("dirac", (n, n, 1, 1)),
         },
         (

@@ -37,8 +37,8 @@ Pattern = Hole | Leaf | Made
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Two terms that compute the same; `inputs` are inputs of the family of the shapes at which it
-    was found, one for each hole in order."""
+    """Two terms with equal results. inputs: inputs of the family with the shapes at which it was
+    found, one for each variable in order."""
 
     left: Pattern
     right: Pattern
@@ -46,7 +46,7 @@ class Equation:
 
 
 def holes(p: Pattern) -> Iterator[int]:
-    """The numbers of the holes, as often and in the order in which they occur."""
+    """Yield the numbers of the variables in order of occurrence, with repetitions."""
     match p:
         case Hole(n):
             yield n
@@ -56,17 +56,17 @@ def holes(p: Pattern) -> Iterator[int]:
 
 
 def size(p: Pattern) -> int:
-    """How many uses there are."""
+    """Return the number of uses."""
     return 1 + sum(map(size, p.operands)) if isinstance(p, Made) else 0
 
 
 def depth(p: Pattern) -> int:
-    """How many uses are inside each other."""
+    """Return the nesting depth of uses."""
     return 1 + max(map(depth, p.operands)) if isinstance(p, Made) else 0
 
 
 def uses(p: Pattern) -> Iterator[int]:
-    """The uses of a pattern, outermost first."""
+    """Yield the uses of a pattern, outermost first."""
     if isinstance(p, Made):
         yield p.use
         for o in p.operands:
@@ -74,7 +74,7 @@ def uses(p: Pattern) -> Iterator[int]:
 
 
 def parts_of(p: Pattern) -> Iterator[Pattern]:
-    """A pattern and all that is inside, outermost first."""
+    """Yield a pattern and all its subterms, outermost first."""
     yield p
     if isinstance(p, Made):
         for o in p.operands:
@@ -82,7 +82,7 @@ def parts_of(p: Pattern) -> Iterator[Pattern]:
 
 
 def replaced(p: Pattern, part: Pattern, by: Pattern) -> Pattern:
-    """The pattern with another one in place of a part."""
+    """Return the pattern with a subterm replaced."""
     if p == part:
         return by
     return (
@@ -91,7 +91,7 @@ def replaced(p: Pattern, part: Pattern, by: Pattern) -> Pattern:
 
 
 def filled(p: Pattern, of: Mapping[int, Pattern]) -> Pattern:
-    """The pattern with patterns in its holes."""
+    """Return the pattern with patterns for its variables."""
     match p:
         case Hole(n):
             return of.get(n, p)
@@ -102,14 +102,14 @@ def filled(p: Pattern, of: Mapping[int, Pattern]) -> Pattern:
 
 
 def within(p: Pattern, q: Pattern) -> bool:
-    """Is `p` a part of `q`, or all of it?"""
+    """True if `p` is `q` or a subterm of it."""
     return p == q or (isinstance(q, Made) and any(within(p, o) for o in q.operands))
 
 
 def embedded(p: Pattern, q: Pattern) -> bool:
-    """Is `p` what is left of `q` where operators are taken away around their operands? (The
-    homeomorphic embedding, by which no chain of rewrites that end has a term before a larger one:
-    Kruskal.)"""
+    """True if removing operators around their operands turns `q` into `p` (the homeomorphic
+    embedding: no terminating chain of rewrites has a term before a larger one, Kruskal).
+    """
     if p == q:
         return True
     if not isinstance(q, Made):
@@ -124,7 +124,7 @@ def embedded(p: Pattern, q: Pattern) -> bool:
 
 
 def show(p: Pattern, family: Family) -> str:
-    """A term to be read by people."""
+    """Return a term as text."""
     match p:
         case Hole(n):
             return "xyzwabcdefgh"[n]
@@ -134,15 +134,15 @@ def show(p: Pattern, family: Family) -> str:
             return f"{family.uses[u]}({', '.join(show(o, family) for o in operands)})"
 
 
-MOST_PAIRINGS = 24  # of the occurrences of one hole that are looked at
+MOST_PAIRINGS = 24  # of the occurrences of one variable that are tried
 
 
 def apart(e: Equation, n: int) -> Iterator[Equation]:
-    """The equation with every occurrence of hole `n` a hole of its own, for each way to pair those
-    on the left with those on the right. Nothing where it is there once, or not as often on both
-    sides.
+    """Yield the equation with every occurrence of variable `number` split into its own variable,
+    for each pairing of those on the left with those on the right.
 
-    A family of two inputs has (x + y) + y = x + (y + y), and the law is one of three.
+    Nothing if it occurs once, or not equally often on both sides. A family with two inputs has (x +
+    y) + y = x + (y + y), and the law has three variables.
     """
     left, right = list(holes(e.left)), list(holes(e.right))
     many = left.count(n)
@@ -166,7 +166,7 @@ def _split(p: Pattern, n: int, numbers: Iterator[int]) -> Pattern:
 
 
 def in_order(e: Equation) -> Equation:
-    """The equation with its holes numbered as they occur."""
+    """Return the equation with its variables numbered by occurrence."""
     order = tuple(dict.fromkeys([*holes(e.left), *holes(e.right)]))
     to = {n: k for k, n in enumerate(order)}
     inputs = tuple(e.inputs[n] for n in order) if e.inputs else ()
@@ -175,7 +175,7 @@ def in_order(e: Equation) -> Equation:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads terms out of a bank: each class by its first application."""
+    """Reads terms from a bank: each class by its first application."""
 
     bank: Bank
     _known: dict[int, Pattern]
@@ -190,21 +190,22 @@ class Reader:
         return Reader(bank, known)
 
     def term(self, c: int) -> Pattern:
-        """The smallest term of class `c`, holes numbered as the family's inputs are."""
+        """Return the smallest term of class `c`, with variables numbered as the family's inputs."""
         found = self._known.get(c)
         if found is None:
             found = self._known[c] = self.application(int(self.bank.first[c]))
         return found
 
     def application(self, row: int) -> Pattern:
-        """An application, its operands by their smallest terms."""
+        """Return an application with its operands' smallest terms."""
         a = self.bank.apps
         left, right = int(a.left[row]), int(a.right[row])
         operands = (self.term(left),) if right < 0 else (self.term(left), self.term(right))
         return Made(int(a.use[row]), operands)
 
     def equation(self, row: int) -> Equation:
-        """The application and the smallest term of its class, with holes in order of use."""
+        """Return the equation of the application and the smallest term of its class, with variables
+        numbered by occurrence."""
         left, right = self.application(row), self.term(int(self.bank.apps.of[row]))
         return in_order(Equation(left, right, tuple(self.bank.family.inputs)))
 

@@ -1,4 +1,4 @@
-"""Rules that follow from the other rules."""
+"""Remove rules that follow from the other rules."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from superopt.rules.match.rule_index import RuleIndex
 from superopt.rules.trial.instances import Instance, instances, neighbor_instances
 
 INSTANCES = 12  # on which a rule must follow
-NEAR = 3  # of these, and neighbours of each
-# Forward, since a search could not go the other way; and by no graph that is larger than both
-# sides: x - 0 is x + (0 - 0), but without its own rule whatever there is a zero in would need
-# longer chains.
+NEAR = 3  # of these, with as many neighbours of each
+# Forward only, since a search could not go backward; and by no graph larger than both sides: x - 0
+# is x + (0 - 0), but without its own rule every graph with a zero would need longer chains.
 FORWARD = replace(BOUNDS, max_growth=0, forward_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """A rule that went away, the rules of the chain that stands for it, and those of all chains:
-    on other shapes there may be another one."""
+    """A removed rule, the chain of rules that replaces it, and the rules of all chains: at other
+    shapes the chain may differ."""
 
     rule: Rule
     chain: tuple[str, ...]
@@ -42,8 +41,8 @@ def follows(
     without: Collection[str] = (),
     bounds: DeriveLimits = FORWARD,
 ) -> Follows | None:
-    """The chain of rules of other names, and none of `without`, that does what `rule` does, on
-    instances of unequal shapes; None where there is none within `bounds`."""
+    """Return the chain of other rules, none in `excluded_names`, with the effect of `rule`, on
+    instances of different shapes; None without one within `limits`."""
     chains: list[tuple[str, ...]] = []
     for one in _instances(rule, seed):
         left, right = graph.Graph(one.inputs, one.lhs), graph.Graph(one.inputs, one.rhs)
@@ -57,8 +56,8 @@ def follows(
 
 
 def _instances(rule: Rule, seed: int) -> Iterator[Instance]:
-    """Drawn ones, and neighbours of the first of these: operands of all shapes that fit are hardly
-    ever drawn unequal."""
+    """Yield random instances, and neighbours of the first ones: random operands of any fitting
+    shape rarely differ in shape."""
     first: list[Instance] = []
     for one in islice(instances(rule, seed), INSTANCES):
         first.append(one)
@@ -74,14 +73,16 @@ def minimal(
     needed: Collection[str] = (),
     apart: dict[int, frozenset[int]] | None = None,
 ) -> tuple[list[Rule], list[Follows]]:
-    """The rules that do not follow from the rest, the last ones tried first; and those that do,
-    with a chain of those that are left. done: does tasks by their keys, may be in several
-    processes. needed: names of rules that stay, unless one other does at once what they do.
-    apart: what rules say that do not follow from others, and what those say; it grows.
+    """Return the rules that do not follow from the rest, tried from the last one, and those that
+    do, each with a chain of the remaining rules.
 
-    What does not follow from all the others does not follow from fewer; and a chain stands as long
-    as its rules do. One that went by a rule which went later may be too long without it, and comes
-    back.
+    run_tasks: runs tasks by their keys, possibly in several processes. needed_names: rules that
+    stay unless one other rule subsumes them. underivable_from: checksums of rules that do not
+    follow from the rules with these checksums; it is extended.
+
+    A rule that does not follow from all the others does not follow from fewer. A chain is valid
+    while its rules remain; a rule whose chain used a rule that was removed later may need too long
+    a chain, and comes back.
     """
     apart = {} if apart is None else apart
     left = {r.name: r for r in rules}
@@ -90,7 +91,7 @@ def minimal(
     every = frozenset(map(said_of, rules))
     asked = [r for r in rules if not every - {said_of(r)} <= apart.get(said_of(r), frozenset())]
     for rule, known in reversed(list(zip(asked, _all(asked, rules, done, seed), strict=True))):
-        if known is None:  # of all others
+        if known is None:  # from all others
             apart[said_of(rule)] = every - {said_of(rule)}
         others = {n: r for n, r in left.items() if n != rule.name}
         if known is not None and not known.used <= others.keys():
@@ -110,7 +111,7 @@ def minimal(
 def _all(
     some: Sequence[Rule], others: Sequence[Rule], done: Done, seed: int
 ) -> list[Follows | None]:
-    """How each of some rules follows from the others."""
+    """Derive each of some rules from the others."""
     texts = tuple(map(text_of, others))
     every = zlib.crc32("\n".join(texts).encode())
     tasks = {f"chains {every:08x} {r.name}": (text_of(r), texts, seed) for r in some}
@@ -126,8 +127,8 @@ Done = Callable[[Callable[[Task], str], Mapping[str, Task]], Iterable[tuple[str,
 
 
 def chains(what: Task) -> str:
-    """How a rule follows from those of the others that are not itself, as JSON: a chain, and the
-    rules of all chains; none where it does not. Rules travel as texts."""
+    """Return as JSON how a rule follows from the other texts: a chain, and the rules of all chains;
+    empty if it does not. Rules are sent as texts."""
     text, texts, seed = what
     (rule,) = parse_rules(text)
     found = follows(rule, _index(texts), seed)

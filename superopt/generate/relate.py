@@ -1,8 +1,8 @@
-"""Equations applied to a whole bank at once: patterns are joins over the table of applications.
+"""Apply equations to a whole bank: e-matching as joins over the table of applications.
 
-(E-matching as relational joins: Zhang et al., POPL 2022.) An equation relates two applications of
-one class where both of its sides are in the bank. Applications that are related, in any number of
-steps, are one *component*; a class in one component needs no further equation.
+(Zhang et al., Relational e-matching, POPL 2022.) An equation relates two applications of one class
+if both of its sides are in the bank. Applications that are related, in any number of steps, are one
+*component*; a class in one component needs no further equation.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from superopt.generate.bank import COMMUTATIVE, Bank
 from superopt.generate.pattern import Equation, Hole, Leaf, Made, Pattern, holes
 
-MOST_ROWS = 1 << 22  # of a join; further ones are cut off
+MOST_ROWS = 1 << 22  # of a join; further rows are dropped
 
 
 @dataclass(slots=True)
 class Table:
-    """The applications of one use, sorted by class and size, of which `keys` are made; those that
-    commute in both orders."""
+    """The applications of one use, sorted by class and size, which form `keys`; commutative ones in
+    both orders."""
 
     row: np.ndarray
     keys: np.ndarray
@@ -30,8 +30,8 @@ class Table:
 
 @dataclass(slots=True)
 class _Join:
-    """Rows so far: the root's application, the size of the whole term, the classes in holes; and
-    patterns that are still to be matched, with the classes that they must compute."""
+    """Rows so far: the root's application, the size of the whole term, the classes of variables;
+    and the patterns still to be matched, with the classes that they must compute."""
 
     root: np.ndarray
     size: np.ndarray
@@ -39,7 +39,7 @@ class _Join:
     open: list[tuple[Pattern, np.ndarray]]
 
     def order(self, p: Pattern) -> int:
-        """What leaves fewer rows comes first."""
+        """Return the matching priority: patterns that leave fewer rows come first."""
         match p:
             case Leaf():
                 return 0
@@ -58,7 +58,7 @@ class _Join:
 class Relations:
     """A bank's applications up to a size as tables, and their components.
 
-    label: of each application and, behind them, of each leaf's class.
+    labels: of each application and, after them, of each leaf's class.
     """
 
     bank: Bank
@@ -70,7 +70,8 @@ class Relations:
 
     @staticmethod
     def of(bank: Bank, top: int, label: np.ndarray | None = None) -> Relations:
-        """The tables of applications of at most `top` operators; `label` of an earlier one."""
+        """Build the tables of applications of at most `max_ops` operators; `labels` of an earlier
+        one."""
         a = bank.apps
         rows = np.flatnonzero(a.size <= top).astype(np.int32)
         tables: dict[int, Table] = {}
@@ -99,12 +100,12 @@ class Relations:
     # --- components ---
 
     def node(self, classes: np.ndarray) -> np.ndarray:
-        """Of each class its first application, or the leaf."""
+        """Return the first application of each class, or the leaf."""
         first = self.bank.first[classes]
         return np.asarray(np.where(first >= 0, first, len(self.bank.apps) + classes))
 
     def found(self, nodes: np.ndarray) -> np.ndarray:
-        """The component of each node."""
+        """Return the component of each node."""
         at: np.ndarray = self.label[nodes]
         while True:
             up = self.label[at]
@@ -113,9 +114,9 @@ class Relations:
             at = up
 
     def unite(self, a: np.ndarray, b: np.ndarray) -> int:
-        """Make one component of each pair's two; how many components went away."""
+        """Unite the components of each pair; return by how many the components decreased."""
         gone = 0
-        moved: list[np.ndarray] = []  # what was the first of a component
+        moved: list[np.ndarray] = []  # former representatives
         while True:
             one, two = self.found(a), self.found(b)
             apart = one != two
@@ -127,14 +128,15 @@ class Relations:
             np.minimum.at(self.label, high, low)
             gone += len(np.unique(high[self.label[high] != before]))
             moved.append(high)
-        if moved:  # every label is the first of a component again
+        if moved:  # every label is a representative again
             some = np.unique(np.concatenate(moved))
             self.label[some] = self.found(some)
             self.label = self.label[self.label]
         return gone
 
     def apart(self) -> np.ndarray:
-        """The applications that are in another component than their class's smallest term."""
+        """Return the applications that are in another component than their class's smallest
+        term."""
         rows = np.sort(self.rows)
         first = self.node(self.bank.apps.of[rows])
         return np.asarray(rows[self.found(rows) != self.found(first)])
@@ -142,7 +144,7 @@ class Relations:
     # --- equations ---
 
     def apply(self, e: Equation) -> int:
-        """Relate what `e` relates; how many components went away."""
+        """Relate the matches of `e`; return by how many the components decreased."""
         left, right = e.left, e.right
         if set(holes(right)) - set(holes(left)) or isinstance(left, Hole):
             left, right = right, left
@@ -162,7 +164,7 @@ class Relations:
         return self.unite(root[same], other[same])
 
     def matches(self, p: Pattern) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-        """The applications at which `p` matches, and the classes in its holes there."""
+        """Return the applications that match `p`, and the classes of its variables there."""
         assert isinstance(p, Made)
         t = self.tables[p.use]
         join = _Join(t.row, t.size.astype(np.int16), {}, [])
@@ -184,7 +186,7 @@ class Relations:
     def into(
         self, join: _Join, inner: Table, classes: np.ndarray, operands: tuple[Pattern, ...]
     ) -> None:
-        """Join with the applications that compute `classes`, as long as terms are not too large."""
+        """Join with the applications that compute `classes`, up to the largest term size."""
         # an application may be a larger term of its class than the smallest one
         most = np.maximum(self.top - join.size + self.bank.level[classes], -1)
         low = np.searchsorted(inner.keys, _sized(classes, np.zeros_like(most)), "left")
@@ -202,8 +204,8 @@ class Relations:
     def looked_up(
         self, p: Pattern, bound: dict[int, np.ndarray], live: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The application (of holes and constants the class) that `p` is, and the rows that have
-        it."""
+        """Return the application (for variables and constants the class) that equals `p`, and the
+        rows that have one."""
         match p:
             case Hole(n):
                 return bound[n][live], live
@@ -227,12 +229,12 @@ class Relations:
 
 
 def _sized(classes: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """One number for a class and a size of less than 2^8, in their order."""
+    """Return one number for a class and a size below 2^8, in their order."""
     return (classes.astype(np.int64) << 8) | size.astype(np.int64)
 
 
 def _key(use: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """One number for a use and its operands: 2^26 classes, 2^12 uses."""
+    """Return one number for a use and its operands: 2^26 classes, 2^12 uses."""
     return (
         (use.astype(np.uint64) << np.uint64(52))
         | (left.astype(np.uint64) << np.uint64(26))

@@ -1,4 +1,4 @@
-"""A whole run: families enumerated, their equations made rules, what is left over pruned."""
+"""A generation run: enumerate families, derive rules from their equations, prune the rules."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be generated: families with the most operators of each. jobs, ray: see
-    `superopt.generate.workers`."""
+    """The families with the most operators of each. jobs, ray: see
+    `superopt.generate.engine.workers`."""
 
     families: tuple[tuple[Family, int], ...]
     seed: int = 0
@@ -38,12 +38,11 @@ class Wanted:
 
 @dataclass(slots=True)
 class Account:
-    """What became of a family's candidates: by level; equations, and pairs beside them; the laws
-    that these are, how many of them follow from rules, the claims that were made of the rest, how
-    many of these another rule covered, laws without a rule, and claims of which rules do
-    nothing; the rules that are left, those of them that are tried and not proved,
-    and those that others make superfluous; readings of claims that were refuted, of each claim the
-    most general one; pairs that are equal in parts. Seconds of both parts."""
+    """The counts of a family: by level; equations and further pairs; the laws of these, how many
+    follow from rules, the candidates from the rest, how many another rule covered, laws without a
+    rule, and candidates whose rules have no effect; the remaining rules, those that are not proved,
+    and those derivable from others; refuted generalizations, the most general one of each
+    candidate; partially equal pairs; seconds of both parts."""
 
     family: str
     levels: list[Level] = field(default_factory=list)
@@ -72,9 +71,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The rules and the partially equal pairs of each family; why rules are not proved, by their
-    names; readings of each family that were refuted, with counterexamples; the account, and how
-    long it took to find the rules that others make superfluous."""
+    """The rules and the partially equal pairs of each family; missing proofs, by rule name; refuted
+    generalizations of each family, with counterexamples; the counts, and the seconds of pruning."""
 
     rules: dict[str, list[Rule]]
     unproved: dict[str, str]
@@ -85,18 +83,17 @@ class Generated:
 
 
 ROUNDS = 5
-# Families at once, of many: what one waits for, the others' tasks fill. They do not see each
-# other's rules.
+# Families at once: while one waits, tasks of the others run. They do not see each other's rules.
 AT_ONCE = 3
 
 
 def generate(
     wanted: Wanted, journal: Journal, progress: Callable[[str], None] = lambda text: None
 ) -> Generated:
-    """Find the rules of every family. The result depends on `wanted` only, not on who does it.
+    """Find the rules of every family. The result depends only on the request, not on the workers.
 
-    In rounds: where a rule went by a chain of others, a law that needed it may need a longer chain
-    then than the bounds allow; it is made a rule in the next round.
+    In rounds: if pruning removed a rule, a law that needed it may need a longer chain than the
+    limits allow; it becomes a rule in the next round.
     """
     made = _Made()
     with workers(wanted.jobs, wanted.ray) as each:
@@ -136,11 +133,13 @@ def generate(
 
 @dataclass(slots=True)
 class _Made:
-    """The rules so far. unproved: why those are not that are only tried, by their names; wrong:
-    readings of each family that were refuted; went: the texts of those that
-    were pruned; needed: names of those that were, and had to come back; last: what the last round
-    found of each family; names: that are taken; apart: see `minimal`; count: of
-    all rules that there ever were."""
+    """The state of a run.
+
+    unproved: missing proofs, by rule name; refuted_readings: generalizations of each family;
+    pruned_checksums: of removed rules; needed_names: of removed rules that had to come back;
+    last_round: its result for each family; taken_names: of rules; underivable_from: see
+    `prune_rules`; rule_count: of all rules ever made.
+    """
 
     rules: dict[str, list[Rule]] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
@@ -164,8 +163,8 @@ class _Made:
         done: _Done,
         progress: Callable[[str], None],
     ) -> None:
-        """Make what each family needs beside the rules so far: those of the last round, and of this
-        one those of families that are some places before it, whoever is done first."""
+        """Derive the rules that each family needs beside those of the last round, and of the
+        families some places before it in this round, whoever finishes first."""
         together = min(AT_ONCE, max(len(every) // 2, 1))
         before = {name: list(rules) for name, rules in self.rules.items()}
 
@@ -184,7 +183,7 @@ class _Made:
         _one_after_another(len(every), together, call, take, done)
 
     def add(self, family: Family, closed: Closed) -> None:
-        """Take in what a round found of a family."""
+        """Add the result of a round for a family."""
         account = self.accounts[family.name]
         first = family.name not in self.last
         self.last[family.name] = closed
@@ -208,7 +207,7 @@ class _Made:
         account.closing += closed.seconds
 
     def prune(self, left: Sequence[Rule], gone: Sequence[Follows]) -> None:
-        """Leave only some rules."""
+        """Keep only some rules."""
         kept = {r.name for r in left}
         chains = {f.rule.name: f"{f.rule.name}: {', '.join(f.chain)}" for f in gone}
         self.went |= {said_of(f.rule) for f in gone}
@@ -248,7 +247,7 @@ DOING = {
 
 @dataclass(slots=True)
 class _Tasks:
-    """Tells how many tasks are done, and how fast."""
+    """Reports how many tasks are done, and how fast."""
 
     progress: Callable[[str], None]
     count: int = 0
@@ -265,8 +264,10 @@ class _Tasks:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Gives the result of each task by its key: the journal's, or found now and written there.
-    turn: held by the one thread that does anything but wait. stopped: nobody waits any more."""
+    """Yields the result of each task by its key: from the journal, or computed and written there.
+
+    lock: held by the one thread that does anything but wait. stopped: no more results are needed.
+    """
 
     journal: Journal
     each: Each
@@ -288,7 +289,7 @@ class _Done:
             yield key, known[key]
 
     def waited(self, fresh: Iterator[str]) -> str:
-        """The next result; where another process finds it, it is other threads' turn meanwhile."""
+        """Return the next result; while another process computes it, other threads may run."""
         if self.turn is None or self.each is map:
             return next(fresh)
         self.turn.release()
@@ -307,9 +308,12 @@ def _one_after_another(
     take: Callable[[int, R], None],
     done: _Done,
 ) -> None:
-    """Take the results of calls in order, each of which is made when all those that are `together`
-    places before it are taken. They wait for tasks most of the time, in a thread each, and do
-    things in turns: graphs are interned, which is not for several threads."""
+    """Process the results of calls in order; each call starts when all those `concurrency` places
+    before it are processed.
+
+    They mostly wait for tasks, in a thread each, and run one at a time: interning graphs is not
+    thread-safe.
+    """
     turns = replace(done, turn=threading.Lock())
     assert turns.turn is not None
 

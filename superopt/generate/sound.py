@@ -1,7 +1,7 @@
-"""Does a rule hold, and in which float class? And does it do anything?
+"""Decide whether a rule holds, in which float class, and whether it has an effect.
 
-A short trial refutes most of what is wrong; what stands it must be proved for all sizes. Where the
-prover has no verdict, a long trial decides.
+A short trial refutes most wrong rules; the others must be proved for all sizes. Without a verdict
+of the prover, a long trial decides.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Verdict
 
 PATIENCE = 60  # attempts at an instance in one style
-RANK_OF_IMAGES = 4  # in the families: a batch, channels, and two axes
-NUMBERS = 6  # instances in integers, for a rule that is proved for them
+RANK_OF_IMAGES = 4  # in the families: batch, channels, and two spatial axes
+NUMBERS = 6  # integer instances, for a rule that is proved for integers
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Shape assignments; more of them, for one draw each; neighbours of each of the first; cramped
+    """Shape assignments; extra ones with one draw each; neighbours of each of the first; cramped
     instances, and attempts at them."""
 
     count: int
@@ -55,18 +55,19 @@ class Effort:
 
 
 SHORT = Effort(5, 0, 1, 4, 40)
-# Where the prover says nothing. An image has its rank, and is slowly convolved; what else there is
-# may be broadcast in many ways.
+# Used without a verdict of the prover. Image rules have a fixed rank and slow convolutions; others
+# may broadcast in many ways.
 OF_IMAGES = Effort(20, 5, 3, 30, 400)
 OTHERWISE = Effort(20, 10, 3, 50, 500)
-# The seconds only stop what the count of work does not see; a verdict is to hang on no clock.
+# The seconds only stop what the work count does not see; a verdict must not depend on time.
 LIMITS = Limits(seconds=60, work=15_000, work_beyond=25_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rule that holds in its float class. proved: for all sizes; else it was tried for long, and
-    `why` says what the prover lacks. bounded: at low ranks only, which its conditions say."""
+    """A rule that holds in its float class. is_proved: for all sizes; else it passed a long trial,
+    and `missing_proof` says what the prover lacks. is_rank_bounded: for low ranks only, as its
+    conditions say."""
 
     rule: Rule
     proved: bool
@@ -76,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A rule that does not hold; on this instance, where one was seen to differ."""
+    """A rule that does not hold; on this instance, if one is known."""
 
     instance: Instance | None = None
 
@@ -84,10 +85,13 @@ class Off:
 def settled(
     rule: Rule, classes: Sequence[str], seed: int, some: Iterable[Instance], least: int = 0
 ) -> Held | Off:
-    """The rule in the first of these float classes in which it holds; Off where it holds in
-    none. The prover has the last word: a rule that it has proved for low ranks only is one of low
-    ranks. Where it says nothing, a long trial does. some: instances of it, for the short one before
-    the proof. least: a rank for which it is wanted."""
+    """Return the rule in the first of these float classes in which it holds; UnsoundRule if in
+    none.
+
+    The prover decides: a rule that it proves only for low ranks is restricted to these. Without a
+    verdict, a long trial decides. trial_instances: for the short trial before the proof. min_rank:
+    a rank that the rule must cover.
+    """
     rule = _of_images(rule)
     found = _tried(rule, classes, seed, SHORT, some)
     if isinstance(found, Off):
@@ -116,8 +120,9 @@ def settled(
 
 
 def lacking(verdict: Verdict) -> str:
-    """Why a verdict is no proof. Numbers in names hang on what was proved before, and are counted
-    anew: it is to be the same text whoever does the work."""
+    """Return why a verdict is not a proof. Numbers in names depend on earlier proofs and are
+    renumbered: the text must not depend on the worker.
+    """
     said = f"proved in part: {verdict.scope}" if isinstance(verdict, Proved) else str(verdict)
     known: dict[str, dict[str, str]] = {}
 
@@ -129,8 +134,7 @@ def lacking(verdict: Verdict) -> str:
 
 
 def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
-    """What the prover says of a rule; of one for all numbers, where it is one of floats of which
-    the same is proved for these."""
+    """Prove a rule; if it is a float law that also holds for integers, the extended rule."""
     wide = of_numbers(rule)
     if wide is not None:
         verdict = prove(wide, LIMITS)
@@ -140,8 +144,8 @@ def proof(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
 
 
 def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
-    """The rule, where it is proved for all ranks; else, for the ranks for which it is, and no
-    other. None where that cannot be said of it."""
+    """Return the rule, if it is proved for all ranks; else restricted to the proved ranks. None if
+    that cannot be expressed."""
     if verdict.is_complete:
         return rule
     bounded = _below(rule, verdict.max_rank)
@@ -152,20 +156,21 @@ def proved_within(rule: Rule, verdict: Proved) -> Rule | None:
 
 
 def _of_images(rule: Rule) -> Rule:
-    """A rule that names axes of images from the end is one of images of two axes: of more, axis -3
-    is another one."""
+    """Restrict a rule with spatial axes counted from the end to two spatial axes: with more, axis
+    -3 is another one."""
     if not _has(rule, IMAGES) or rank_scope(rule).max_rank <= RANK_OF_IMAGES:
         return rule
     return _below(rule, RANK_OF_IMAGES) or rule
 
 
 def _has(rule: Rule, operators: Collection[str]) -> bool:
-    """Is one of these on the left?"""
+    """True if one of these operators is on the left."""
     return any(isinstance(t, App) and t.op.name in operators for s in rule.lhs for t in walk(s))
 
 
 def _below(rule: Rule, most: int) -> Rule | None:
-    """The rule for ranks up to `most`; None where its operands cannot be said to have these."""
+    """Return the rule for ranks up to `max_rank`; None if that cannot be expressed for its
+    operands."""
     conditions = [
         f"rank({p.name}) <= {most}"
         for p in rule.params
@@ -200,8 +205,8 @@ def _below(rule: Rule, most: int) -> Rule | None:
 def _tried(
     rule: Rule, classes: Sequence[str], seed: int, effort: Effort, every: Iterable[Instance]
 ) -> Rule | Off:
-    """The rule in the first of these classes in which it stands a trial: on some of all instances,
-    on their neighbours and on cramped ones."""
+    """Return the rule in the first of these classes in which it passes a trial: on some of all
+    instances, on their neighbours and on cramped ones."""
     fresh = iter(every)
     some = Drawn(islice(fresh, effort.count))
     near = (
@@ -226,7 +231,7 @@ def _tried(
 
 @dataclass(slots=True)
 class Drawn:
-    """Instances that are drawn as they are asked for, for the first time."""
+    """Instances that are drawn on first use, and cached."""
 
     fresh: Iterator[Instance]
     known: list[Instance] = field(default_factory=list)
@@ -242,8 +247,8 @@ class Drawn:
 
 
 def verdict(rule: Rule, seed: int) -> Outcome:
-    """What another trial says: on twenty drawn assignments, six neighbours of each, and on cramped
-    ones, all of a seed that may be of no run."""
+    """Return the verdict of another trial: on twenty random assignments, six neighbours of each,
+    and cramped ones, with a seed that no run may have used."""
     some = list(islice(instances(rule, seed), COUNT))
     near = (n for one in some for n in islice(neighbor_instances(rule, one, seed), 6))
     crowded = islice(cramped_instances(rule, seed, 60 * COUNT), COUNT)
@@ -254,7 +259,7 @@ COUNT = 20
 
 
 def again(what: tuple[str, int]) -> str:
-    """What is wrong with a rule on shapes of a seed; empty where both sides agree."""
+    """Return what is wrong with a rule on shapes of a seed; empty if both sides agree."""
     text, seed = what
     (rule,) = parse_rules(text)
     found = verdict(rule, seed)
@@ -262,21 +267,21 @@ def again(what: tuple[str, int]) -> str:
 
 
 def _as(rule: Rule, float_class: str) -> Rule:
-    """The rule as one of this class."""
+    """Return the rule with this float class."""
     text = str(rule).replace(f"; float={rule.float_class} ;", f"; float={float_class} ;")
     (made,) = parse_rules(text)
     return made
 
 
 def fires(rule: Rule, one: Instance) -> bool:
-    """Does the matcher find an instance's left side, and make its right side of it? A Concat in a
-    Concat is one already."""
+    """True if the matcher finds an instance's left side and produces its right side. For example, a
+    Concat in a Concat is flattened before."""
     return any(rhs == one.rhs for rhs in _rewritten(rule, one))
 
 
 def wrong_on(rule: Rule, one: Instance, seed: int) -> bool:
-    """Does a rule make of an instance's left side what is not the same? So does every rule that
-    makes the right side of it, where that was seen to be wrong."""
+    """True if a rule rewrites an instance's left side into something different. So does every rule
+    that produces its right side, if that is known to be wrong."""
     for rhs in _rewritten(rule, one):
         other = Cases(0, (), [replace(one, rhs=rhs)])
         if rhs == one.rhs or isinstance(try_on_instances(rule, other, seed), Differs):
@@ -285,7 +290,7 @@ def wrong_on(rule: Rule, one: Instance, seed: int) -> bool:
 
 
 def _rewritten(rule: Rule, one: Instance) -> Iterator[tuple[graph.Value, ...]]:
-    """What a rule makes of an instance's left side."""
+    """Yield the rewrites of an instance's left side by a rule."""
     ctx = graph_context(graph.Graph(one.inputs, one.lhs))
     for m in matches(rule, ctx):
         c = rewrite(m, ctx)

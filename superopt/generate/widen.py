@@ -1,8 +1,8 @@
-"""Laws of floats that may hold for integers, too.
+"""Extend float laws to integers.
 
-Equal polynomials with whole coefficients are equal for integers that wrap around, and a law of the
-order alone holds in any order. Sums in a maximum, and quotients, are other things for integers, and
-no Relu is made of unsigned ones: there is none in ONNX.
+Equal polynomials with integer coefficients are equal for wrapping integers, and a law of the order
+alone holds in any order. Sums in a maximum, and quotients, differ for integers, and ONNX has no
+Relu of unsigned ones.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ORDER = MOVES | {"Max", "Min", "ReduceMax", "ReduceMin", "Expand", "Identity"}
 
 
 def of_numbers(rule: Rule) -> Rule | None:
-    """The rule for all numbers, if it is a law of floats, and a polynomial one or one of the order,
-    with whole numbers. It must be proved as such."""
+    """Return the rule for all numeric types, if it is a polynomial float law or one of the order
+    alone, with integer constants. The result has to be proved."""
     if not _whole(rule):
         return None
     kinds = [replace(p, kind="num") if isinstance(p, Param) else p for p in rule.params]

@@ -1,4 +1,4 @@
-"""Where the tasks of a run are done: in this process, in several ones, or by Ray."""
+"""Run the tasks of a run: in this process, in several processes, or by Ray."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ R = TypeVar("R")
 
 
 class Each(Protocol):
-    """Maps a function of a module, in order."""
+    """Maps a module-level function over inputs, in order."""
 
     def __call__(self, do: Callable[[T], R], what: Sequence[T], /) -> Iterable[R]: ...
 
 
 @contextmanager
 def workers(jobs: int, ray: str | None = None) -> Iterator[Each]:
-    """In so many processes, or by Ray: the cluster at this address, or `local`, which starts one of
-    as many CPUs. After an error, or Ctrl-C, none of them is left.
+    """Yield a task map over `jobs` processes, or over Ray: the cluster at this address, or `local`,
+    which starts one with `jobs` CPUs. After an error or Ctrl-C no process remains.
 
-    Raises UsageError where Ray is not installed, or not there; and where a process was killed.
+    Raises UsageError if Ray is not installed or not reachable, and if a process was killed.
     """
     jobs = at_most(jobs)
     if ray is not None:
@@ -50,8 +50,8 @@ def workers(jobs: int, ray: str | None = None) -> Iterator[Each]:
 
 
 def at_most(jobs: int) -> int:
-    """More processes than cores take more memory and no less time. Two may be had anywhere, so that
-    what they find can be compared with what one finds."""
+    """Return the number of processes: more than cores take more memory and no less time. Two are
+    always allowed, so that their results can be compared with those of one."""
     if hasattr(os, "sched_getaffinity"):
         return min(jobs, max(2, len(os.sched_getaffinity(0))))
     return min(jobs, max(2, os.cpu_count() or 1))
@@ -73,7 +73,7 @@ def _processes(jobs: int) -> Iterator[Each]:
     ):
 
         def each(do: Callable[[T], R], what: Sequence[T], /) -> Iterable[R]:
-            # not `map`: it cancels what is left after an error, and a pool that breaks then says so
+            # not `map`: it cancels the rest after an error, and a broken pool then reports that
             with _not_heard():
                 futures = [pool.submit(do, one) for one in what]
             return (f.result() for f in futures)
@@ -84,10 +84,10 @@ def _processes(jobs: int) -> Iterator[Each]:
             ours.close()
             raise UsageError(
                 "a process of the generator was killed",
-                f"there were {jobs} of them; they were out of memory, or begin the script again"
-                " that started them",
-                "give fewer jobs, and call it under `if __name__ == '__main__':` in a script;"
-                " what was found is not lost, the same call goes on",
+                f"there were {jobs} of them; they ran out of memory, or ran the script "
+                "again that started them",
+                "use fewer jobs, and call it under `if __name__ == '__main__':` in a "
+                "script; earlier results are kept, and the same call continues",
             ) from e
         except BaseException:
             ours.close()
@@ -95,27 +95,29 @@ def _processes(jobs: int) -> Iterator[Each]:
 
 
 def _begin(lifeline: Connection) -> None:
-    """Before a worker's first task: Ctrl-C is its parent's to hear, and it ends with its parent,
-    even one that was killed and could not say so."""
+    """Initialize a worker: its parent handles Ctrl-C, and it exits with its parent, even if that
+    was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # what is made has no cycles, and looking for some takes a tenth of the time
+    # results have no cycles, and collecting them takes a tenth of the time
     gc.set_threshold(100_000, 20, 20)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
 def _end_with(lifeline: Connection) -> None:
     with suppress(EOFError, OSError):
-        lifeline.recv()  # nothing is ever sent: this ends when nobody holds the other end
+        lifeline.recv()  # nothing is ever sent: returns when the other end is closed
     os._exit(1)
 
 
 @contextmanager
 def _not_heard() -> Iterator[None]:
-    """Ctrl-C waits until the end: a process that is half started does not go away by itself.
-    Processes that are started meanwhile never hear of it, not even before `_begin`."""
+    """Defer Ctrl-C until the end: a half-started process would not exit by itself. Processes
+    started here never receive it, not even before `_init_worker`."""
     heard: list[int] = []
     handler = None
-    if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # only the main thread may set handlers
         handler = signal.signal(signal.SIGINT, lambda n, _: heard.append(n))
     with _blocked():
         try:
@@ -129,8 +131,8 @@ def _not_heard() -> Iterator[None]:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """What is started here inherits that SIGINT is blocked. This process may still be told of it
-    in another thread, such as those of a library."""
+    """Block SIGINT, which processes started here inherit. Other threads of this process may still
+    receive it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -145,13 +147,13 @@ def _blocked() -> Iterator[None]:
 
 LOCAL = "local"
 AUTO = "auto"  # the cluster that runs on this machine
-PATIENCE = 5.0  # seconds for a connection; Ray itself goes on for many minutes
-AHEAD = 1024  # tasks that are handed to Ray at a time: what waits there takes memory
+PATIENCE = 5.0  # seconds for a connection; Ray itself retries for many minutes
+AHEAD = 1024  # tasks that are submitted to Ray at a time: pending tasks take memory
 
 
 @contextmanager
 def _cluster(address: str, jobs: int) -> Iterator[Each]:
-    # no network but to the workers: Ray reports its use to its makers unless it is told not to
+    # no network but to the workers: Ray sends usage statistics by default
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -165,7 +167,7 @@ def _cluster(address: str, jobs: int) -> Iterator[Each]:
     try:
         try:
             if ours and address == LOCAL:
-                with _not_heard():  # half a cluster does not go away by itself
+                with _not_heard():  # a half-started cluster would not exit by itself
                     ray.init(address=LOCAL, num_cpus=jobs, include_dashboard=False, **_SILENT)
             elif ours:
                 _check_address(address)
@@ -175,14 +177,14 @@ def _cluster(address: str, jobs: int) -> Iterator[Each]:
             raise UsageError(
                 f"Ray at {address} cannot be used",
                 f"{type(e).__name__}: {e}".strip().splitlines()[-1],
-                "start it by `ray start --head` where this superopt is installed on every machine,"
-                f" or give {LOCAL}",
+                "start it by `ray start --head` with this superopt installed on every "
+                f"machine, or pass {LOCAL}",
             ) from e
         if theirs != _version():
             raise UsageError(
-                f"the workers of Ray at {address} have another superopt",
-                f"{theirs} there, {_version()} here: what they find would not be the same",
-                "install the same one on every machine",
+                f"the workers of Ray at {address} have another superopt version",
+                f"{theirs} there, {_version()} here: their results could differ",
+                "install the same version on every machine",
             )
 
         def each(do: Callable[[T], R], what: Sequence[T], /) -> Iterator[R]:
@@ -209,10 +211,10 @@ def _version() -> str:
 
 
 def _check_address(address: str) -> None:
-    """Raises ValueError for what is no address, OSError where nobody listens."""
+    """Raise ValueError for an invalid address, OSError if nobody listens."""
     if address == AUTO:
         return
     found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:([0-9]{1,5})", address)
     if found is None:
-        raise ValueError(f"an address is HOST:PORT, ray://HOST:PORT, {AUTO} or {LOCAL}")
+        raise ValueError(f"an address must be HOST:PORT, ray://HOST:PORT, {AUTO} or {LOCAL}")
     socket.create_connection((found[1], int(found[2])), PATIENCE).close()

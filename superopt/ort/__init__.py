@@ -1,10 +1,9 @@
-"""Everything that touches onnxruntime: loading, running and timing ONNX models.
+"""The interface to onnxruntime: loading, running and timing ONNX models.
 
-`session` and `run` work in this process.  Whatever may crash, hang or run out of memory goes
-through a `Worker`, a child process that is started anew when it dies; so does all timing.
-
-What times models, and what runs them in other processes, is loaded on first use (PEP 562): a
-process that runs one session does without.
+`load_session` and `run` work in this process. Whatever may crash, hang or run out of memory, and
+all timing, goes through a `Worker`, a child process that is restarted when it dies. The modules for
+timing and for other processes load on first use (PEP 562): a process that runs one session does not
+need them.
 """
 
 import importlib
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from superopt.ort.timing import Timing
     from superopt.ort.worker import Failed, Loaded, Worker, shared
 
-# Where each name lives that is loaded on first use.
+# The module of each name that is loaded on first use.
 _HOME = {
     "Failed": "superopt.ort.worker",
     "Loaded": "superopt.ort.worker",

@@ -1,4 +1,4 @@
-"""Starting and ending the process of a worker."""
+"""Start and end the process of a worker."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.ort.runtime import installed
 from superopt.ort.wire import READY
 
-_START_SECONDS = 120.0  # importing onnxruntime from a cold network disk
-# The same superopt as here is imported wherever it lies, and nothing from the working directory.
+_START_SECONDS = 120.0  # for importing onnxruntime from a cold network disk
+# Imports this superopt, wherever it is, and nothing from the working directory.
 _CHILD = (
     "import sys; root = sys.argv[1]; root in sys.path or sys.path.insert(0, root); "
     "from superopt.ort.serve import main; main()"
@@ -36,13 +36,13 @@ class Child:
 
 
 def start() -> Child:
-    """Starts a process and waits until it is ready.
+    """Start a process and wait until it is ready.
 
-    Raises UsageError without onnxruntime, SuperoptError where the process does not come up.
+    Raises UsageError without onnxruntime, SuperoptError if the process does not start.
     """
     if not installed():
         raise UsageError(
-            "onnxruntime is not there",
+            "onnxruntime is not installed",
             "measuring and checking models needs it",
             'pip install "superopt-onnx[ort]"',
         )
@@ -53,7 +53,7 @@ def start() -> Child:
     timer.daemon = True
     timer.start()
     try:
-        # Whatever the interpreter's own start-up files print comes before.
+        # The interpreter's start-up files may print before it.
         while (line := child.stdout.readline()) != READY:
             if not line:
                 raise EOFError
@@ -99,17 +99,17 @@ def _spawn(stderr: IO[bytes]) -> Child:
 
 
 def too_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
-    """What a timer does at the time limit: the pipe that is being read ends with the process."""
+    """Kill the process at the time limit, which ends the pipe that is being read."""
     late.set()
     process.kill()
 
 
 def end(child: Child) -> str:
-    """Ends the process if it lives, frees what it held, and says how it ended."""
-    if child.parent != os.getpid():  # inherited by a fork: it belongs to another process
+    """End the process if it lives, release its resources, and return how it ended."""
+    if child.parent != os.getpid():  # inherited by a fork
         return "belongs to another process"
     if child.stderr.closed:
-        return "had ended before"
+        return "had already ended"
     with contextlib.suppress(OSError):
         child.stdin.close()
     try:
@@ -123,7 +123,7 @@ def end(child: Child) -> str:
     how = f"ended with exit code {code}"
     if code < 0:
         known = {number.value: number.name for number in signal.Signals}
-        how = f"was ended by {known.get(-code, f'signal {-code}')}"
+        how = f"was killed by {known.get(-code, f'signal {-code}')}"
         if -code == signal.SIGKILL:
             how += " (out of memory?)"
     return how + (f" ({last})" if last else "")

@@ -1,4 +1,4 @@
-"""Timing models and trying them out, in a worker process.  Times are in microseconds."""
+"""Time models, and run them at each optimization level, in a worker process. Times are in us."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Tried:
 
     level: str
     ok: bool
-    message: str  # why not; empty where it does
+    message: str  # the error; empty if it runs
 
 
 def runs_everywhere(
@@ -29,10 +29,10 @@ def runs_everywhere(
     limit: float | None = None,
     worker: Worker | None = None,
 ) -> list[Tried]:
-    """Loads and runs a model at every graph optimization level but those to skip, weakest first.
+    """Load and run a model at every graph optimization level except those in `skip`, weakest first.
 
-    onnxruntime's own optimizer refuses some valid graphs, so that a model which runs at one level
-    may not load at another.  `limit` is in seconds for each level.
+    onnxruntime's optimizer rejects some valid graphs, so that a model which runs at one level may
+    fail to load at another. limit: seconds for each level.
     """
     worker = worker or shared()
     tried = []
@@ -60,21 +60,20 @@ def time_single(
     done: Callable[[int], None] = lambda count: None,
     worker: Worker | None = None,
 ) -> list[Timing | Failed]:
-    """Times many small models, in the order given: what their nodes cost inside of a larger one.
+    """Time many small models in the given order: what their nodes cost inside a larger one.
 
-    Each runs two times for warming up and then for `aim_ms` or `most` times, so that hundreds take
-    seconds.  The fixed cost of a run is subtracted unless `subtract` is false.  Inputs without a
-    value in `feeds` are drawn: floats from a normal distribution, integers as ones or zeros.
-
-    After `seconds`, or once `stop()` is true, the rest is `Failed("skipped", ...)`; `limit` is the
-    time limit of one model.  `done` hears how many are done.
+    Each runs twice to warm up and then for `target_ms` or `max_runs` times, so that hundreds take
+    seconds. The fixed cost of a run is subtracted unless `subtract` is false. Inputs without a
+    value in `feeds` are random: floats from a normal distribution, integers all one or zero. After
+    `seconds`, or once `stop()` is true, the rest is `Failure("skipped", ...)`; `limit` is the time
+    limit of one model in seconds. `on_done` is called with the number of timed models.
     """
     worker = worker or shared()
     end = None if seconds is None else monotonic() + seconds
     found: list[Timing | Failed] = []
     for index, model in enumerate(models):
         if stop() or (end is not None and monotonic() >= end):
-            found.append(Failed("skipped", "not timed: there was no time left"))
+            found.append(Failed("skipped", "not timed: no time was left"))
             continue
         given = None if feeds is None else feeds[index]
         values, blobs = (None, list[Blob]()) if given is None else pack_values(given)
@@ -101,13 +100,13 @@ def time_interleaved(
     stop: Callable[[list[list[float]]], bool] = lambda times: False,
     worker: Worker | None = None,
 ) -> list[list[float]] | Failed:
-    """Times whole models against each other, in rounds: a list of times for each model.
+    """Time whole models against each other in interleaved rounds; return a list of times for each
+    model.
 
     The k-th times of all models are from the same round, in which they ran one after another in an
-    order drawn from `seed`; give them to `superopt.cost.clock.compare`.  All models take the same
-    inputs.  Ends after `rounds` or `seconds`, or once `stop`, shown the times before every round,
-    is true; though not before five rounds.  A loaded model keeps its threads and level.
-
+    order drawn from `seed`; pass them to `superopt.cost.speedup.compare_times`. All models take the
+    same inputs. Ends after `rounds` or `seconds`, or once `stop`, called with the times before
+    every round, is true, but not before five rounds. A loaded model keeps its threads and level.
     All models are in the worker's memory at once.
     """
     worker = worker or shared()

@@ -1,6 +1,6 @@
 """onnxruntime in this process: load a model, run it on arrays.
 
-What may crash, hang or exhaust the memory runs in a worker instead (`superopt.ort.worker`).
+Whatever may crash, hang or exhaust the memory runs in a worker instead (`superopt.ort.worker`).
 """
 
 import importlib.util
@@ -17,9 +17,9 @@ from superopt.errors import ModelError, UsageError
 from superopt.ort.values import FOREIGN, Feeds, Value, element_of, from_ort, native, to_ort
 
 Source = bytes | str | os.PathLike[str]
-"""A model: its bytes, or the path of its file (then external data lies beside it)."""
+"""A model: its bytes, or the path of its file (with external data beside it)."""
 
-# onnxruntime's own graph optimizations, weakest first; `layout` is missing in older versions.
+# onnxruntime's graph optimization levels, weakest first; older versions lack `layout`.
 _LEVELS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -43,7 +43,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A loaded model, its memory freed with the last reference."""
+    """A loaded model, freed with the last reference."""
 
     raw: Any
     inputs: tuple[Port, ...]
@@ -51,18 +51,18 @@ class Session:
 
 
 def installed() -> bool:
-    """Whether there is an onnxruntime, without the time it takes to import it."""
+    """True if onnxruntime is installed; does not import it."""
     return importlib.util.find_spec("onnxruntime") is not None
 
 
 def _ort() -> ModuleType:
-    # Read when onnxruntime is imported; since 1.29 it reports home unless told not to.
+    # Read when onnxruntime is imported; since 1.29 it sends telemetry by default.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         import onnxruntime
     except ImportError as error:
         raise UsageError(
-            "onnxruntime is not there",
+            "onnxruntime is not installed",
             f"measuring and checking models needs it: {error}",
             'pip install "superopt-onnx[ort]"',
         ) from error
@@ -73,7 +73,7 @@ def _ort() -> ModuleType:
 
 
 def available() -> str | None:
-    """The version of onnxruntime, None where it cannot be imported."""
+    """Return the version of onnxruntime, None if it cannot be imported."""
     try:
         return str(_ort().__version__)
     except UsageError:
@@ -81,7 +81,7 @@ def available() -> str | None:
 
 
 def levels() -> tuple[str, ...]:
-    """The graph optimization levels of the installed onnxruntime, weakest first."""
+    """Return the graph optimization levels of the installed onnxruntime, weakest first."""
     known = _ort().GraphOptimizationLevel
     return tuple(name for name, attribute in _LEVELS.items() if hasattr(known, attribute))
 
@@ -93,25 +93,23 @@ def session(
     unsigned_weights: bool = False,
     weights: Path | None = None,
 ) -> Session:
-    """Loads a model for the CPU with a fixed number of threads.
+    """Load a model for the CPU with a fixed number of threads.
 
-    unsigned_weights: int8 weights are multiplied as uint8 where products by int8 would saturate
+    unsigned_weights: multiply int8 weights as uint8 where products by int8 would saturate
     (onnxruntime's session option `session.x64quantprecision`). weights: the folder of the external
-    data of a model that is given as bytes.
-
-    Raises ModelError where onnxruntime refuses the model, UsageError for an unknown level or a
-    number of threads below 1.
+    data of a model given as bytes. Raises ModelError if onnxruntime rejects the model, UsageError
+    for an unknown level or fewer than 1 thread.
     """
     ort = _ort()
     if level not in levels():
         raise UsageError(
-            f"no graph optimization level {level!r}",
+            f"unknown graph optimization level {level!r}",
             f"onnxruntime {ort.__version__} has {', '.join(levels())}",
-            "name one of those",
+            "choose one of those",
         )
     if threads < 1:
         raise UsageError(
-            f"{threads} threads", "a session runs on one thread at least", "give 1 or more"
+            f"{threads} threads", "a session needs at least one thread", "pass 1 or more"
         )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -129,7 +127,7 @@ def session(
         raw = ort.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a dozen exception types without a common base
         raise ModelError(
-            "onnxruntime does not load the model", plain(error), "check it with onnx.checker"
+            "onnxruntime cannot load the model", plain(error), "check it with onnx.checker"
         ) from error
     return Session(raw, _ports(raw.get_inputs()), _ports(raw.get_outputs()))
 
@@ -137,8 +135,8 @@ def session(
 def session_of_part(
     model: Source, threads: int = 1, level: str = "all", unsigned_weights: bool = False
 ) -> Session:
-    """As `session`, for what has to run: where onnxruntime's optimizations refuse what they made
-    themselves, as some of quantized nodes do, without these."""
+    """Load a model as `load_session` does; if onnxruntime rejects the result of its own
+    optimizations, as for some quantized nodes, load it without these."""
     try:
         more: dict[str, Any] = {"unsigned_weights": True} if unsigned_weights else {}
         return session(model, threads, level, **more)
@@ -151,14 +149,14 @@ def _ports(raw: Sequence[Any]) -> tuple[Port, ...]:
 
 
 def plain(error: BaseException) -> str:
-    """An error's text on one line, without onnxruntime's prefix, of bearable length."""
+    """Return an error's text on one line, without onnxruntime's prefix, at most 600 characters."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", str(error))
     text = " ".join(text.split()) or type(error).__name__
     return text if len(text) <= 600 else text[:597] + "..."
 
 
 def plainly(session: Session, outputs: Sequence[str]) -> bool:
-    """Are all inputs, and these outputs, tensors of numbers that numpy has?"""
+    """True if all inputs, and these outputs, are tensors of dtypes that numpy has."""
     wanted = [p for p in session.outputs if p.name in outputs]
     some = [p.type for p in (*session.inputs, *wanted)]
     other = {*FOREIGN, "string"}
@@ -166,8 +164,11 @@ def plainly(session: Session, outputs: Sequence[str]) -> bool:
 
 
 def caller(session: Session) -> Callable[[list[str], dict[str, Any], Any], list[Any]]:
-    """What runs it with arrays of its inputs' types, by names of outputs and inputs. onnxruntime's
-    own `run` looks at all of them first, which takes a microsecond, as a small model itself does.
+    """Return the function that runs a session with arrays of its inputs' types, by names of outputs
+    and inputs.
+
+    onnxruntime's own `run` checks all of them first, which takes a microsecond, as a small model
+    itself does.
     """
     inner = getattr(session.raw, "_sess", None)
     found: Callable[[list[str], dict[str, Any], Any], list[Any]]
@@ -176,8 +177,8 @@ def caller(session: Session) -> Callable[[list[str], dict[str, Any], Any], list[
 
 
 def run_options() -> Any:
-    """onnxruntime's RunOptions for a run inside a guard: at its end the run fails, after the node
-    (of a subgraph, too) that it is at. None, which are the usual ones, where there is no end."""
+    """Return onnxruntime's RunOptions inside a guard: at its deadline the run fails after the
+    current node (also inside a subgraph). None, the default options, without a deadline."""
     limits = guard.current()
     if limits.end == guard.NO_LIMIT:
         return None
@@ -189,10 +190,10 @@ def run_options() -> Any:
 
 
 def run(session: Session, feeds: Feeds, outputs: Sequence[str] | None = None) -> dict[str, Value]:
-    """The outputs (all, or those named) for the given inputs, by name.
+    """Run a session and return the outputs (all, or those named) by name.
 
-    Takes and gives arrays of every ONNX dtype; the dtypes numpy lacks as ml_dtypes arrays.
-    Raises ModelError where onnxruntime refuses the inputs or fails while running.
+    Takes and returns arrays of every ONNX dtype; dtypes that numpy lacks are ml_dtypes arrays.
+    Raises ModelError if onnxruntime rejects the inputs or fails.
     """
     ort = _ort()
     check_names(session, feeds)
@@ -214,22 +215,27 @@ def run(session: Session, feeds: Feeds, outputs: Sequence[str] | None = None) ->
         return {name: from_ort(value) for name, value in zip(wanted, found, strict=True)}
     except ModelError:
         raise
-    except Exception as error:  # see session()
+    except Exception as error:  # see load_session
         guard.check_time("running a model in onnxruntime")
         raise ModelError(
-            "onnxruntime does not run the model", plain(error), "compare with its inputs' types"
+            "onnxruntime cannot run the model",
+            plain(error),
+            "compare the arrays with the inputs' types",
         ) from error
 
 
 def check_names(session: Session, feeds: Feeds) -> None:
-    """Raises ModelError for an input without a value.  More values than inputs are onnxruntime's
-    to judge: an initializer that may be overridden is no input to it, yet may be fed."""
+    """Raise ModelError for an input without a value.
+
+    Additional values are checked by onnxruntime: an overridable initializer is not an input, yet
+    may be fed.
+    """
     for port in session.inputs:
         if port.name not in feeds:
             raise ModelError(
                 f"no value for input {port.name!r}",
                 f"values were given for {', '.join(map(repr, feeds)) or 'none'}",
-                f"give a {port.type} of shape {list(port.shape)}",
+                f"pass a {port.type} of shape {list(port.shape)}",
             )
 
 

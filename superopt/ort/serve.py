@@ -1,8 +1,8 @@
-"""The worker's side: answers requests from standard input until it ends.
+"""The worker's side: answer requests from standard input until it ends.
 
-Runs in a process of its own (see `superopt.ort.worker`), so that a crash, a hang or the end of the
-memory in onnxruntime takes nothing else with it.  Each request gets any number of `stage` frames,
-which say what is being done in case it is the last thing done, and one final frame with `ok`.
+Runs in its own process (see `superopt.ort.worker`), so that a crash, a hang or running out of
+memory in onnxruntime affects nothing else. Each request gets any number of `stage` frames, which
+name the current work in case it is the last, and one final frame with `ok`.
 """
 
 import contextlib
@@ -35,31 +35,31 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# What onnxruntime and the C++ library say where an allocation fails.
+# Messages of onnxruntime and the C++ library when an allocation fails.
 NO_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate memory|out of memory")
 Answer = tuple[Header, Sequence[Blob]]
 Blobs = list[bytearray]
 
 
 class Say(Protocol):
-    """Tells the parent what is being done, and the times of the round before."""
+    """Sends the parent the current stage, and the times of the previous round."""
 
     def __call__(self, stage: str, row: Sequence[float] = ()) -> None: ...
 
 
 def main() -> None:
-    """Serves until standard input ends, which it does when the parent does."""
-    # Standard output is the wire: whatever else is printed goes to standard error.
+    """Serve until standard input ends, as it does when the parent exits."""
+    # Standard output is the pipe to the parent: all other output goes to standard error.
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if resource is not None:  # a crash is expected one day, gigabytes of core file are not wanted
+    if resource is not None:  # no core files of gigabytes after a crash
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    # Where memory runs out, this process goes and not the one that waits for it.
+    # If memory runs out, the kernel should kill this process and not the parent.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("800")
     requests: queue.SimpleQueue[tuple[Header, Blobs]] = queue.SimpleQueue()
-    # A thread of its own, so that the parent's end is seen in the middle of a long run as well.
+    # A separate thread notices the parent's exit during a long run as well.
     enough = threading.Event()
     threading.Thread(target=_listen, args=(source, requests, enough), daemon=True).start()
     sessions: dict[int, Session] = {}
@@ -75,14 +75,14 @@ def main() -> None:
 
 
 def _address_space() -> int:
-    """Bytes of addresses that this process uses; 0 where that is not known."""
+    """Return the size of this process's address space in bytes; 0 if unknown."""
     with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as statm:
         return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def _limit_memory(size: int) -> None:
-    """Let allocations fail that would take this process beyond `size` bytes of addresses."""
+    """Make allocations fail that would grow the address space beyond `size` bytes."""
     if resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         size = max(size, 0)
@@ -95,7 +95,7 @@ def _limit_memory(size: int) -> None:
 def _listen(
     source: IO[bytes], requests: queue.SimpleQueue[tuple[Header, Blobs]], enough: threading.Event
 ) -> None:
-    """Queues requests; `enough` is no request, but about the one before it, and not answered."""
+    """Queue requests; `enough` is a message about the current request, and not answered."""
     try:
         while True:
             header, blobs = receive(source)
@@ -183,7 +183,7 @@ def _interleave(
             say(f"loading model {number} of {len(header['models'])}")
             loaded = session(_model(entry, blobs), header["threads"], header["level"])
         if "blob" in entry:
-            blobs[entry["blob"]] = bytearray()  # loaded: its bytes are not needed twice
+            blobs[entry["blob"]] = bytearray()  # loaded: its bytes are not needed any more
         runs.append(prepare(loaded, feeds))
         say(f"running model {number} of {len(header['models'])}")
         runs[-1]()

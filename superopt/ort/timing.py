@@ -1,8 +1,8 @@
-"""Measuring loaded models, in the process that calls.  Times are in microseconds.
+"""Time loaded models in this process. Times are in microseconds.
 
-One run of a session costs 3 to 8 us whatever it computes (the call from Python, binding inputs and
-outputs) and about 0.35 us for each node.  `fixed_cost` measures both, so that the time of a
-one-node model can be turned into what the node costs inside of a larger one.
+One run of a session has a fixed cost of 3 to 8 us (the call from Python, binding inputs and
+outputs) and about 0.35 us for each node. `measure_fixed_cost` measures both, so that the time of a
+one-node model gives the node's cost inside a larger one.
 """
 
 import gc
@@ -24,15 +24,15 @@ from superopt.ort import tiny
 from superopt.ort.runtime import Port, Session, _ort, check_names, plain, run_options, session
 from superopt.ort.values import FOREIGN, Array, Feeds, Value, element_of, to_ort
 
-_SLOW_US = 50_000.0  # a run this long is not repeated for the sake of statistics
+_SLOW_US = 50_000.0  # a run this long is not repeated for statistics
 _SMALL_US = 100.0  # below this, the fixed cost of a run is several percent of it
-SPINNING = 0.03  # seconds that a session's threads go on asking for work, and take another's cores
-_LEAST_ROUNDS = 5  # fewer rounds decide nothing (superopt.cost.clock)
+SPINNING = 0.03  # seconds that a session's idle threads spin, and occupy another session's cores
+_LEAST_ROUNDS = 5  # fewer rounds decide nothing (superopt.cost.speedup)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long something took, in us: the median, 10th and 90th percentile of `runs` runs."""
+    """A time in us: the median, 10th and 90th percentile of `runs` runs."""
 
     us_median: float
     us_low: float
@@ -42,7 +42,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class FixedCost:
-    """What a run costs without its nodes, and what a node costs that computes nothing, in us.
+    """The cost of a run without its nodes, and of a node that computes nothing, in us.
 
     `probe` runs a model of one such node.
     """
@@ -53,10 +53,10 @@ class FixedCost:
 
 
 def prepare(session: Session, feeds: Feeds) -> Callable[[], object]:
-    """One run of the model as a call without arguments, its inputs bound beforehand.
+    """Return a function that runs the model once, with its inputs bound beforehand.
 
-    Strings and sequences cannot be bound; such a model runs in the plain way, whose fixed cost is
-    some 3 us higher.  Raises ModelError where an input has no value.
+    Strings and sequences cannot be bound; such a model runs without binding, with a fixed cost
+    about 3 us higher. Raises ModelError if an input has no value.
     """
     ort = _ort()
     check_names(session, feeds)
@@ -79,9 +79,9 @@ def _can_be_bound(value: object) -> bool:
 
 
 def measure(run: Callable[[], object], aim_us: float, most: int) -> Timing:
-    """Times a call: two warm-ups, then until `aim_us` have passed or `most` runs are done.
+    """Time a call: two warm-ups, then until `target_us` have passed or `max_runs` runs are done.
 
-    At least five runs are counted, of slow calls two (and their only warm-up is the first).
+    Counts at least five runs; of slow calls two, with only the first as warm-up.
     """
     with _quiet():
         first = _once(run)
@@ -113,7 +113,7 @@ def _summary(times: list[float]) -> Timing:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No garbage collection in the middle of a measurement."""
+    """Disable garbage collection during a measurement."""
     enabled = gc.isenabled()
     gc.collect(0)
     gc.disable()
@@ -125,10 +125,10 @@ def _quiet() -> Iterator[None]:
 
 
 def fixed_cost(threads: int) -> FixedCost:
-    """Measures the cost of a run and of a node, from chains of 1 and of 33 nodes.
+    """Measure the cost of a run and of a node, from chains of 1 and of 33 nodes.
 
-    The least of several bursts: other load on the machine only ever adds, and subtracting too much
-    would make nodes look free.
+    Takes the least of several bursts: other load only adds, and subtracting too much would make
+    nodes look free.
     """
     short, long = [
         prepare(session(tiny.chain(n), threads), {"x": np.zeros(1, np.float32)}) for n in (1, 33)
@@ -142,10 +142,10 @@ def fixed_cost(threads: int) -> FixedCost:
 
 
 def without(fixed: FixedCost, timing: Timing) -> Timing:
-    """The time of the nodes alone, never less than that of one node which computes nothing.
+    """Subtract the fixed cost; the result is at least the time of a node that computes nothing.
 
-    Where the fixed cost matters it is measured again: a machine that is slow for a moment was slow
-    for `timing` as well.
+    If the fixed cost matters it is measured again: a slow moment of the machine affected `timing`
+    as well.
     """
     us_run = fixed.us_run
     if timing.us_median < _SMALL_US:
@@ -157,10 +157,10 @@ def without(fixed: FixedCost, timing: Timing) -> Timing:
 
 
 def time_alone(model: Session, feeds: Feeds | None, aim_us: float, most: int) -> Timing:
-    """Times a model as it is, the fixed cost included; draws what `feeds` leaves out.
+    """Time a model including the fixed cost; inputs without a value in `feeds` are random.
 
-    Raises ModelError where it does not run.  Integers are drawn as ones (a zero would end the
-    process when divided by) and, where that fails, as zeros: those are indices of everything.
+    Raises ModelError if it does not run. Integers are drawn as ones (dividing by zero would kill
+    the process) and, if that fails, as zeros, which are valid indices of everything.
     """
     given = dict(feeds or {})
     try:
@@ -178,28 +178,28 @@ def _time_drawn(model: Session, feeds: Feeds, integer: int, aim_us: float, most:
     except ModelError:
         raise
     except Exception as error:  # onnxruntime has a dozen exception types without a common base
-        raise ModelError("onnxruntime does not run the model", plain(error)) from error
+        raise ModelError("onnxruntime cannot run the model", plain(error)) from error
 
 
 def draw(port: Port, integer: int) -> Value:
-    """Values to time an input with: normal floats, one integer throughout, bits at random.
+    """Return values to time an input with: normal floats, one integer throughout, random bools.
 
-    The same for the same name and shape.  Raises ModelError for a dim without a size, and for an
-    input that is no tensor.
+    They depend only on name and shape. Raises ModelError for a dim without a size, and for an input
+    that is not a tensor.
     """
     element = element_of(port.type)
     if element == port.type:
         raise ModelError(
-            f"input {port.name!r} is a {port.type}", "only tensors are drawn", "give its value"
+            f"input {port.name!r} is a {port.type}", "only tensors can be drawn", "pass its value"
         )
     dims = [dim for dim in port.shape if isinstance(dim, int) and dim >= 0]
     if len(dims) < len(port.shape):
         raise ModelError(
             f"input {port.name!r} has the shape {list(port.shape)}",
             "a dim without a size cannot be drawn",
-            "give its value or make the dim a number",
+            "pass its value or make the dim a number",
         )
-    # A short piece repeated: drawing a tensor may take longer than the operator.
+    # A short repeated piece: drawing a tensor may take longer than the operator.
     size = math.prod(dims)
     rng = np.random.default_rng(zlib.crc32(port.name.encode()))
     floats = np.resize(rng.standard_normal(min(max(size, 1), 1 << 14)), dims)
@@ -228,16 +228,15 @@ def interleave(
     *,
     pause: float = 0.0,
 ) -> list[list[float]]:
-    """Times several calls in turns: `rounds` numbers for each, the k-th ones from the same round.
+    """Time several calls in interleaved rounds: `rounds` numbers for each, the k-th ones from the
+    same round.
 
-    Within a round each call has one burst, in an order drawn anew, so that whatever slows the
-    machine down for longer than a round hits all of them.  A burst that fits three runs or more
-    is not counted from its first, and its number is the median.  Stops at `seconds`, or once
-    `enough`, shown the times before every round, is true; but not before five rounds: fewer
-    decide nothing.
-
-    pause: seconds of rest before each burst, after which its first run is not counted; SPINNING
-    for sessions of several threads.
+    In a round each call has one burst, in a new random order, so that whatever slows the machine
+    down for longer than a round affects all of them. A burst of three runs or more is not counted
+    from its first; its number is the median. Stops at `seconds`, or once `stop`, called with the
+    times before every round, is true, but not before five rounds: fewer decide nothing.
+    pause: seconds of rest before each burst, after which its first run is not counted; SPIN_SECONDS
+        for sessions of several threads.
     """
     rng = random.Random(seed)
     with _quiet():
@@ -262,5 +261,5 @@ def interleave(
 
 
 def as_json(timing: Timing) -> list[Any]:
-    """The fields in order; `Timing(*fields)` undoes it."""
+    """Return the fields in order; `Timing(*fields)` is the inverse."""
     return [timing.us_median, timing.us_low, timing.us_high, timing.runs]

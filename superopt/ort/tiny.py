@@ -1,7 +1,7 @@
-"""The smallest ONNX models, written byte by byte.
+"""The smallest ONNX models, encoded byte by byte.
 
-They measure what one run of any model costs, apart from its operators.  Only `onnx_io` may import
-onnx, and a worker has no other use for it; the format needed here is 20 lines.
+They measure the fixed cost of running a model. Only `onnx_io` may import onnx, and a worker has no
+other use for it; the encoding takes 20 lines.
 """
 
 from itertools import pairwise
@@ -10,9 +10,9 @@ _IR_VERSION, _OPSET, _FLOAT = 8, 13, 1
 
 
 def chain(length: int) -> bytes:
-    """A model of `length` Neg nodes in a row, x: float[1] -> y: float[1].
+    """Return a model of `length` Neg nodes in a row, x: float[1] -> y: float[1].
 
-    Neg and not Identity, which onnxruntime removes; nor does it fuse a pair of them.
+    Neg and not Identity, which onnxruntime removes; it does not fuse pairs of Neg.
     """
     names = ["x", *(f"t{i}" for i in range(1, length)), "y"]
     nodes = [

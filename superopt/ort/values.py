@@ -1,8 +1,8 @@
-"""Tensors on their way into and out of onnxruntime.
+"""Conversion of tensors to and from onnxruntime.
 
-numpy arrays go in and come out for every dtype of ONNX.  numpy itself knows most of them; the
-rest (bfloat16, 8-bit floats, 4-bit integers) come from ml_dtypes, which stores one element in
-one or two bytes, while onnxruntime packs two 4-bit elements in a byte, low half first.
+numpy arrays represent every dtype of ONNX. Those that numpy lacks (bfloat16, 8-bit floats, 4-bit
+integers) come from ml_dtypes, which stores one element in one or two bytes, while onnxruntime packs
+two 4-bit elements in a byte, low nibble first.
 """
 
 import ctypes
@@ -18,14 +18,13 @@ from superopt.errors import ModelError
 
 Array = npt.NDArray[Any]
 Value = Array | list["Value"] | None
-"""A tensor, a sequence of them, or an optional that is not there."""
+"""A tensor, a sequence of them, or an absent optional."""
 Feeds = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A dtype that numpy lacks: its name in ml_dtypes, ONNX's number for it and its width in
-    bits."""
+    """A dtype that numpy lacks: its ml_dtypes name, its ONNX code and its width in bits."""
 
     name: str
     code: int
@@ -33,7 +32,7 @@ class Foreign:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        # It takes 8 ms to import, and most models have no such tensors.
+        # Importing ml_dtypes takes 8 ms, and most models do not need it.
         found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), self.name))
         return found
 
@@ -52,18 +51,18 @@ BY_DTYPE_NAME = {foreign.name: foreign for foreign in FOREIGN.values()}
 
 
 def element_of(type_text: str) -> str:
-    """`float` of `tensor(float)`; the text itself for a type that is no tensor."""
+    """Return `float` for `tensor(float)`; the text itself for a type that is not a tensor."""
     if type_text.startswith("tensor(") and type_text.endswith(")"):
         return type_text.removeprefix("tensor(").removesuffix(")")
     return type_text
 
 
 def native(array: Array) -> Array:
-    """The same elements as onnxruntime takes them: C order, own byte order, strings as objects.
+    """Convert an array for onnxruntime: C order, native byte order, strings as objects.
 
-    Raises ModelError for bytes that are not UTF-8, because ONNX strings are.
+    Raises ModelError for bytes that are not UTF-8, as ONNX strings must be.
     """
-    array = np.asarray(array)  # arithmetic turns arrays without axes into numpy's scalars
+    array = np.asarray(array)  # arithmetic turns 0-d arrays into numpy scalars
     if array.dtype.kind == "S":
         flat = [_text(item) for item in array.ravel().tolist()]
         strings = np.empty(array.shape, dtype=object)
@@ -73,7 +72,7 @@ def native(array: Array) -> Array:
         array = array.astype(object)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    # Not np.ascontiguousarray, which gives a scalar an axis.
+    # Not np.ascontiguousarray, which turns a scalar into a vector.
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
@@ -82,14 +81,14 @@ def _text(item: bytes) -> str:
         return item.decode()
     except UnicodeDecodeError as error:
         raise ModelError(
-            f"the bytes {item!r} are no ONNX string",
+            f"the bytes {item!r} are not an ONNX string",
             f"ONNX strings are UTF-8: {error.reason} at byte {error.start}",
             "decode them before feeding them",
         ) from None
 
 
 def pack(array: Array, bits: int) -> bytes:
-    """The elements of an ml_dtypes array as onnxruntime stores them."""
+    """Return the elements of an ml_dtypes array as onnxruntime stores them."""
     raw = native(array).reshape(-1).view(np.uint8)
     if bits != 4:
         return raw.tobytes()
@@ -100,7 +99,7 @@ def pack(array: Array, bits: int) -> bytes:
 
 
 def unpack(data: bytes, shape: tuple[int, ...], foreign: Foreign) -> Array:
-    """Undoes `pack`."""
+    """Return the inverse of `pack`."""
     raw = np.frombuffer(bytearray(data), dtype=np.uint8)
     if foreign.bits == 4:
         halves = np.stack([raw & 0xF, raw >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
@@ -111,7 +110,7 @@ def unpack(data: bytes, shape: tuple[int, ...], foreign: Foreign) -> Array:
 
 
 def to_ort(ort: Any, value: Value) -> Any:
-    """What `session.run` takes for a value: an OrtValue where numpy lacks the dtype."""
+    """Convert a value for `session.run`: to an OrtValue if numpy lacks the dtype."""
     match value:
         case None:
             return None
@@ -134,7 +133,7 @@ def to_ort(ort: Any, value: Value) -> Any:
 
 
 def from_ort(value: Any) -> Value:
-    """The array in an OrtValue, of any dtype."""
+    """Return the array in an OrtValue, of any dtype."""
     foreign = FOREIGN.get(element_of(value.data_type()))
     if foreign is None:
         array: Array = value.numpy()

@@ -1,8 +1,7 @@
-"""What goes over the pipe between a process and its worker.
+"""The protocol between a process and its worker.
 
-A frame is a header in JSON and any number of byte strings, all with their lengths in front.
-Arrays travel as their raw elements beside a dtype and a shape in the header: nothing that is
-received can be executed.
+A frame is a JSON header and any number of byte strings, each preceded by its length. Arrays are
+sent as raw elements, with dtype and shape in the header: no received data is executed.
 """
 
 import json
@@ -14,17 +13,17 @@ import numpy as np
 
 from superopt.ort.values import BY_DTYPE_NAME, Value, native
 
-Header = dict[str, Any]  # JSON: what it holds is said where a frame is made and where it is read
+Header = dict[str, Any]  # JSON; its fields are described where a frame is made and where it is read
 Blob = bytes | bytearray | memoryview
 
 READY = b"the superopt worker is ready\n"
-"""What a worker writes before its first frame."""
+"""The line that a worker writes before its first frame."""
 
 _LENGTH = struct.Struct("<Q")
 
 
 def send(stream: IO[bytes], header: Header, blobs: Sequence[Blob] = ()) -> None:
-    """Writes one frame.  Raises OSError when nobody reads."""
+    """Write one frame. Raises OSError if nobody reads."""
     text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     stream.write(_LENGTH.pack(len(text)))
     stream.write(text)
@@ -34,7 +33,7 @@ def send(stream: IO[bytes], header: Header, blobs: Sequence[Blob] = ()) -> None:
 
 
 def receive(stream: IO[bytes]) -> tuple[Header, list[bytearray]]:
-    """Reads one frame.  Raises EOFError where the stream ends, be it inside of a frame."""
+    """Read one frame. Raises EOFError at the end of the stream, also within a frame."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     header: Header = json.loads(_exactly(stream, length))
     return header, [_exactly(stream, size) for size in header.pop("blobs")]
@@ -52,13 +51,13 @@ def _exactly(stream: IO[bytes], size: int) -> bytearray:
 
 
 def pack_values(values: Mapping[str, Value]) -> tuple[list[Header], list[Blob]]:
-    """Values for a frame: a header for each, and the elements."""
+    """Return a header for each value, and the elements, for a frame."""
     blobs: list[Blob] = []
     return [{"name": name, **_pack(value, blobs)} for name, value in values.items()], blobs
 
 
 def unpack_values(headers: Sequence[Header], blobs: Sequence[bytearray]) -> dict[str, Value]:
-    """Undoes `pack_values`; the arrays are writable and share the blobs' memory."""
+    """Return the inverse of `pack_values`; the arrays are writable and share the blobs' memory."""
     return {header["name"]: _unpack(header, blobs) for header in headers}
 
 
@@ -69,7 +68,7 @@ def _pack(value: Value, blobs: list[Blob]) -> Header:
         return {"items": [_pack(item, blobs) for item in value]}
     if not isinstance(
         value, np.ndarray | np.generic
-    ):  # a map, say: its consumer must know that it is left out
+    ):  # a map, say: its reader must know that it is left out
         raise TypeError(f"a {type(value).__name__} is neither a tensor nor a sequence of tensors")
     array = native(value)
     shape = list(array.shape)

@@ -1,4 +1,4 @@
-"""A child process in which onnxruntime runs: what it breaks is reported and started anew."""
+"""A child process that runs onnxruntime: its crashes are reported, and it is restarted."""
 
 import contextlib
 import itertools
@@ -20,15 +20,15 @@ from superopt.ort.values import Feeds, Value
 from superopt.ort.wire import Blob, Header, pack_values, receive, send, unpack_values
 
 _SPOOL_BYTES = 32 << 20
-MEMORY_PART = 0.9  # of what a call may use: what is freed is not given back at once
+MEMORY_PART = 0.9  # of the call's memory limit: freed memory is not returned at once
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A request without a result.
 
-    `error`: onnxruntime refused or failed; `died`: the process ended, as in a crash or without
-    memory; `time`: it was ended at the time limit; `skipped`: there was no time left to try.
+    `error`: onnxruntime rejected it or failed; `died`: the process ended, as in a crash or out of
+    memory; `time`: it was killed at the time limit; `skipped`: no time was left to try.
     """
 
     kind: Literal["error", "died", "time", "skipped"]
@@ -37,7 +37,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that stays loaded in a worker, until it is dropped or the process dies."""
+    """A model that stays loaded in a worker, until it is unloaded or the process dies."""
 
     id: int
     start: int  # which of the worker's processes holds it
@@ -46,10 +46,10 @@ class Loaded:
 class Worker:
     """A process that loads, runs and times models, one request at a time.
 
-    Starts with the first request and again after it died.  A context manager; also ended by
-    `close`, with the object, and when this process ends for whatever reason.  `limit` is the
-    default time limit of a request in seconds.  Ctrl-C does not reach the process; when it
-    interrupts a request here, the process is ended with the request.
+    Starts with the first request and again after it died. It is a context manager; the process also
+    ends by `close`, with the object, and when this process ends. `limit` is the default time limit
+    of a request in seconds. Ctrl-C does not reach the process; when it interrupts a request here,
+    the process is killed.
     """
 
     def __init__(self, *, limit: float = 300.0) -> None:
@@ -62,7 +62,7 @@ class Worker:
 
     @property
     def process(self) -> int | None:
-        """The number of the process; None where none runs."""
+        """Return the process id; None if none runs."""
         return None if self._child is None else self._child.process.pid
 
     def __enter__(self) -> Self:
@@ -77,7 +77,7 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Ends the process, if there is one; the next request starts another."""
+        """End the process, if there is one; the next request starts another."""
         with self._lock:
             child, self._child = self._child, None
             if self._finalizer is not None:
@@ -88,7 +88,7 @@ class Worker:
     def load(
         self, model: Source, *, threads: int = 1, level: str = "all", limit: float | None = None
     ) -> Loaded | Failed:
-        """Loads a model for several runs."""
+        """Load a model for several runs."""
         with self._lock:
             number = next(self._ids)
             request = {"do": "load", "id": number, "threads": threads, "level": level}
@@ -96,7 +96,7 @@ class Worker:
             return reply if isinstance(reply, Failed) else Loaded(number, self.starts)
 
     def drop(self, loaded: Loaded) -> None:
-        """Frees a loaded model."""
+        """Free a loaded model."""
         with self._lock:
             if self._child is not None and loaded.start == self.starts:
                 self.ask({"do": "drop", "id": loaded.id}, (), "freeing a model", None)
@@ -110,9 +110,9 @@ class Worker:
         level: str = "all",
         limit: float | None = None,
     ) -> dict[str, Value] | Failed:
-        """The model's outputs by name, for inputs of any ONNX dtype.
+        """Return the model's outputs by name, for inputs of any ONNX dtype.
 
-        A `Loaded` model keeps the threads and level that it was loaded with.
+        A `LoadedModel` keeps the threads and level that it was loaded with.
         """
         if not isinstance(model, Loaded):
             loaded = self.load(model, threads=threads, level=level, limit=limit)
@@ -142,16 +142,16 @@ class Worker:
         models: Sequence[Source | Loaded] = (),
         stop: Callable[[Header], bool] = lambda stage: False,
     ) -> tuple[Header, list[bytearray]] | Failed:
-        """One request and its answer; `doing` names it in the message of a failure.
+        """Send one request and return its answer; `activity` names it in failure messages.
 
-        The models are added to the header as `models`.  `stop` is shown every stage; once it is
-        true the process is told that what it has will do.
-        Raises SuperoptError where no process can be started.
+        The models are added to the header as `models`. `stop` is called with every stage; once it
+        is true the process is told to stop with what it has. Raises SuperoptError if no process can
+        be started.
         """
         limit = self.limit if limit is None else limit
         limits = guard.current()
         if limits.seconds_left() <= 0:
-            return Failed("time", f"there was no time left for {doing}")
+            return Failed("time", f"no time was left for {doing}")
         with self._lock, contextlib.ExitStack() as stack:
             blobs = list(blobs)
             header = {**header, "models": [_entry(model, blobs, stack) for model in models]}
@@ -159,7 +159,7 @@ class Worker:
                 int(MEMORY_PART * limits.max_memory) - guard.resident_bytes()
             )
             if memory <= 0:
-                return Failed("error", f"there is no memory left for {doing}")
+                return Failed("error", f"no memory is left for {doing}")
             child = self._started()
             if any(isinstance(m, Loaded) and m.start != self.starts for m in models):
                 return Failed("died", "the process that held the model died: load it again")
@@ -181,14 +181,14 @@ class Worker:
                     most = min(limit, limits.end - begin)
                     return Failed("time", f"took longer than {most:.4g} s while {doing}{stage}")
                 return Failed("died", f"the process {why} while {doing}{stage}")
-            except BaseException:  # Ctrl-C: the answer that is under way has no reader any more
+            except BaseException:  # Ctrl-C: nobody will read the pending answer
                 self._child = None
                 child.process.kill()
                 end(child)
                 raise
             finally:
                 answered.set()
-            if late.is_set():  # answered in the last moment, and ended all the same
+            if late.is_set():  # answered in the last moment, and killed all the same
                 self._child = None
                 end(child)
             if reply[0]["ok"]:
@@ -205,7 +205,7 @@ class Worker:
         if child is not None and child.parent == os.getpid():
             end(child)
         self._child = child = start()
-        # An object that is forgotten, and an interpreter that ends, take the process with them.
+        # The process ends with its object, and with the interpreter.
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = weakref.finalize(self, end, child)
@@ -220,8 +220,8 @@ def _end_late(
     late: threading.Event,
     answered: threading.Event,
 ) -> None:
-    """End the process at a time.monotonic(), or at the guard's end if that is earlier by then: the
-    pipe that is being read ends with it. Not if it has answered."""
+    """Kill the process at `deadline` (time.monotonic()), or at the guard's deadline if that is
+    earlier; the pipe that is being read ends with it. Does nothing once it has answered."""
     while (left := min(at, limits.end) - time.monotonic()) > 0:
         if answered.wait(min(left, guard.END_POLL_SECONDS)):
             return
@@ -231,23 +231,23 @@ def _end_late(
 
 
 def title(model: Source | Loaded) -> str:
-    """A model's name in messages."""
+    """Return a model's name for messages."""
     if isinstance(model, Loaded):
         return "a loaded model"
     return f"a model of {len(model)} bytes" if isinstance(model, bytes) else os.fspath(model)
 
 
 def _entry(model: Source | Loaded, blobs: list[Blob], stack: contextlib.ExitStack) -> Header:
-    """A model for a request's header; small ones go to `blobs`, large ones to a file.
+    """Return a model for a request's header; small ones go to `blobs`, large ones to a file.
 
-    onnxruntime reads a file with half the memory that it takes to receive and parse bytes.
+    onnxruntime needs half the memory to read a file as to receive and parse bytes.
     """
     if isinstance(model, Loaded):
         return {"loaded": model.id}
     if not isinstance(model, bytes):
         return {"path": os.path.abspath(os.fspath(model))}
     if len(model) > _SPOOL_BYTES:
-        with contextlib.suppress(OSError):  # no room on the disk: then through the pipe
+        with contextlib.suppress(OSError):  # no space on the disk: use the pipe
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="superopt-"))
             path = Path(folder, "model.onnx")
             path.write_bytes(model)
@@ -260,7 +260,7 @@ _shared: Worker | None = None
 
 
 def shared() -> Worker:
-    """The worker of this process, for those who need none of their own."""
+    """Return the shared worker of this process."""
     global _shared
     if _shared is None:
         _shared = Worker()

@@ -1,1 +1,1 @@
-"""What an optimization did, as plain data (`data`), text (`text`) and HTML (`html`)."""
+"""Reports as plain data, text, SVG and HTML."""

@@ -1,4 +1,4 @@
-"""How far a compiled model's outputs are from the original's in float64: data, and its text."""
+"""The error of a compiled model's outputs against the original in float64: data and text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from superopt.report.table import joined, table
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Absolute errors of an output on one set of inputs, and the largest one of the original where
-    all of it is of that precision (infinite where that is beyond its numbers); rms: of the output;
-    why it failed (empty: it passed)."""
+    """Absolute errors of an output on one set of inputs.
+
+    rms: of the output. original_max_error: the largest error of the original model computed
+    throughout in that precision (infinite on overflow). failure: why the check failed; empty if it
+    passed.
+    """
 
     name: str
     rms: float
@@ -24,8 +27,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """By output, the worst of all inputs. precision: of the compiled model; sets: how many inputs
-    were tried; apart: outputs that were not compared, and why. `str` of it is a table."""
+    """The worst result of each output over all sets of inputs. `str` of it is a table.
+
+    precision: of the compiled model; input_sets: how many sets were tested; not_compared: outputs
+    without a comparison, and why.
+    """
 
     model: str
     precision: str
@@ -35,18 +41,18 @@ class Accuracy:
 
     @property
     def ok(self) -> bool:
-        """Is every output within what DESIGN section 14 allows?"""
+        """True if every output is within the tolerance of DESIGN section 14."""
         return not any(x.failure for x in self.outputs)
 
     def __str__(self) -> str:
         verdict = "within the tolerance" if self.ok else "NOT within the tolerance"
         head = (
-            f"{words.plain(self.model)} in {self.precision}: {verdict}, on"
-            f" {words.count(self.sets, 'set')} of drawn inputs; absolute errors, by the original in"
-            " float64"
+            f"{words.plain(self.model)} in {self.precision}: {verdict}, on "
+            f"{words.count(self.sets, 'set')} of random inputs; absolute errors against "
+            "the original in float64"
         )
         own = f"the original's in {self.precision}"
-        first = ("output", "its rms", "largest error", "mean", own, "")
+        first = ("output", "rms", "max error", "mean", own, "")
         cells: list[tuple[str, ...]] = [first]
         for x in self.outputs:
             errors = (f"{e:.2e}" for e in (x.rms, x.largest, x.mean, x.original))

@@ -1,4 +1,4 @@
-"""A model as C: the header, and the source of what it declares."""
+"""The C header of an exported model, and the source that implements it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from textwrap import fill
 from superopt.report import words
 from superopt.report.compiled import Port
 
-HEAD = 64  # bytes of a file of weights before the first of them
-# Element types, by ONNX's numbers (TensorProto.DataType).
+HEAD = 64  # bytes of the header of the weights file
+# Element types by ONNX's codes (TensorProto.DataType).
 TYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
     "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
@@ -20,8 +20,8 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor is: the caller's INPUT or OUTPUT of this number, or HELD so many bytes into
-    the weights."""
+    """Where a tensor is: the caller's INPUT or OUTPUT with this index, or HELD at this byte offset
+    in the weights."""
 
     where: str
     at: int
@@ -32,15 +32,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What the texts say.
+    """The contents of the generated texts.
 
-    name: a C identifier, with which all names begin; file: the files' name, as in libNAME.so.
-    sizes: of symbolic dimensions. needs: features of processors, as `__builtin_cpu_supports` has
-    them. defaults: where in the weights an input is that need not be given, by its number.
-    arguments: of `run`; copies: to outputs that no kernel writes, by their numbers. weights,
-    memory, workspace: bytes, the last ones for each thread, multiples of 64. digest: of the
-    weights; sums: of their words of 64 bits modulo 2^64, and of these sums. pool: where words are
-    in `run`'s state, and what they are at first.
+    name: a C identifier, the prefix of all names; file_name: the files' base name, as in
+    libNAME.so. sizes: of symbolic dimensions. cpu_features: as in `__builtin_cpu_supports`.
+    defaults: the offset in the weights of each optional input, by its index. arguments: of `run`;
+    copies: to outputs that no kernel writes, by their indices. weights, memory, workspace: bytes,
+    the last one for each thread, multiples of 64. digest: of the weights; checksums: the sum of
+    their 64-bit words modulo 2^64, and the sum of these sums. pool: the offsets of words in `run`'s
+    state, and their initial values.
     """
 
     superopt: str
@@ -64,12 +64,12 @@ class Library:
 
     @property
     def head(self) -> str:
-        """How the file of weights begins."""
+        """Return the header of the weights file."""
         return f"superopt weights 1 {self.digest}\n".ljust(HEAD)
 
 
 def header(x: Library) -> str:
-    """The header."""
+    """Return the text of the C header."""
     upper = x.name.upper()
     types = {p.dtype for p in (*x.inputs, *x.outputs)}
     sizes = {"INPUTS": len(x.inputs), "OUTPUTS": len(x.outputs), "THREADS": x.threads}
@@ -84,11 +84,11 @@ def header(x: Library) -> str:
 
 def _about(x: Library) -> Iterator[str]:
     needs = f", on processors with {', '.join(x.needs)}" if x.needs else ""
-    yield f"/* {comment(x.model)} as machine code, made by superopt {x.superopt}."
+    yield f"/* {comment(x.model)} as machine code, compiled by superopt {x.superopt}."
     yield ""
     yield _paragraph(f"For Linux on x86-64{needs}. Link with lib{x.file}.so.")
     if x.sizes:
-        yield _paragraph(f"Made for {', '.join(f'{k} = {n}' for k, n in x.sizes.items())}.")
+        yield _paragraph(f"Compiled for {', '.join(f'{k} = {n}' for k, n in x.sizes.items())}.")
     yield ""
     for what, ports in (("inputs", x.inputs), ("outputs", x.outputs)):
         for n, p in enumerate(ports):
@@ -97,8 +97,8 @@ def _about(x: Library) -> Iterator[str]:
             yield f"   {what}[{n}]: {shown}, {p.type}, {p.bytes} bytes{other}"
     yield ""
     yield _paragraph(
-        "Elements of a tensor lie side by side, the last dimension's first, from a multiple of an"
-        " element's size on. A bool is a byte, 0 or 1; float16 and bfloat16 are two bytes."
+        "Tensors are dense and row-major, aligned to the element size. A bool is one byte, "
+        "0 or 1; float16 and bfloat16 are two bytes."
     )
     yield ""
     weights = comment(literal(f"{x.file}.weights"))
@@ -126,46 +126,45 @@ extern "C" {
 /* Element types, by ONNX's numbers. */
 @TYPES@
 
-/* What is wrong; name_error says it in words. */
+/* Error codes; name_error returns their messages. */
 enum {
     NAME_OK = 0,
-    NAME_NO_FILE = 1,      /* the weights cannot be read: errno says why */
-    NAME_OTHER_FILE = 2,   /* these are no weights, or another model's */
-    NAME_DAMAGED = 3,      /* the weights are not whole */
-    NAME_NO_PROCESSOR = 4, /* this processor lacks what the code needs */
+    NAME_NO_FILE = 1,      /* the weights cannot be read; see errno */
+    NAME_OTHER_FILE = 2,   /* not a weights file, or another model's */
+    NAME_DAMAGED = 3,      /* the weights are damaged */
+    NAME_NO_PROCESSOR = 4, /* this processor lacks a required feature */
     NAME_NO_MEMORY = 5,
-    NAME_NO_THREADS = 6,   /* a thread cannot be started */
-    NAME_NO_TENSOR = 7     /* a pointer is NULL that must not be */
+    NAME_NO_THREADS = 6,   /* a thread could not be started */
+    NAME_NO_TENSOR = 7     /* a required pointer is NULL */
 };
 
 typedef struct {
     const char *name;     /* the model's, in UTF-8 */
-    int type;             /* of the elements */
+    int type;             /* element type */
     int rank;
-    const int64_t *shape; /* `rank` sizes */
-    size_t bytes;         /* of all elements */
+    const int64_t *shape; /* `rank` dimensions */
+    size_t bytes;         /* size of the data */
 } name_tensor;
 
-/* Each ends with a tensor whose name is NULL. */
+/* Each array ends with a tensor whose name is NULL. */
 extern const name_tensor name_inputs[NAME_INPUTS + 1];
 extern const name_tensor name_outputs[NAME_OUTPUTS + 1];
 
 typedef struct name_model name_model;
 
-/* The model, with memory and threads of its own, and its weights: the file is checked and mapped,
-   and must not change until the model is closed. NULL where that fails; *error then says why
-   (`error` may be NULL). */
+/* Open the model with its own memory and threads. The weights file is checked and mapped; it must
+   not change until the model is closed. Returns NULL on failure and sets *error (may be NULL). */
 name_model *name_open(const char *weights, int *error);
 
-/* Compute all outputs into memory of the caller's, which overlaps no input. Returns NAME_OK or
-   NAME_NO_TENSOR. Not to be called twice at a time with one model, nor in a fork of the process
-   that opened it; several models may run at once. */
+/* Compute all outputs into the caller's memory, which must not overlap an input. Returns NAME_OK or
+   NAME_NO_TENSOR. Not reentrant for one model, and not to be called in a fork of the process that
+   opened it; several models may run at once. */
 int name_run(name_model *model, const void *const inputs[], void *const outputs[]);
 
-/* Give all of it back. NULL is no model, and nothing is done. */
+/* Release the model. NULL is ignored. */
 void name_close(name_model *model);
 
-/* An error in words. */
+/* Return the message of an error code. */
 const char *name_error(int error);
 
 #ifdef __cplusplus
@@ -177,7 +176,7 @@ const char *name_error(int error);
 
 
 def source(x: Library) -> str:
-    """The source; the header is model.h."""
+    """Return the C source; it includes the header as model.h."""
     return "\n".join(_tables(x)) + files("superopt.report").joinpath("export.c").read_text("utf-8")
 
 
@@ -216,18 +215,18 @@ def _tables(x: Library) -> Iterator[str]:
 
 
 def _listed(items: Iterable[object], last: str) -> str:
-    """An initializer; C has no empty arrays."""
+    """Return an array initializer, closed by `last`: C has no empty arrays."""
     return f"{{{', '.join([*map(str, items), last])}}}"
 
 
 def literal(text: str) -> str:
-    """A string literal, of UTF-8."""
+    """Return a C string literal in UTF-8."""
     plain = set(range(32, 127)) - set(b'"\\?')  # trigraphs begin with ??
     return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
 def comment(text: str) -> str:
-    """Text that begins and ends no comment."""
+    """Return the text without comment delimiters."""
     return words.plain(text).replace("*/", "* /").replace("/*", "/ *")
 
 

@@ -1,4 +1,4 @@
-"""The cache on disk, as people read it."""
+"""The contents of the disk cache: data and text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from superopt.report import words
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """A file of the cache. name: below the cache's folder; used: when it was used last, in seconds
-    since the epoch."""
+    """A file of the cache. name: relative to the cache's folder; used: when it was last used, in
+    seconds since the epoch."""
 
     name: str
     kind: str
@@ -22,7 +22,7 @@ class CachedFile:
 
 @dataclass(frozen=True, slots=True)
 class CacheListing:
-    """What the cache holds, those used last first. limit: bytes, kept when something is written."""
+    """The files of the cache, most recently used first. limit: bytes, enforced on writes."""
 
     folder: str
     limit: int
@@ -32,7 +32,7 @@ class CacheListing:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed, and how much is left."""
+    """The number and bytes of removed files; bytes: what remains."""
 
     folder: str
     removed: int
@@ -41,7 +41,7 @@ class Pruned:
 
 
 def listing(c: CacheListing, every: bool = False) -> str:
-    """A table of kinds; with `every`, of all files, too."""
+    """Return a table of file kinds; with `all_files`, also of all files."""
     lines = [
         words.plain(c.folder),
         f"  {words.size(c.bytes)} of at most {words.size(c.limit)}",
@@ -74,4 +74,4 @@ def _date(seconds: float) -> str:
 
 def pruned(p: Pruned) -> str:
     files = words.count(p.removed, "file")
-    return f"removed {files}, {words.size(p.removed_bytes)}; {words.size(p.bytes)} are left\n"
+    return f"removed {files}, {words.size(p.removed_bytes)}; {words.size(p.bytes)} remain\n"

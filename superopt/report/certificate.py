@@ -1,12 +1,12 @@
-"""Certificates of optimized models: what they hold, and their form as JSON.
+"""Certificates of optimized models, and their JSON form.
 
-A certificate says by which applications of which rules one model was made of another, so that a
-reader who has both models and the rules can make the second again and compare.
+A certificate lists the rule applications that rewrite one model into the other, so that a reader
+with both models and the rules can apply them again and compare.
 
-Values are named by number: v0, v1, ... are the original's inputs and then, node by node with
-operands first, the constants it reads and its results. What an application makes is numbered
-after that; a value keeps its number when something it is computed from is replaced. `v7[1:3]` is
-the operator of node v7 applied to its operands 1 and 2 only.
+Values are numbered: v0, v1, ... are the original's inputs and then, node by node with operands
+first, the constants that a node reads and its results. The results of an application are numbered
+after these; a value keeps its number when a value that it depends on is replaced. `v7[1:3]` is the
+operator of node v7 applied to its operands 1 and 2 only.
 """
 
 import json
@@ -18,13 +18,13 @@ from superopt.errors import UsageError
 from superopt.report.codec import Json, decode, encode
 
 CERTIFICATE = 1  # the version of the stored form
-LONGEST = 1 << 26  # bytes of a file that may be a certificate
+LONGEST = 1 << 26  # bytes of the largest certificate that is read
 SUFFIX = ".superopt.json"
 
 
 @dataclass(frozen=True, slots=True)
 class StatedRule:
-    """A rule that was applied: its text, how far it is proved, and what it does to floats."""
+    """A rule that was applied: its text, its tier, and its float class."""
 
     name: str
     text: str
@@ -34,12 +34,12 @@ class StatedRule:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A rule at a place.
+    """An application of a rule.
 
-    at: the values that its left side gives. bound: each name of the rule, then what it stands for
-    there: operands with their types (`v3: f32[2, 4]`), sizes and attributes as they are written.
-    constants: what the numbers and fills of its left side are, in the order of its text.
-    where: the rule's conditions, as they read with these sizes and attributes.
+    at: the values that its left side matches. bound: each name of the rule, then its binding:
+    operands with their types (`v3: f32[2, 4]`), sizes and attributes as text. constants: the
+    constants of the numbers and fills of its left side, in the order of its text. where: the rule's
+    conditions with these sizes and attributes.
     """
 
     rule: str
@@ -51,10 +51,10 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class FoldedTensor:
-    """A value that was computed ahead of time, and is a constant in the optimized model.
+    """A value that was computed ahead of time and is a constant of the optimized model.
 
-    sha256: of its bytes. how: `moved` where its elements only changed places and
-    are the same bits, `rounded` where they were computed.
+    sha256: of its bytes. how: `moved` if its elements were only moved and keep their bits,
+    `rounded` if they were computed.
     """
 
     value: str
@@ -65,10 +65,10 @@ class FoldedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How `optimized` was made of `original`, both named by the SHA-256 of their files.
+    """How `optimized` was derived from `original`, both named by the SHA-256 of their files.
 
-    library: SHA-256 of the rule library. rounds: applications that were made at once, in terms of
-    the values before them.
+    library: SHA-256 of the rule library. rounds: applications that were applied at once, in terms
+    of the values before them.
     """
 
     certificate: int
@@ -82,12 +82,13 @@ class Certificate:
 
 
 def certificate_path(model: Path) -> Path:
-    """Where the certificate of a model lies: `fast.superopt.json` beside `fast.onnx`."""
+    """Return the path of a model's certificate: `fast.superopt.json` beside `fast.onnx`."""
     return model.parent / (model.name.removesuffix(".onnx") + SUFFIX)
 
 
 def certificate_json(c: Certificate) -> str:
-    """The certificate as one JSON document: a line for each rule, application and folded tensor."""
+    """Return the certificate as one JSON document: a line for each rule, application and folded
+    tensor."""
     rows = []
     for f in fields(c):
         value = encode(getattr(c, f.name))
@@ -112,10 +113,10 @@ def _line(value: Json) -> str:
 
 
 def read_certificate(text: str, label: str = "the file") -> Certificate:
-    """The certificate that `certificate_json` wrote.
+    """Parse the text that `certificate_json` wrote.
 
-    Raises UsageError where the text is none: cut off, with fields that are missing or unknown, or
-    of a newer version.
+    Raises UsageError for an invalid text: truncated, with missing or unknown fields, or of another
+    version.
     """
     try:
         value = json.loads(text, object_pairs_hook=_once)
@@ -125,7 +126,7 @@ def read_certificate(text: str, label: str = "the file") -> Certificate:
     if type(version) is not int:
         raise _none(label, "it has no field `certificate` with a version number")
     if version != CERTIFICATE:
-        raise _none(label, f"it is of version {version}, this superopt reads {CERTIFICATE}")
+        raise _none(label, f"it has version {version}, this superopt reads {CERTIFICATE}")
     try:
         return decode(Certificate, value)
     except ValueError as e:
@@ -133,14 +134,14 @@ def read_certificate(text: str, label: str = "the file") -> Certificate:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON; ValueError where a field is there twice."""
+    """Return a JSON object as a dict; ValueError for a repeated field."""
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise ValueError(f"a field is there twice: {', '.join(k for k, _ in pairs)}")
+        raise ValueError(f"a field occurs twice: {', '.join(k for k, _ in pairs)}")
     return out
 
 
 def _none(label: str, why: str) -> UsageError:
     return UsageError(
-        f"{label} is no certificate of superopt", why, "give a file that `superopt optimize` wrote"
+        f"{label} is not a superopt certificate", why, "pass a file that `superopt optimize` wrote"
     )

@@ -1,6 +1,6 @@
-"""Plain dataclasses to JSON and back: strict, so that a damaged file is refused and not misread.
+"""Dataclasses to JSON and back. Decoding is strict: a damaged file is rejected, not misread.
 
-Numbers that JSON cannot say (infinities and NaN) are written as the strings "inf", "-inf", "nan".
+Infinities and NaN, which JSON lacks, are written as the strings "inf", "-inf", "nan".
 """
 
 import json
@@ -19,14 +19,14 @@ _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def to_json(report: Report) -> str:
-    """The report as one JSON document, with its `version` first."""
+    """Return the report as one JSON document, with its `version` first."""
     return dumps(report)
 
 
 def from_json(text: str) -> Report:
-    """The report that `to_json` wrote.
+    """Parse the report that `to_json` wrote.
 
-    Raises UsageError if the text is no report, is damaged, or is of a newer version.
+    Raises UsageError for an invalid or damaged text, and for another version.
     """
     try:
         value = json.loads(text)
@@ -36,7 +36,7 @@ def from_json(text: str) -> Report:
     if type(version) is not int:
         raise _refused("it has no version number")
     if version != FORMAT:
-        raise _refused(f"it is of version {version}, and this superopt reads {FORMAT}")
+        raise _refused(f"it has version {version}, this superopt reads {FORMAT}")
     try:
         return decode(Report, value)
     except ValueError as error:
@@ -45,14 +45,14 @@ def from_json(text: str) -> Report:
 
 def _refused(why: str) -> UsageError:
     return UsageError(
-        "this is not a report of superopt",
+        "this is not a superopt report",
         why,
-        "give a file written by `superopt optimize --json`",
+        "pass a file written by `superopt optimize --json`",
     )
 
 
 def dumps(value: object) -> str:
-    """A dataclass, or a list or dict of them, as JSON text that ends in a newline."""
+    """Return a dataclass, or a list or dict of them, as JSON text that ends in a newline."""
     return json.dumps(encode(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -75,12 +75,13 @@ def encode(value: object) -> Json:
 
 
 def decode(kind: type[T], value: Json) -> T:
-    """`value` as the dataclass `kind`; raises ValueError that names the path to what is wrong."""
+    """Return `value` as the dataclass `kind`; raises ValueError that names the path to the
+    error."""
     result: T = _decode(kind, value, kind.__name__)
     return result
 
 
-# The type arrives as a value here, which `type[T]` cannot express for unions and tuples.
+# The type is a value here, which `type[T]` cannot express for unions and tuples.
 def _decode(kind: Any, value: Json, path: str) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):

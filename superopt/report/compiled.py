@@ -1,4 +1,4 @@
-"""What is said of a compiled model: data, and its text."""
+"""Reports on compiling, tuning, running and exporting a model: data and text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from superopt.report.table import joined, table
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A node of a compiled model that runs in onnxruntime."""
+    """A node of a compiled model that falls back to onnxruntime."""
 
     node: str
     why: str
@@ -19,9 +19,12 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What `superopt compile` did. threads: 0 for a GPU, whose precision is said then. kernels:
-    functions, each called once or more (`calls`); constants, memory: bytes that the model takes
-    when it runs; sizes: symbolic ones; notes: sentences on what to know beside."""
+    """The result of `superopt compile`.
+
+    threads: 0 for a GPU, which has `precision` instead. kernels: functions, each called once or
+    more (`calls`); constants, memory: bytes at run time; sizes: of symbolic dimensions; notes:
+    further facts, one sentence each.
+    """
 
     model: str
     threads: int
@@ -39,8 +42,8 @@ class Compilation:
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """A kernel that was tuned: what it computes, how often it runs, seconds by the default and by
-    the chosen option, how many were measured, and how many there are."""
+    """A tuned kernel: its result, calls per run, seconds with the default and the chosen option,
+    the number of measured options, and of all options."""
 
     result: str
     calls: int
@@ -54,9 +57,11 @@ class TunedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What `superopt tune` did. seconds: how long it took. rewrites, faster: of the graph, before
-    kernels were tuned, and how many times as fast it became by these. notes: of the store, such as
-    why nothing was written down."""
+    """The result of `superopt tune`.
+
+    seconds: of the whole call. rewrites, faster: rewrites of the graph, before kernels were tuned,
+    and the speedup by them. notes: such as why nothing was stored.
+    """
 
     kernels: tuple[TunedKernel, ...]
     seconds: float
@@ -66,7 +71,7 @@ class Tuned:
 
     @property
     def before(self) -> float:
-        """Seconds of all kernels by their defaults."""
+        """Seconds of all kernels with their default options."""
         return sum(k.calls * k.before for k in self.kernels)
 
     @property
@@ -76,7 +81,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class OutputValue:
-    """An output of a model: its type, and how large its numbers are (None: it has none)."""
+    """An output of a model: its type, and its smallest and largest value (None: no numbers)."""
 
     name: str
     type: str
@@ -100,8 +105,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What `superopt export` did. name: with which all names in C begin; needs: of a processor;
-    files: the library, its header and its weights, with their bytes."""
+    """The result of `superopt export`.
+
+    name: the prefix of all C names; needs: CPU features; files: the library, its header and its
+    weights, with their bytes.
+    """
 
     model: str
     name: str
@@ -113,7 +121,7 @@ class Exported:
 
 
 def compilation(c: Compilation) -> str:
-    """What `superopt compile` says."""
+    """Return the text of `superopt compile`."""
     kernels = words.count(c.kernels, "kernel")
     threads = words.count(c.threads, "thread") if c.threads else f"a GPU, in {c.precision}"
     lines = [
@@ -133,33 +141,33 @@ def _notes(c: Compilation) -> list[str]:
 def _foreign(c: Compilation) -> list[str]:
     cells = ((words.plain(f.node), words.plain(f.why)) for f in c.foreign)
     rows = table(cells, shown=len(c.foreign))
-    head = f"  in onnxruntime run {words.count(len(c.foreign), 'node')}:"
+    head = f"  {words.count(len(c.foreign), 'node')} in onnxruntime:"
     return [head, *(f"    {line}" for line in rows)]
 
 
 def fallen(c: Compilation) -> str:
-    """What `superopt explain MODEL` says."""
+    """Return the text of `superopt explain MODEL`."""
     nodes = words.count(c.nodes, "node")
     if not c.foreign:
-        head = f"{words.plain(c.model)}: all of its {nodes} run as kernels when it is compiled"
+        head = f"{words.plain(c.model)}: compiled, all of its {nodes} run as kernels"
         return joined([head, *_notes(c)])
-    head = f"{words.plain(c.model)}: {nodes}; when it is compiled"
+    head = f"{words.plain(c.model)}: {nodes}; compiled"
     return joined([head, *_foreign(c), *_notes(c)])
 
 
 def tuned(t: Tuned) -> str:
-    """What `superopt tune` says: the kernels, those first that take longest."""
+    """Return the text of `superopt tune`: the kernels, slowest first."""
     measured, options = sum(k.measured for k in t.kernels), sum(k.options for k in t.kernels)
     lines = [
-        f"{words.count(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} of "
-        f"{options} options measured; {1e3 * t.before:.3g} ms by default, {1e3 * t.after:.3g} ms "
-        "now, each kernel by itself"
+        f"{words.count(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} "
+        f"of {options} options measured; kernels alone take {1e3 * t.before:.3g} ms by "
+        f"default, {1e3 * t.after:.3g} ms now"
     ]
     if not t.kernels:
         lines = [f"no kernel was measured in {t.seconds:.0f} s"]
     if t.rewrites:
         changed = words.count(t.rewrites, "rewrite")
-        lines.insert(0, f"{changed} of the graph, which is {t.faster:.2f} times as fast by these")
+        lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster")
     cells = [("result", "calls", "default", "now", "chosen")]
     for k in sorted(t.kernels, key=lambda k: -k.calls * k.before):
         now = "" if k.chosen == k.default else f"{1e6 * k.after:.1f} us"
@@ -171,11 +179,11 @@ def tuned(t: Tuned) -> str:
 
 
 def exported(e: Exported) -> str:
-    """What `superopt export` says."""
+    """Return the text of `superopt export`."""
     threads = words.count(e.threads, "thread")
     lines = [
-        f"{words.plain(e.model)}: {e.name}_run in C, on {threads}, for processors that have what "
-        "this one has"
+        f"{words.plain(e.model)}: {e.name}_run in C, on {threads}, for processors with the "
+        "features of this one"
     ]
     lines += table([(words.plain(f), words.size(n)) for f, n in e.files])
     rows = [
@@ -187,7 +195,7 @@ def exported(e: Exported) -> str:
 
 
 def outputs(values: Sequence[OutputValue]) -> str:
-    """What `superopt run` says."""
+    """Return the text of `superopt run`."""
     cells = (
         (words.plain(v.name), v.type, "" if v.least is None else f"{v.least:g} to {v.most:g}")
         for v in values

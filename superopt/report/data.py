@@ -1,6 +1,6 @@
-"""Reports as plain data: strings, numbers and tuples, so that they can be stored, sent and diffed.
+"""Reports as plain data: strings, numbers and tuples, to be stored, sent and diffed.
 
-Times are in microseconds where a name ends in `_us`, in seconds otherwise.  Errors of outputs are
+Times are in microseconds where a name ends in `_us`, else in seconds. Errors of outputs are
 absolute, against the original model evaluated in float64.
 """
 
@@ -9,23 +9,23 @@ from typing import Literal
 
 from superopt.report.diagram import InParts, RuleDiagram
 
-FORMAT = 2  # the version of the stored form; raised when a reader of the old form would go wrong
+FORMAT = 2  # the version of the stored form; raised when readers of the old form would misread it
 
 StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
-# untaken: it matched and would have gained; match: the graph is not as the rule wants it
+# untaken: it matched and would have gained; match: the rule does not match the graph
 Reason = Literal[
     "cost", "untaken", "match", "condition", "shape", "cycle", "opset", "unsafe", "rounding"
 ]
-Interval = tuple[float, float, float]  # low, middle, high
+Interval = tuple[float, float, float]  # low, median, high
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rewrite that was applied.
+    """A rewrite that was applied.
 
-    `where` names the values that were rewritten; `saves_us` is by the cost model, and may be
-    negative for a step that only prepares another.  `tier` says how far the rule is proved, and
-    `float_class` (E0 to E3) how far it may move a float; both as in the rule library.
+    where: the values that were rewritten. saves_us: by the cost model; may be negative for a step
+    that enables another. tier: the rule's proof; float_class: its float deviation (E0 to E3); both
+    as in the rule library.
     """
 
     rule: str
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A rewrite that was not applied, and why; `count` places were alike."""
+    """A rewrite that was not applied, and why; count: the number of places."""
 
     rule: str
     where: tuple[str, ...]
@@ -64,7 +64,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far one output is from the reference, beside how far the original itself is."""
+    """The error of one output against the reference, and the error of the original itself."""
 
     name: str
     max_error: float
@@ -81,7 +81,8 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The numerical check: over how many `inputs`, by which `method`, and what it left out."""
+    """The result of the numerical check: the number of `inputs`, the `method`, and what was
+    skipped."""
 
     passed: bool
     inputs: int
@@ -92,12 +93,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class WorstStep:
-    """The step that adds most to the error of the output to which rewriting added most, found by
-    bisection.
+    """The step that adds most error to the output that lost most accuracy, found by bisection.
 
-    first, last: its number among the steps, from 1; two numbers where time ran out before it was
-    one step. of: all steps. rules, where: of these steps. before, after: the largest error of
-    `output` without and with them, on `inputs`, a kind of those of the check.
+    first, last: its number among the steps, from 1; they differ if time ran out. of: the number of
+    all steps. rules, where: of these steps. before, after: the largest error of `output` without
+    and with them, on `inputs`, a kind of the check's inputs.
     """
 
     first: int
@@ -122,15 +122,15 @@ class SearchStats:
     store_hits: int
 
 
-# Why rules were never tried on a model.  opset: it cannot say what they make; divides: by what may
-# be 0; float, tier: they change floats too much, or are proved too little, for what was asked;
-# unseen: they may be used, and nothing came of it: they match nowhere, or led to no better graph.
+# Why rules were never applied to a model. opset: the model's opset lacks their operators; divides:
+# they may divide by 0; float, tier: their float class or tier was not allowed; unseen: they matched
+# nowhere, or led to no better graph.
 Bar = Literal["opset", "divides", "float", "tier", "unseen"]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rules that were not applied anywhere, by what stood in the way."""
+    """Rules that were applied nowhere, by reason."""
 
     bar: Bar
     rules: tuple[str, ...]
@@ -138,13 +138,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is known of one optimization.
+    """The full result of one optimization.
 
-    `speedup` is the interval of the ratio of latencies, above 1 when the result is faster; None
-    where nothing was timed.  `opaque`: nodes that were carried through untouched, each with why.
-    `operators`: how many nodes of each type there are, before and after. `rules`: those of the
-    steps, with their proofs. `worst_step`: None where no step adds any error, and where nobody
-    looked: `worst_step_note` says which. `partial`: of rules of programs that are equal in parts.
+    speedup: the interval of the ratio of latencies, above 1 when the result is faster; None if
+    nothing was timed. opaque: nodes without a tensor expression, each with the reason. operators:
+    the number of nodes of each type, before and after. rules: those of the steps, with their
+    proofs. worst_step: None if no step adds an error or none was searched for; `worst_step_note`
+    says which. partial: applied rules of partially equal programs.
     """
 
     version: int
@@ -177,8 +177,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """What is known of one output: `proved` for all inputs; `refuted` by an input on which it
-    differs; `unknown`, and what is open. `reason` is one line."""
+    """The verdict on one output: `proved` for all inputs; `refuted` by an input on which it
+    differs; `unknown`. `reason` is one line."""
 
     name: str
     decision: Literal["proved", "refuted", "unknown"]
@@ -187,12 +187,12 @@ class OutputVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What comparing two models found.
+    """The result of comparing two models.
 
-    `proved`: equal by a proof or by structure; `agrees`: equal on every input tried, which proves
-    nothing; `unknown`: nothing could be compared; `differs`: refuted.  `certified`, `refused`: what
-    the replay of a certificate says.  `reason` is one line.  `outputs`: each by itself, in order;
-    none where inputs or outputs are not the same, and of a certificate.
+    `proved`: equal by a proof or by structure; `agrees`: equal on every tested input, which proves
+    nothing; `unknown`: nothing could be compared; `differs`: refuted. `certified`, `refused`: the
+    result of replaying a certificate. `reason` is one line. `outputs`: one verdict each, in order;
+    empty if the interfaces differ, and for a certificate.
     """
 
     decision: Literal["proved", "agrees", "unknown", "differs", "certified", "refused"]
@@ -204,9 +204,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class DerivedStep:
-    """One rewrite between two models: the rule, whether it was applied on the way from the first
-    one (else it leads back from the second), and the model's outputs afterwards as terms. tier,
-    float_class: the rule's, as in `RuleInfo`."""
+    """One rewrite between two models: the rule, its direction (forward: from the first model; else
+    back from the second), and the model's outputs afterwards as terms. tier, float_class: the
+    rule's, as in `RuleInfo`."""
 
     rule: str
     forward: bool
@@ -217,8 +217,8 @@ class DerivedStep:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Whether the equality of two models follows from the rules, and by which chain of them.
-    differ: they are not equal, so that no chain was looked for."""
+    """Whether the equality of two models follows from the rules, and by which chain. differ: the
+    models are not equal, so no chain was searched for."""
 
     derived: bool
     reason: str
@@ -230,9 +230,9 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class LevelCount:
-    """A level of an enumeration: candidates; distinct tensors and equal pairs up to it; pairs that
-    earlier equations did not explain, and the equations that do. Seconds for either part. cut: the
-    candidates are every nth of all, as many as there is memory for."""
+    """A level of an enumeration: candidates; distinct tensors and equal pairs so far; pairs that
+    earlier equations did not explain, and the new equations that do; seconds of both parts. cut:
+    every nth candidate was tried, for want of memory."""
 
     candidates: int
     tensors: int
@@ -246,12 +246,15 @@ class LevelCount:
 
 @dataclass(frozen=True, slots=True)
 class FamilyCount:
-    """What became of a family's candidates, down to its rules. doubtful: pairs that no equation
-    can say. laws: equations, and pairs beside them; followed: those that follow from rules of
-    others. unread: claims of which no reading survived. refuted: laws that hold at the family's
-    sizes only, as rules for these. idle: claims of which the rules do nothing. unproved:
-    rules that are tried and not proved. partial: pairs that are equal in parts. Seconds of each
-    part. wrong: readings of claims that were refuted, of each claim the most general one."""
+    """The counts of a family, from candidates to rules.
+
+    doubtful: pairs that are equal only by coincidence. laws: equations and further pairs; followed:
+    those that follow from rules of other families. unread: candidates without a valid
+    generalization. refuted: laws that hold only at the family's sizes, as rules for these. idle:
+    candidates whose rules have no effect. unproved: rules that are tested and not proved. partial:
+    partially equal pairs. enumerating, closing: seconds. wrong: refuted generalizations, the most
+    general one of each candidate.
+    """
 
     family: str
     levels: tuple[LevelCount, ...]
@@ -276,8 +279,8 @@ class FamilyCount:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A run of the rule generator. folder: where its files are. lost: numbers of the lines of its
-    journal that could not be read. MB, seconds."""
+    """A run of the rule generator. folder: of its files. lost: numbers of unreadable lines of its
+    journal."""
 
     families: tuple[FamilyCount, ...]
     folder: str
@@ -288,7 +291,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """One model in one runtime; `speedup` is against the first row's latency."""
+    """One model in one runtime; speedup: against the first row's latency."""
 
     model: str
     runtime: str
@@ -309,7 +312,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What the cost store holds."""
+    """The location, size and contents of the cost store."""
 
     path: str
     entries: int
@@ -319,7 +322,7 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
-    """A rule as people read it."""
+    """A rule as text, with its tier and float class."""
 
     name: str
     text: str
@@ -330,8 +333,8 @@ class RuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """The rules of one file: how many, how many with several outputs, how many of each float class
-    and of each origin."""
+    """The rules of one file: how many, how many with several outputs, and how many of each float
+    class and origin."""
 
     file: str
     rules: int
@@ -345,9 +348,10 @@ Decision = Literal["proved", "passed", "untestable", "refuted"]
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What checking a rule found: `passed` the tests is not `proved`. source: file and line.
-    counterexample: the smallest one of a rule that is refuted, a line for each operand and side.
-    float_class: that its text says; computed: that of its operations, of a rule that stands."""
+    """The result of checking a rule: `passed` (the tests) is not `proved`. source: file and line.
+    counterexample: the smallest one of a refuted rule, a line for each operand and side.
+    float_class: the declared one; computed: that of its operations, if the rule stands.
+    """
 
     name: str
     text: str
@@ -361,8 +365,9 @@ class RuleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened during a long call. `done` is the part of the whole call behind us,
-    in [0, 1]; None where it cannot be said. `best_us` is the cost of the best graph so far."""
+    """An event during a long call. done: the finished part of the call in [0, 1]; None if unknown.
+    best_us: the cost of the best graph so far.
+    """
 
     stage: str
     text: str

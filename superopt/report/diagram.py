@@ -1,4 +1,4 @@
-"""A rewrite rule as two small graphs, and what is known of it: plain data, for its drawings."""
+"""A rewrite rule as two small graphs, with its proof: plain data for drawings."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,10 +9,10 @@ BoxKind = Literal["parameter", "constant", "operator", "each", "variable", "resu
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An operand: the box that it comes from, by its position, and which of that box's results.
+    """An operand: the index of the box that it comes from, and which of its results.
 
-    `which` is "[1]" for one of several results, "all" for all of them as a run of operands, and
-    empty for the only one.
+    which: "[1]" for one of several results, "all" for all of them as a run of operands, empty for
+        the only one.
     """
 
     source: int
@@ -21,7 +21,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node: a parameter, a constant, an operator with its attributes as `details`, a result."""
+    """A node: a parameter, a constant, an operator with its attributes as `details`, or a
+    result."""
 
     kind: BoxKind
     label: str
@@ -31,8 +32,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """One side of a rule. Operands come before what uses them, results last and in their order.
-    text: the same as the rule language has it."""
+    """One side of a rule. Operands come before their users, results last and in order. text: in the
+    rule language."""
 
     boxes: tuple[Box, ...]
     text: str = ""
@@ -40,7 +41,8 @@ class Diagram:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An operand with its type, `x` and `f[*s, n]`; `constant`: it must be known in advance."""
+    """An operand with its type, `x` and `f[*s, n]`; constant: its value must be known at compile
+    time."""
 
     name: str
     kind: str
@@ -49,14 +51,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the prover showed of a rule.
+    """The proof of a rule.
 
-    scope: for which ranks the proof holds. assumes: what it takes for granted, or leaves out.
-    conditions: what the right side needs beyond the left in some of the ways in which operands
-    fit: a match is refused without.
-    obligations: what was shown on the way: reads in bounds, elements equal, sums matched one to
-    one. queries: questions to Z3. ms: of one processor. mutants: changed rules that were refused,
-    and that were tried; None where none were.
+    scope: the ranks for which it holds. assumes: its assumptions. conditions: what the right side
+    needs beyond the left for some bindings of operands; a match that violates one is refused.
+    obligations: checks of reads in bounds, equal elements, and reductions matched one to one.
+    queries: to Z3. ms: of one processor. mutants: mutated rules that were refused, and that were
+    tested; None if none were.
     """
 
     scope: str
@@ -72,8 +73,8 @@ class Proof:
 class AxiomProof:
     """A second proof of a rule, from axioms about the operators.
 
-    names: the axioms that it uses. steps: the chain from left to right, each a term and the axiom
-    that made it; the first is the left side, made by none. ms: of one processor.
+    names: the axioms. steps: the chain from left to right, each a term and the axiom that made it;
+    the first is the left side. ms: of one processor.
     """
 
     names: tuple[str, ...]
@@ -83,12 +84,12 @@ class AxiomProof:
 
 @dataclass(frozen=True, slots=True)
 class RuleDiagram:
-    """A rule, both its sides and what is known of it. trial: its attribute variables, with the
-    values they are tried at. tier: none for a rule of the user's. unproved: why the prover did not
-    prove it, where that is known. computed: the float class that its operations show, which
-    `float_class` is at least; growth: how many times the left side's error the right side's is.
+    """A rule, both its sides and its proof.
 
-    Otherwise as in the rule itself; conditions as text.
+    trial: attribute variables with the values at which they are tested. tier: empty for a user's
+    rule. unproved: why the prover did not prove it, if known. computed: the float class of its
+    operations, a lower bound of `float_class`; growth: the right side's error relative to the left
+    side's. Other fields as in the rule itself; conditions as text.
     """
 
     name: str
@@ -112,11 +113,12 @@ class RuleDiagram:
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """A rule that was applied, by which a program became a mutant that is right in parts, and what
-    corrects it. how: recomputed, widened, split or equal (nothing is wrong). shape, right, wrong:
-    of the result, and of boxes of it, as formulas of the sizes. sizes: those of the picture, whose
-    lines say of each element along the result's last two axes whether the mutant is ever wrong
-    there; share: of all that it computes right.
+    """An applied rule that replaced a program by a partially equal mutant and a correction.
+
+    how: recomputed, widened, split or equal (nothing differs). shape, right, wrong: of the result,
+    and of the boxes where the mutant is equal and where it differs, as formulas of the sizes.
+    sizes: of the picture, whose lines show the result's last two axes: whether the mutant differs
+    at an element for any index of the other axes. share: the equal part of all elements.
     """
 
     rule: str

@@ -1,7 +1,7 @@
-"""A small graph laid out in layers: inputs above, results below.
+"""The layout of a small graph in layers: inputs above, results below.
 
-Lines bend in the gaps between rows only, and pass a row straight down, where no box is. Units are
-pixels, and y grows downwards.
+Lines bend only in the gaps between rows, and cross a row straight down, where no box is. Units are
+pixels; y grows downwards.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,25 @@ from superopt.report.diagram import Box, Diagram
 from superopt.report.layers import LANE, Layers, layers
 from superopt.report.wrap import broken, columns
 
-LETTER = 7.9  # pixels of a letter of the fixed-width font, generously
-LABEL = 18.0  # height of a line of text
+LETTER = 7.9  # pixels of a letter of the fixed-width font, an upper bound
+LABEL = 18.0  # pixels of a line of text
 MARGIN = 10.0  # of a box, around its text
 BETWEEN = 44.0  # between rows
 PORT = 34.0  # between two results of a box
-WIDE, NARROW = 34, 20  # letters of a line in an operator, in a constant: those come in numbers
+WIDE, NARROW = (
+    34,
+    20,
+)  # letters of a line in an operator, and in a constant, of which there are many
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A box with its left upper corner, its size and its lines of text.
+    """A box with its top left corner, its size and its lines of text.
 
-    labels: how many of the lines are the label. ports: the named results along its lower edge, each
-    with its x.
+    label_lines: how many of the lines are the label. ports: the named results along its lower edge,
+    each with its x.
     """
 
     box: Box
@@ -41,7 +44,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """From a box to one that uses it. Between two points with one x it is straight."""
+    """A line from a box to a user of it. Between two points with one x it is straight."""
 
     source: int
     target: int
@@ -57,14 +60,14 @@ class Drawing:
 
 
 def drawing(diagram: Diagram) -> Drawing:
-    """The graph with a place for everything."""
+    """Return the graph with positions."""
     boxes = [_measured(b, n, diagram.boxes) for n, b in enumerate(diagram.boxes)]
     ports = [dict(b.ports) for b in boxes]
     return _drawn(boxes, layers(diagram.boxes, [b.width for b in boxes], ports))
 
 
 def _measured(box: Box, number: int, boxes: Sequence[Box]) -> Placed:
-    """The box at no place, its ports from its middle."""
+    """Return the box with its size, at the origin, its ports relative to its middle."""
     wrap = NARROW if box.kind == "constant" else WIDE
     labels = broken(box.label, wrap)
     lines = (*labels, *(line for said in box.details for line in broken(said, wrap)))

@@ -1,4 +1,4 @@
-/* A model around `run` and `work`. What is of one model only is written above this text. */
+/* A model around `run` and `work`. The model's own definitions precede this text. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct NAME(model) {
     int started;
 };
 
-/* Sums of words, and of these sums: they tell where a word was. */
+/* Sums of words and of these sums: the second kind detects moved words. */
 static int whole(const unsigned char *weights)
 {
     uint64_t sum = 0, sums = 0;
@@ -80,7 +80,7 @@ static int reserved(struct NAME(model) * model)
     if (at == MAP_FAILED)
         return CODE(NO_MEMORY);
     if (ALL >= LARGE)
-        madvise(at, ALL, MADV_HUGEPAGE); /* faster, where the system has them */
+        madvise(at, ALL, MADV_HUGEPAGE); /* faster, if the system supports them */
     model->memory = at;
     model->workspace = model->memory + MEMORY;
     model->state = model->workspace + THREADS * (size_t)WORKSPACE;
@@ -102,7 +102,7 @@ static int started(struct NAME(model) * model)
     sigset_t all, before;
     memset(model->state, 0, STATE_BYTES);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
     for (int n = 1; n < THREADS; n++) {
         helper *h = &model->helpers[n];
         h->state = model->state;
@@ -122,7 +122,7 @@ static void ended(struct NAME(model) * model)
         return;
     _Atomic int64_t *words = model->state;
     atomic_store(&words[STOP], 1);
-    atomic_fetch_add(&words[WAKE], 1); /* who looked before does not fall asleep on this word */
+    atomic_fetch_add(&words[WAKE], 1); /* threads that read the word before do not sleep on it */
     syscall(SYS_futex, &words[WAKE], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     for (int n = 1; n <= model->started; n++)
         pthread_join(model->helpers[n].thread, NULL);

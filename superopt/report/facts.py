@@ -1,4 +1,4 @@
-"""What is said beside the drawing of a rule, in lines."""
+"""The facts beside the drawing of a rule, as lines of text."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from superopt.report import words
 from superopt.report.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.wrap import broken, packed
 
-SHOWN = 8  # conditions of a proof
+SHOWN = 8  # conditions of a proof that are listed
 
 
 def facts(rule: RuleDiagram, width: int) -> list[tuple[str, str]]:
-    """What is to be said beside the drawing, in lines of at most `width` letters where possible.
+    """Return the facts as lines of at most `width` letters where possible, each with its heading.
 
-    Each line comes with its heading, of at most 6 letters and empty on further lines.
+    Headings have at most 6 letters; they are empty on further lines of a fact.
     """
     tier = f"tier {rule.tier}: {words.TIERS.get(rule.tier, 'unknown')}"
     if not rule.tier:
@@ -50,7 +50,7 @@ def _proof(proof: Proof | None, width: int) -> tuple[tuple[str, list[str]], ...]
 
 
 def _some(conditions: Sequence[str]) -> tuple[str, ...]:
-    """The first few, each of which is of some of the ways in which operands fit."""
+    """Return the first conditions; each applies to some bindings of operands."""
     more = len(conditions) - SHOWN
     return (*conditions[:SHOWN], *([f"and {more} more"] if more > 0 else []))
 

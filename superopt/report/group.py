@@ -1,4 +1,4 @@
-"""Steps and rejections gathered by what a reader asks: which rule, how often, what it brought."""
+"""Steps and rejections grouped by rule."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Refused:
 
 
 def applied(steps: Iterable[Step]) -> tuple[Applied, ...]:
-    """By rule, the greatest saving first."""
+    """Group steps by rule, the greatest saving first."""
     groups: defaultdict[tuple[str, str, str, str], dict[int, Step]] = defaultdict(dict)
     for number, step in enumerate(steps, 1):
         groups[step.rule, step.kind, step.tier, step.float_class][number] = step
@@ -43,7 +43,7 @@ def applied(steps: Iterable[Step]) -> tuple[Applied, ...]:
 
 
 def refused(rejected: Iterable[Rejected]) -> tuple[Refused, ...]:
-    """By rule and reason, the most frequent first."""
+    """Group rejections by rule and reason, the most frequent first."""
     groups: defaultdict[tuple[str, str], list[Rejected]] = defaultdict(list)
     for item in rejected:
         groups[item.rule, item.reason].append(item)
@@ -54,7 +54,7 @@ def refused(rejected: Iterable[Rejected]) -> tuple[Refused, ...]:
 
 
 def about(report: Report, names: Iterable[str]) -> tuple[tuple[Step, ...], tuple[Rejected, ...]]:
-    """The steps and rejections whose rule, or one of whose values, is among `names`."""
+    """Return the steps and rejections whose rule, or one of whose values, is among `names`."""
     wanted = set(names)
     return (
         tuple(s for s in report.steps if s.rule in wanted or wanted.intersection(s.where)),

@@ -1,7 +1,7 @@
-"""One self-contained HTML page: no script, no network, light and dark, readable without colour.
+"""The optimization report as one self-contained HTML page: no script, no network, light and dark.
 
-Everything that comes from a model is escaped by jinja2, and the page's own content policy forbids
-scripts and requests, should an escape ever be missed.
+jinja2 escapes everything that comes from a model; the page's content security policy forbids
+scripts and requests as well.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from superopt.report.data import Latency, Report
 from superopt.report.group import Applied, applied, refused
 from superopt.report.template import template, time
 
-# Of each rule so many places are shown in full; the stored report has all.
+# Places shown in full for each rule; the JSON report has all.
 PLACES = 20
 WIDTH = 100.0  # charts are drawn in percent of the page's width
 
@@ -23,7 +23,7 @@ class Bar:
 
     label: str
     text: str
-    kind: str  # a class of the style sheet: before, after, saves, costs
+    kind: str  # a CSS class: before, after, saves, costs
     start: float
     end: float
     low: float | None = None
@@ -31,7 +31,7 @@ class Bar:
 
 
 def page(report: Report) -> str:
-    """The report as an HTML document."""
+    """Return the report as an HTML document."""
     rules = applied(report.steps)
     known = {rule.name: rule for rule in report.rules}
     return template("report.html.jinja").render(
@@ -83,7 +83,7 @@ def _latency_bars(before: Latency | None, after: Latency | None) -> tuple[Bar, .
 
 
 def _saving_bars(rules: Sequence[Applied]) -> tuple[Bar, ...]:
-    """Savings to the right of a common zero, costs to the left."""
+    """Return savings to the right of a common zero, costs to the left."""
     highest = max((r.saves_us for r in rules), default=0.0)
     lowest = min((r.saves_us for r in rules), default=0.0)
     high, low = max(highest, 0.0), min(lowest, 0.0)

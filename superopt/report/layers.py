@@ -1,7 +1,7 @@
-"""A small graph in layers: which row a box is in, its order in the row, and how far to the right.
+"""Layered graph drawing (Sugiyama): the row of each box, its order in the row, and its x.
 
-Boxes lie in rows, one row below all that they use. A line that passes a row has a node there, as
-narrow as a line, so that it runs down a column of its own and crosses no box.
+Each box is in a row below all its operands. A line that crosses a row has a narrow node there (a
+lane), so that it gets a column of its own and crosses no box.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from itertools import pairwise
 from superopt.report.diagram import Box
 
 BESIDE = 22.0  # between neighbours
-LANE = 10.0  # width of the column in which a line passes a row
-SWEEPS = 12  # down and up, to find an order
-MOST_MOVES, SETTLED = 400, 0.02  # to find places, in pixels
-STRAIGHT = 4.0  # how much heavier a passing line is than a box
+LANE = 10.0  # width of the column in which a line crosses a row
+SWEEPS = 12  # down and up, to order the rows
+MOST_MOVES, SETTLED = 400, 0.02  # to position nodes; the tolerance is in pixels
+STRAIGHT = 4.0  # weight of a lane relative to a box
 
 
 @dataclass(slots=True)
 class Node:
-    """A box, or a place where a line passes a row. `x` is its middle."""
+    """A box, or a lane. x: of its middle."""
 
     width: float
     row: int
@@ -31,7 +31,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Two nodes in neighbouring rows, and how far from their middles it begins and ends."""
+    """Two nodes in neighbouring rows, and where the line begins and ends relative to their
+    middles."""
 
     upper: int
     lower: int
@@ -41,7 +42,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """An operand's way from its source down to its target."""
+    """The edges from an operand's box down to its user."""
 
     source: int
     target: int
@@ -60,7 +61,7 @@ class Layers:
 def layers(
     boxes: Sequence[Box], widths: Sequence[float], ports: Sequence[Mapping[str, float]]
 ) -> Layers:
-    """Rows for boxes of these widths.
+    """Lay out boxes with these widths.
 
     ports: of each box, how far right of its middle its named results leave it.
     """
@@ -74,7 +75,8 @@ def layers(
 
 
 def _rows(boxes: Sequence[Box]) -> list[int]:
-    """The row of each box: parameters first, results last, constants just above their first use."""
+    """Return the row of each box: parameters first, results last, constants just above their first
+    use."""
     rows = [0] * len(boxes)
     for n, box in enumerate(boxes):
         rows[n] = max((rows[link.source] + 1 for link in box.inputs), default=0)
@@ -90,11 +92,11 @@ def _rows(boxes: Sequence[Box]) -> list[int]:
 def _chained(
     boxes: Sequence[Box], widths: Sequence[float], ports: Sequence[Mapping[str, float]]
 ) -> tuple[list[Node], list[Chain]]:
-    """The nodes of all rows, and each operand's way from row to row."""
+    """Return the nodes of all rows, and each operand's chain of edges."""
     rows = _rows(boxes)
     nodes = [Node(width, row) for width, row in zip(widths, rows, strict=True)]
     chains: list[Chain] = []
-    passing: dict[tuple[int, str, int], int] = {}  # one value runs down one column
+    passing: dict[tuple[int, str, int], int] = {}  # one value uses one column
     for target, box in enumerate(boxes):
         for number, link in enumerate(box.inputs):
             end = widths[target] * ((number + 1) / (len(box.inputs) + 1) - 0.5)
@@ -117,8 +119,8 @@ def _chained(
 
 
 def _ordered(nodes: Sequence[Node]) -> list[list[int]]:
-    """The nodes of each row from left to right: by the middle of their neighbours, down and up,
-    as long as that makes fewer lines cross."""
+    """Order the nodes of each row by the mean position of their neighbours, in sweeps down and up,
+    while that reduces the number of crossings."""
     rows: list[list[int]] = [[] for _ in range(max(n.row for n in nodes) + 1)]
     for n in _depth_first(nodes):
         rows[nodes[n].row].append(n)
@@ -136,7 +138,7 @@ def _ordered(nodes: Sequence[Node]) -> list[list[int]]:
 
 
 def _depth_first(nodes: Sequence[Node]) -> list[int]:
-    """All nodes, operands before what uses them and in their order."""
+    """Return all nodes, operands before their users and in order."""
     out: dict[int, None] = {}
     for root in (n for n, node in enumerate(nodes) if not node.below):
         stack = [(root, False)]
@@ -183,11 +185,11 @@ def _crossings(nodes: Sequence[Node], rows: Sequence[Sequence[int]]) -> int:
     return count
 
 
-# --- places ---------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------------------
 
 
 def _spread(nodes: Sequence[Node], rows: Sequence[Sequence[int]]) -> None:
-    """Give every node an x: as near to its neighbours above and below as the row allows."""
+    """Set x of every node, as near to its neighbours above and below as the row allows."""
     lines = [(row, _offsets(nodes, row)) for row in rows]
     pulls = [_pull(nodes, node) for node in nodes]
     for row, offsets in lines:
@@ -201,8 +203,8 @@ def _spread(nodes: Sequence[Node], rows: Sequence[Sequence[int]]) -> None:
 
 
 def _pull(nodes: Sequence[Node], node: Node) -> tuple[float, list[tuple[Node, float]]]:
-    """Where the lines of a node would be straight, those between two passing nodes above all: so
-    far from the mean of its neighbours, each with its weight."""
+    """Return the offset from the weighted mean of the neighbours at which a node's lines are
+    straight, and the weights; lanes weigh most."""
     places = [(nodes[e.upper], e.begin - e.end) for e in node.above]
     places += [(nodes[e.lower], e.end - e.begin) for e in node.below]
     weights = [(node.weight * other.weight) ** 2 for other, _ in places]
@@ -216,7 +218,7 @@ def _wanted(node: Node, shift: float, parts: Sequence[tuple[Node, float]]) -> fl
 
 
 def _offsets(nodes: Sequence[Node], row: Sequence[int]) -> list[float]:
-    """The least distance of each node of a row from its first."""
+    """Return the least distance of each node of a row from its first."""
     offsets = [0.0]
     for a, b in pairwise(row):
         offsets.append(offsets[-1] + (nodes[a].width + nodes[b].width) / 2 + BESIDE)
@@ -226,15 +228,15 @@ def _offsets(nodes: Sequence[Node], row: Sequence[int]) -> list[float]:
 def _row(
     nodes: Sequence[Node], row: Sequence[int], offsets: Sequence[float], wanted: Sequence[float]
 ) -> None:
-    """The places nearest to those wanted (least squares) at which neighbours keep their distance.
+    """Set the x nearest to those wanted (least squares) with the least distances kept.
 
-    Less its least distance from the first, each place must not be smaller than the one before:
-    neighbours that want the contrary share their mean (isotonic regression).
+    Minus its least distance from the first, each x must not be smaller than the one before;
+    neighbours that violate this share their mean (isotonic regression).
     """
     if len(row) == 1:
         nodes[row[0]].x = wanted[0]
         return
-    groups: list[tuple[float, float, int]] = []  # sum, weight, how many
+    groups: list[tuple[float, float, int]] = []  # sum, weight, count
     for n, want, offset in zip(row, wanted, offsets, strict=True):
         weight = nodes[n].weight
         group = (weight * (want - offset), weight, 1)

@@ -1,4 +1,4 @@
-"""A report of the rule library as plain data, and what is counted of it."""
+"""The report of the rule library as plain data, and its counts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -8,25 +8,27 @@ from typing import Literal
 from superopt.report.diagram import RuleDiagram
 from superopt.report.words import FLOAT_CLASSES, TIERS, UNCHECKED
 
-RULES_FORMAT = 1  # the version of the stored form; raised when a reader of the old would go wrong
+RULES_FORMAT = (
+    1  # the version of the stored form; raised when readers of the old form would misread it
+)
 
-# By what a rule is known to be right.
+# How a rule is known to be right.
 Method = Literal["elements and axioms", "elements", "axioms", "trials", "nothing"]
 METHODS: dict[Method, str] = {
     "elements and axioms": "proved element by element, and from axioms",
     "elements": "proved element by element, from the operators' definitions",
     "axioms": "proved from axioms only",
-    "trials": "tried on random instances only",
-    "nothing": "neither proved nor tried: rules of your own",
+    "trials": "tested on random instances only",
+    "nothing": "neither proved nor tested: your own rules",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """What is known of the rules.
+    """The rules with their proofs.
 
-    part: only of those with this in their name or their file's; of: rules that there are in all.
-    sha256: of names and texts of all of them.
+    part: only rules with this text in their name or their file's; of: the number of all rules.
+    sha256: of the names and texts of all rules.
     """
 
     version: int
@@ -39,8 +41,8 @@ class RuleReport:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Rules counted: by tier, by float class; what their proofs showed, and how long they took.
-    mutants: as in `Proof`, of all together."""
+    """Counts of rules by tier and by float class; totals of their proofs. mutants: as in
+    `Proof`."""
 
     file: str
     rules: int
@@ -65,7 +67,7 @@ def file_of(rule: RuleDiagram) -> str:
 
 
 def by_file(rules: Iterable[RuleDiagram]) -> dict[str, list[RuleDiagram]]:
-    """The rules of each file, in the order in which they come."""
+    """Group the rules by file, in order."""
     files: defaultdict[str, list[RuleDiagram]] = defaultdict(list)
     for rule in rules:
         files[file_of(rule)].append(rule)
@@ -73,7 +75,7 @@ def by_file(rules: Iterable[RuleDiagram]) -> dict[str, list[RuleDiagram]]:
 
 
 def summed(file: str, rules: Iterable[RuleDiagram]) -> Sum:
-    """Every tier and float class is there, with 0 where no rule is of it; tier B only if one is."""
+    """Count the rules; every tier and float class is present."""
     some = list(rules)
     proofs = [r.proof for r in some if r.proof]
     tried = [p.mutants for p in proofs if p.mutants]
@@ -92,34 +94,34 @@ def summed(file: str, rules: Iterable[RuleDiagram]) -> Sum:
 
 
 def by_method(rules: Iterable[RuleDiagram]) -> tuple[tuple[Method, int], ...]:
-    """How many rules are known to be right by what; without what none is."""
+    """Count the rules by proof method; methods without rules are left out."""
     counts = Counter(map(method, rules))
     return tuple((m, counts[m]) for m in METHODS if counts[m])
 
 
 def slowest(rules: Iterable[RuleDiagram], most: int) -> tuple[tuple[RuleDiagram, float], ...]:
-    """Rules with the milliseconds of their proof, the slowest first."""
+    """Return rules with the milliseconds of their proof, the slowest first."""
     timed = ((r, r.proof.ms) for r in rules if r.proof)
     return tuple(sorted(timed, key=lambda row: -row[1])[:most])
 
 
 def unproved(rules: Iterable[RuleDiagram]) -> tuple[RuleDiagram, ...]:
-    """Those that are not proved for all sizes."""
+    """Return the rules that are not proved for all sizes."""
     return tuple(r for r in rules if r.tier != "A")
 
 
 def why_not(rule: RuleDiagram) -> str:
-    """Why a rule is not proved."""
-    return rule.unproved or ("nobody asked the prover" if rule.tier else UNCHECKED)
+    """Return why a rule is not proved."""
+    return rule.unproved or ("the prover was not run" if rule.tier else UNCHECKED)
 
 
 def axiom_uses(rules: Iterable[RuleDiagram]) -> tuple[tuple[str, int], ...]:
-    """Each axiom with the number of rules whose chain uses it, the most used first."""
+    """Return each axiom with the number of rules whose proof uses it, the most used first."""
     return _ranked(n for r in rules if r.axioms for n in r.axioms.names)
 
 
 def assumptions(rules: Iterable[RuleDiagram]) -> tuple[tuple[str, int], ...]:
-    """What proofs assume or leave out, with the number of rules, the most frequent first."""
+    """Return the assumptions of proofs with the number of rules, the most frequent first."""
     return _ranked(a for r in rules if r.proof for a in r.proof.assumes)
 
 

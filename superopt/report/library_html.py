@@ -18,11 +18,11 @@ from superopt.report.library import (
 )
 from superopt.report.template import template
 
-SLOW = 24  # of the slowest proofs
+SLOW = 24  # of the slowest proofs that are listed
 
 
 def page(report: RuleReport) -> str:
-    """The report as an HTML document."""
+    """Return the report as an HTML document."""
     rules = report.rules
     files = by_file(rules)
     every = summed("all", rules)
@@ -46,7 +46,7 @@ def page(report: RuleReport) -> str:
 
 
 def _anchors(rules: tuple[RuleDiagram, ...]) -> dict[RuleDiagram, str]:
-    """An anchor for each rule: its name, which a rule of the user's may share with another."""
+    """Return an anchor for each rule: its name, numbered where a user's rule has the same name."""
     taken: Counter[str] = Counter()
     out: dict[RuleDiagram, str] = {}
     for rule in rules:

@@ -1,4 +1,4 @@
-"""The report of the rule library as text: what is counted, and what is not proved."""
+"""The report of the rule library as text: counts, and the rules that are not proved."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,11 +19,12 @@ from superopt.report.library import (
 )
 from superopt.report.table import SHOWN, joined, table
 
-WIDTH = 100  # of a line that says why
+WIDTH = 100  # letters of a reason's line
 
 
 def summary(report: RuleReport) -> str:
-    """Counts by file and by kind of proof, the slowest proofs, axioms, and what is not proved."""
+    """Return counts by file and kind of proof, the slowest proofs, axioms, and the unproved
+    rules."""
     return joined(map(words.plain, _summary(report)))
 
 
@@ -32,24 +33,24 @@ def _summary(report: RuleReport) -> Iterator[str]:
     files = [summed(file, some) for file, some in by_file(rules).items()]
     yield words.library_verdict(len(rules), len(unproved(rules)))
     if report.part:
-        yield f"  of {report.of:,} rules those with {report.part!r} in their name or file"
+        yield f"  of {report.of:,} rules, those with {report.part!r} in the name or file"
     yield ""
     yield from _files(files, summed("all", rules))
     yield ""
     yield from table(((f"{n:,}x", METHODS[m]) for m, n in by_method(rules)), numbers=(0,))
     yield from (f"  {c}: {meaning}" for c, meaning in words.FLOAT_CLASSES.items())
-    yield from _counts("what proofs assume or leave out, and of how many rules", assumptions(rules))
+    yield from _counts("assumptions of proofs, and the number of rules", assumptions(rules))
     slow = slowest(rules, SHOWN)
     if slow:
         yield ""
         yield "the slowest proofs"
         yield from table(((words.time(ms * 1e3), r.name, r.source) for r, ms in slow), numbers=(0,))
-    yield from _counts("axioms, and how many rules use them", axiom_uses(rules))
+    yield from _counts("axioms, and the number of rules that use them", axiom_uses(rules))
     yield from _unproved(unproved(rules))
 
 
 def _files(files: Sequence[Sum], every: Sum) -> Iterator[str]:
-    """Columns in which all is 0 are left out."""
+    """Leave out tiers without rules."""
     tiers = [n for n, (_, count) in enumerate(every.tiers) if count]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What is said of a search for programs that are equal in parts."""
+"""The results of a search for partially equal programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MutantCount:
-    """Programs and mutants of a family: pairs that enumeration found to be equal in parts; those
-    of which all boxes are proved for all sizes; of how many a correction is; why others were
-    dropped, how many; seconds; operators at most. saving: corrected ones that should cost less than
-    their programs. cut: of graphs of that many operators every nth was tried. Of a model's own:
-    mutants right in parts; those corrected, priced below, and proved; those that are corrected;
-    false: rules of which the folder's journal said otherwise than was proved."""
+    """The counts of a family.
+
+    enumerated: partially equal pairs; proved: pairs whose boxes are all proved for all sizes;
+    corrected: those with a correction; dropped: the others, by reason; operators: the most of a
+    graph; saving: corrected ones that should cost less than their programs; cut: every nth graph
+    with that many operators was tried; false: rules whose journal entry disagreed with the proof.
+    For a model: enumerated counts its partially equal mutants, `proved` the corrected ones.
+    """
 
     family: str
     enumerated: int
@@ -28,9 +30,12 @@ class MutantCount:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A run of the generator of mutants. folder: where its files are. model: of a model's windows?
-    `proved` counts those then that are corrected, `corrected` what is proved and cheaper. journal:
-    what keeps results; lost: its lines that could not be read."""
+    """A run of the mutant generator.
+
+    folder: of its files. model: whether it is for a model's own programs; then `proved` counts
+    corrected mutants, `corrected` those that are proved and cheaper. journal: of results; lost: its
+    unreadable lines.
+    """
 
     families: tuple[MutantCount, ...]
     folder: str

@@ -1,4 +1,4 @@
-"""A partial rule: a program, its mutant, where that is right, and what corrects it."""
+"""A partial rule: a program, its mutant, where they are equal, and the correction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT, WRONG = ".", "#"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is claimed, and what the prover says of it."""
+    """A claim, and the prover's verdict."""
 
     claim: str
     proved: bool
@@ -23,9 +23,11 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How a mutant is corrected: recomputed, widened, or equal, where nothing is wrong; or split,
-    at sizes of which it takes a part. rule: its text. by_parts: what it follows from, where it was
-    not proved in one piece."""
+    """A correction of a mutant.
+
+    how: recomputed, widened, equal (nothing differs), or split, with the sizes at which it splits.
+    rule: its text. by_parts: the claims it follows from, if it was not proved in one piece.
+    """
 
     how: str
     rule: str
@@ -40,12 +42,14 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class PartialPage:
-    """program, mutant: both sides, as rules have them. where: conditions. shape, equal, different:
-    of the result, and of boxes of it, as formulas of the sizes. needs: where these boxes are there,
-    and what a proof of one needs beyond: what is proved is proved there only. sizes: those of the
-    picture, whose lines say of each element along the result's last two axes at which the mutant is
-    ever wrong whether it is; share: of all that it computes right there. exact: is nothing right
-    beyond these boxes? Of some functions not all laws are seen."""
+    """A program and its mutant as rules have them.
+
+    where: conditions. shape, equal, different: of the result, and of its boxes, as formulas of the
+    sizes. needs: conditions under which the boxes exist and are proved. sizes: of the picture,
+    whose lines show the result's last two axes: whether the mutant differs at an element for any
+    index of the other axes. share: the equal part of all elements there. exact: nothing is equal
+    outside of the equal boxes; for some functions not all laws are known.
+    """
 
     name: str
     params: str
@@ -64,46 +68,46 @@ class PartialPage:
 
 
 def in_parts(found: InParts) -> list[str]:
-    """For the terminal."""
-    lines = [f"  {found.rule}: of [{', '.join(found.shape)}] the mutant computes right"]
+    """Return the lines for the terminal."""
+    lines = [f"  {found.rule}: of [{', '.join(found.shape)}] the mutant computes correctly"]
     lines += [f"    {box}" for box in found.right]
     if not found.wrong:
         return [*lines, "    which is all of it"]
-    how = "kept apart by zeros" if found.how == "widened" else "computed by the program"
-    lines += [f"    {box} is wrong, and {how}" for box in found.wrong]
+    how = "separated by zeros" if found.how == "widened" else "recomputed by the program"
+    lines += [f"    {box} differs, and is {how}" for box in found.wrong]
     lines.append(f"    {_seen(found.sizes, found.share, len(found.shape))}:")
     return [*lines, *(f"      {line}" for line in found.picture)]
 
 
 def _seen(sizes: Sequence[tuple[str, int]], share: float, rank: int) -> str:
-    """What is above a picture."""
+    """Return the caption of a picture."""
     at = ", ".join(f"{n} = {v}" for n, v in sizes)
     where = (
-        f"the last two axes, {WRONG} is wrong in any of the others"
+        f"the last two axes, {WRONG} differs for any index of the others"
         if rank > 2
-        else f"{WRONG} is wrong"
+        else f"{WRONG} differs"
     )
-    return f"{at and f'at {at}: '}{100 * share:.1f} % right; {where}"
+    return f"{at and f'at {at}: '}{100 * share:.1f} % equal; {where}"
 
 
 def text(page: PartialPage) -> str:
-    """For the terminal."""
+    """Return the page for the terminal."""
     lines = [
         f"{page.name}({page.params})" + (f" where {page.where}" if page.where else ""),
         f"  program  {page.program}",
         f"  mutant   {page.mutant}",
         "",
-        f"of the result, [{', '.join(page.shape)}] at the sizes that were tried, the mutant is",
+        f"of the result, [{', '.join(page.shape)}] at the tested sizes, the mutant is",
     ]
     lines += [
-        f"  right on  {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
+        f"  equal on    {p.claim}  {'proved' if p.proved else 'NOT PROVED'}" for p in page.equal
     ]
-    doubt = "" if page.exact else "  or right by a law that is not seen"
-    lines += [f"  wrong on  {box}{doubt}" for box in page.different]
+    doubt = "" if page.exact else "  or equal by an unknown law"
+    lines += [f"  different on {box}{doubt}" for box in page.different]
     if not page.equal and not page.different:
-        lines.append("  of no elements")
+        lines.append("  empty")
     if page.needs:
-        lines.append(f"  proved    where {', '.join(page.needs)}")
+        lines.append(f"  proved      where {', '.join(page.needs)}")
     if page.different:
         lines += ["", _seen([*page.sizes.items()], page.share, len(page.shape))]
         lines += [f"  {line}" for line in page.picture]

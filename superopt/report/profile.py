@@ -1,4 +1,4 @@
-"""What is said of how long a compiled model's kernels take: data, and its text."""
+"""The kernel times of a compiled model: data and text."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from superopt.report import roofline_svg, words
 from superopt.report.table import joined, table
 
-SHOWN = 25  # kernels, those that take longest
-OPERATORS = 4  # of a kernel
+SHOWN = 25  # kernels that are listed, the slowest ones
+OPERATORS = 4  # of a kernel's label
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call of a kernel, or a part that runs in onnxruntime.
+    """A call of a kernel, or a segment that runs in onnxruntime.
 
-    name: of the value that it computes, in the model; ops: the operators that went into it; how: of
-    which kind the kernel is; seconds: the median; operations, bytes: what is to be done at least
-    (of a convolution in Winograd's tiles: what a direct one does); arithmetic, memory: seconds that
-    these take at this machine's peaks.
+    name: of the value that it computes, in the model; ops: its operators; how: the kernel's
+    algorithm; seconds: the median; operations, bytes: the least amounts (of a Winograd convolution:
+    those of a direct one); arithmetic, memory: seconds that these take at this machine's peaks.
     """
 
     name: str
@@ -33,12 +32,12 @@ class Part:
 
     @property
     def least(self) -> float:
-        """Seconds, by the roofline."""
+        """The least seconds by the roofline."""
         return max(self.arithmetic, self.memory)
 
     @property
     def share(self) -> float:
-        """Of the roofline."""
+        """The share of the roofline."""
         return self.least / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -49,12 +48,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How long the kernels of a compiled model take, in the order in which they run.
+    """The kernel times of a compiled model, in execution order. `str` of it is a table, `svg` a
+    picture.
 
-    threads: of a processor; 0 on a GPU, whose precision is said then, and whose kernels' times are
-    those of each alone. seconds: of a run, the median of `runs`; flops: operations in float32 (on a
-    GPU in its precision) per second at most; bandwidths: bytes per second, by how many bytes are
-    gone through again and again. `str` of it is a table, and `svg` a picture.
+    threads: 0 on a GPU, which has `precision` instead, and whose kernels are timed one by one.
+    seconds: of a run, the median of `runs`; flops: peak operations per second in float32 (on a GPU
+    in its precision); bandwidths: peak bytes per second, by the bytes of the working set.
     """
 
     model: str
@@ -70,7 +69,7 @@ class Profile:
 
     @property
     def share(self) -> float:
-        """Of the roofline, of all kernels together."""
+        """The share of the roofline, of all kernels together."""
         own = [p for p in self.parts if p.least]
         spent = sum(p.seconds for p in own)
         return sum(p.least for p in own) / spent if spent else 0.0
@@ -79,12 +78,12 @@ class Profile:
         return text(self)
 
     def svg(self) -> str:
-        """The roofline with a dot for each kernel, and the kernels that take longest."""
+        """Return the roofline with a dot for each kernel, and the slowest kernels."""
         return roofline_svg.page(self)
 
 
 def text(p: Profile, shown: int = SHOWN) -> str:
-    """The table, those kernels first that take longest."""
+    """Return the table, the slowest kernels first."""
     memory = p.bandwidths[-1][1]
     cache = max(rate for _, rate in p.bandwidths)
     rate = sum(part.operations for part in p.parts) / p.seconds / 1e9 if p.seconds else 0.0

@@ -1,5 +1,5 @@
-"""A profile as one self-contained SVG: the roofline, a dot for each kernel, and a bar for those
-that take longest.
+"""A profile as one self-contained SVG: the roofline, a dot for each kernel, and a bar for the
+slowest.
 
 Williams, Waterman, Patterson: Roofline, CACM 2009.
 """
@@ -50,7 +50,7 @@ text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 
 
 def page(p: Profile) -> str:
-    """The drawing as an SVG document, in ASCII, so that it is the same in any encoding."""
+    """Return the drawing as an SVG document, in ASCII, so that it is the same in any encoding."""
     text = "\n".join(_page(p)) + "\n"
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
@@ -97,7 +97,7 @@ def _roofline(p: Profile) -> Iterator[str]:
         at = y(10.0**n)
         yield f'<path class="grid" d="M{LEFT:g} {at:.1f}H{WIDTH - EDGE:g}"/>'
         yield _text("axis", LEFT - 46, at + 4, f"{10.0**n:g}")
-    yield _text("axis", WIDTH - EDGE - 190, TOP + PLOT + 34, "operations for each byte")
+    yield _text("axis", WIDTH - EDGE - 190, TOP + PLOT + 34, "operations per byte")
     yield _text("axis", EDGE, TOP - 6, "GFLOP/s")
     for rate, kind in ((memory, "roof"), (cache, "roof cache")):
         begin = max(10.0**low, 10.0**least * 1e9 / rate)
@@ -116,7 +116,7 @@ def _roofline(p: Profile) -> Iterator[str]:
 
 
 def _bars(p: Profile, parts: list[Part], top: float) -> Iterator[str]:
-    """How long they take; the dark part is what they must take at least."""
+    """Yield the times of kernels; the dark part is the roofline's bound."""
     longest = max((x.seconds for x in parts), default=1.0)
     for n, part in enumerate(parts):
         y = top + n * ROW
@@ -141,7 +141,7 @@ def _kind(part: Part) -> str:
 
 
 def _decades(values: list[float]) -> tuple[int, int]:
-    """The powers of ten around them."""
+    """Return the exponents of the powers of ten around the values."""
     logs = [log10(v) for v in values if v > 0]
     low, high = min(logs), max(logs)
     return int(low // 1), max(int(-(-high // 1)), int(low // 1) + 1)

@@ -1,4 +1,4 @@
-"""What is said of rules as plain text: lists, counts, verdicts, chains, a run of the generator."""
+"""Reports on rules as plain text: lists, counts, verdicts, derivations, and generator runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ def rule_list(rules: Sequence[RuleInfo]) -> str:
 
 
 def rule_counts(rows: Sequence[RuleCount]) -> str:
-    """Rules by file, and all of them."""
+    """Return a table of rules by file, with totals."""
 
     def cell(counts: Iterable[tuple[str, int]]) -> str:
         return ", ".join(f"{n} {words.plain(name)}" for name, n in counts)
@@ -41,8 +41,8 @@ def rule_counts(rows: Sequence[RuleCount]) -> str:
 
 
 def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
-    """A line for each rule; counterexamples, each under its rule; the scopes of proofs; and counts
-    of the verdicts."""
+    """Return a line for each rule, counterexamples, the scopes of proofs, and counts of
+    verdicts."""
     said: dict[Decision, str] = {
         "proved": "proved",
         "passed": "not refuted",
@@ -74,14 +74,14 @@ def rule_verdicts(rows: Sequence[RuleVerdict]) -> str:
 
 
 def _floats(r: RuleVerdict) -> str:
-    """The class that counts: of a rule that says less than its operations do, theirs."""
+    """Return the effective class: the computed one if it is above the declared one."""
     if r.computed <= r.float_class:
         return r.float_class
     return f"{r.computed}, not {r.float_class}"
 
 
 def derivation(found: Derivation, a: str, b: str) -> str:
-    """The chain of rules between two models, each line a rule and what it made."""
+    """Return the chain of rules between two models, each line a rule and its result."""
     if found.differ:
         return joined(
             [
@@ -106,37 +106,37 @@ def derivation(found: Derivation, a: str, b: str) -> str:
 
 
 def mutation(made: Mutation) -> str:
-    """What a run of the generator of mutants found."""
+    """Return the results of a run of the mutant generator."""
     lines: list[str] = []
     for f in made.families:
         if made.model:
             lines.append(
-                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its parts; {f.corrected}"
-                f" of them corrected, {f.proved} of these cost less, and are proved;"
-                f" {f.seconds:.1f} s"
+                f"{f.family}: {words.count(f.enumerated, 'mutant')} of its programs; "
+                f"{f.corrected} of them corrected, {f.proved} of these cost less and are "
+                f"proved; {f.seconds:.1f} s"
             )
             lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
             if f.false:
                 lines.append(words.plain(f"  {words.otherwise(f.false, made.journal)}"))
             name = f"{made.folder}/{f.family}"
-            lines.append(f"{name}.corrected.rules: give it to optimize as --rules;")
-            lines.append(f"{name}.regions.json says where each mutant is right")
+            lines.append(f"{name}.corrected.rules: pass it to optimize as --rules;")
+            lines.append(f"{name}.regions.json lists where each mutant is equal")
             return joined(lines)
         lines.append(
-            f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose right parts are"
-            f" proved for all sizes, {f.corrected} of them with a proved correction,"
-            f" {f.saving} of these should cost less than their program"
+            f"{f.family}: {words.count(f.proved, 'program')} with a mutant whose equal "
+            f"parts are proved for all sizes, {f.corrected} of them with a proved "
+            f"correction, {f.saving} of these should cost less than their program"
         )
-        cut = f" (of those of {f.operators} one in {f.cut} was tried)" if f.cut > 1 else ""
+        cut = f" (of those with {f.operators}, one in {f.cut} was tried)" if f.cut > 1 else ""
         lines.append(
-            f"  {words.count(f.enumerated, 'pair')} equal in parts were enumerated, of programs of"
-            f" up to {words.count(f.operators, 'operator')}{cut};"
-            f" {f.seconds:.1f} s"
+            f"  {words.count(f.enumerated, 'partially equal pair')} enumerated, of "
+            f"programs of up to {words.count(f.operators, 'operator')}{cut}; "
+            f"{f.seconds:.1f} s"
         )
         lines += [f"  dropped, {why}: {n}" for why, n in f.dropped.items()]
     if made.lost:
         lost = words.count(made.lost, "line")
-        lines.append(f"of {made.journal} {lost} could not be read; what was lost was found again")
+        lines.append(f"{made.journal}: {lost} could not be read; their results were computed again")
     lines.append(
         f"in {made.folder}: NAME.pairs, NAME.corrected.rules and NAME.regions.json for each family"
     )
@@ -144,7 +144,7 @@ def mutation(made: Mutation) -> str:
 
 
 def generation(made: Generation) -> str:
-    """What a run of the rule generator enumerated, kept and dropped."""
+    """Return the results of a run of the rule generator."""
     lines: list[str] = []
     for f in made.families:
         lines.append(
@@ -160,31 +160,32 @@ def generation(made: Generation) -> str:
             cells.append((str(n), *(f"{c:,}" for c in counts), seconds))  # type: ignore[arg-type]
         lines += table(cells, len(cells))
         lines += [
-            f"  of {n} operators about one candidate in {v.cut} was tried: all take too much memory"
+            f"  of {n} operators one candidate in {v.cut} was tried: all would take too much memory"
             for n, v in enumerate(f.levels, 1)
             if v.cut > 1
         ]
         lines.append(
-            f"  {words.count(f.laws, 'law')} (equations, and equal pairs beside them),"
-            f" {f.followed:,} of which follow from rules"
+            f"  {words.count(f.laws, 'law')} (equations and further equal pairs), "
+            f"{f.followed:,} of which follow from rules"
         )
         lines.append(
-            f"  {words.count(f.claims, 'candidate')} for rules of the rest, of which are instances"
-            f" of a rule {f.covered}, false at other sizes {f.unread}, without effect"
-            f" {len(f.idle)}, derived from other rules {f.derivable}"
+            f"  {words.count(f.claims, 'rule candidate')} from the rest: instances of a "
+            f"rule {f.covered}, false at other sizes {f.unread}, without effect "
+            f"{len(f.idle)}, derived from other rules {f.derivable}"
         )
         if f.doubtful:
             lines.append(f"  {words.count(f.doubtful, 'pair')} equal by coincidence")
         if f.partial:
-            lines.append(f"  {words.count(f.partial, 'pair')} equal in parts")
+            lines.append(f"  {words.count(f.partial, 'partially equal pair')}")
         lines += [
-            f"  no rule: true at these sizes, and of no reading: {r}" for r in f.refuted[:SHOWN]
+            f"  no rule: true at these sizes, no generalization holds: {r}"
+            for r in f.refuted[:SHOWN]
         ]
         lines += [f"  without effect: {r}" for r in f.idle[:SHOWN]]
         if f.wrong:
             lines.append(
-                f"  {words.count(f.wrong, 'reading')} refuted, with counterexamples in"
-                f" {f.family}.refuted.txt"
+                f"  {words.count(f.wrong, 'generalization')} refuted, with counterexamples "
+                f"in {f.family}.refuted.txt"
             )
         if f.unproved:
             lines.append(
@@ -195,14 +196,14 @@ def generation(made: Generation) -> str:
     if made.lost:
         some = ", ".join(map(str, made.lost[:SHOWN])) + ", ..." * (len(made.lost) > SHOWN)
         lines.append(
-            f"{made.folder}/journal.jsonl: {words.count(len(made.lost), 'line')} could not be read"
-            f" ({some}); what they held was found anew"
+            f"{made.folder}/journal.jsonl: {words.count(len(made.lost), 'line')} could not "
+            f"be read ({some}); their results were computed again"
         )
     rules = sum(f.rules for f in made.families)
     proved = rules - sum(len(f.unproved) for f in made.families)
     lines.append(
-        f"{words.count(rules, 'rule')}, {proved} proved for all sizes, in {made.folder}"
-        f" (NAME.rules for each family, account.json), after {made.seconds:.1f} s,"
-        f" with at most {made.peak_mb:,.0f} MB for one process"
+        f"{words.count(rules, 'rule')}, {proved} proved for all sizes, in {made.folder} "
+        f"(NAME.rules for each family, account.json), after {made.seconds:.1f} s, at most "
+        f"{made.peak_mb:,.0f} MB for one process"
     )
     return joined(map(words.plain, lines))

@@ -10,13 +10,13 @@ from superopt.report.facts import facts
 
 EDGE = 20.0  # around the page and inside a panel
 ARROW = 64.0  # between the panels
-HEAD = 44.0  # the rule's name
-NARROWEST = 620.0  # so that the text below has room
-SCALE = 0.87  # of a drawing in a page, where two of them stand beside text
+HEAD = 44.0  # height of the rule's name
+NARROWEST = 620.0  # for the text below
+SCALE = 0.87  # of a drawing in a page, where two of them are beside text
 WIDEST = 140  # letters of a line of text
 HEADING = 8  # letters for the headings of facts
 
-# Plain properties and no variables: not every program that shows SVG knows those.
+# No CSS variables: some SVG viewers lack them.
 STYLE = """
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   fill: #1b1f24; }
@@ -51,7 +51,7 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 
 
 def page(rule: RuleDiagram) -> str:
-    """The drawing as an SVG document, in ASCII, so that it is the same in any encoding."""
+    """Return the drawing as an SVG document, in ASCII, so that it is the same in any encoding."""
     text = "\n".join(_page(rule)) + "\n"
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
@@ -96,7 +96,7 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
 
 
 def inline(side: Diagram) -> str:
-    """One side as an SVG element for a page, whose style sheet knows its classes."""
+    """Return one side as an SVG element for a page whose style sheet has its classes."""
     drawn = drawing(side)
     box = f"{_n(drawn.width + 2)} {_n(drawn.height + 2)}"
     size = f'width="{_n(SCALE * (drawn.width + 2))}" height="{_n(SCALE * (drawn.height + 2))}"'
@@ -112,7 +112,7 @@ def _side(side: Drawing, x: float, y: float) -> Iterator[str]:
 
 
 def _path(line: Line, x: float, y: float) -> str:
-    """Straight down where it can be, else a curve that begins and ends straight down."""
+    """Return a path: vertical where possible, else a curve with vertical ends."""
     (a, b), rest = line.points[0], line.points[1:]
     out = [f"M{_n(a + x)} {_n(b + y)}"]
     for c, d in rest:

@@ -1,4 +1,4 @@
-"""Lines of plain text, and tables in them."""
+"""Tables of plain text."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -8,7 +8,8 @@ SHOWN = 12  # rows of a list before "and n more"
 def table(
     rows: Iterable[Sequence[str]], shown: int = SHOWN, numbers: Collection[int] = ()
 ) -> Iterator[str]:
-    """Cells in columns, two spaces apart and indented by two; those of `numbers` to the right."""
+    """Yield the rows in columns, two spaces apart and indented by two; `numeric_columns` are
+    right-aligned."""
     cells = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells[:shown], strict=True)]
     for row in cells[:shown]:
@@ -22,5 +23,5 @@ def table(
 
 
 def joined(lines: Iterable[str]) -> str:
-    """The lines as a text that ends in a newline."""
+    """Join the lines to a text that ends in a newline."""
     return "\n".join(lines) + "\n"

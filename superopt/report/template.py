@@ -1,4 +1,4 @@
-"""The templates of pages: everything that is put into one is escaped."""
+"""The page templates; all values are escaped."""
 
 from functools import cache, lru_cache
 
@@ -10,7 +10,7 @@ from superopt.report.diagram import Diagram, Proof
 
 
 def template(name: str) -> Template:
-    """The template in this file of the folder."""
+    """Return the template in this file of the folder."""
     return _environment().get_template(name)
 
 
@@ -48,7 +48,7 @@ def time(us: float) -> str:
 
 
 def _lines(text: str) -> str:
-    """Text of several lines with its control characters spelt out, line breaks kept."""
+    """Return text with its control characters escaped, line breaks kept."""
     return "\n".join(words.plain(line) for line in text.splitlines())
 
 

@@ -21,11 +21,11 @@ from superopt.report.partial import in_parts
 from superopt.report.table import SHOWN, joined, table
 from superopt.report.wrap import broken
 
-WIDTH = 88  # of a sentence beside its heading
+WIDTH = 88  # letters of a sentence beside its heading
 
 
 def summary(report: Report) -> str:
-    """What happened, in a screen: headline, numbers, rewrites, what stood in the way."""
+    """Return the summary: headline, numbers, rewrites, rejections."""
     return joined(_summary(report))
 
 
@@ -36,9 +36,9 @@ def _summary(r: Report) -> Iterator[str]:
         yield f"  latency   {_change(r.latency_before, r.latency_after)}"
         yield f"  measured  {_where_measured(r.latency_before)}"
     else:
-        yield f"  latency   not timed; costs are of {words.plain(r.machine)}"
+        yield f"  latency   not timed; costs are for {words.plain(r.machine)}"
     cost = f"{words.time(r.cost_before_us)} -> {words.time(r.cost_after_us)}"
-    yield f"  cost      {cost} (operators and weights, summed)"
+    yield f"  cost      {cost} (estimated, operators and weights)"
     yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque(r.opaque)}"
     yield f"  check     {_check(r.check)}"
     if r.worst_step:
@@ -46,7 +46,7 @@ def _summary(r: Report) -> Iterator[str]:
         yield f"  error     {first}"
         yield from (f"            {line}" for line in rest)
     elif r.changed:
-        yield f"  error     no step is named as adding most: {words.plain(r.worst_step_note)}"
+        yield f"  error     no worst step: {words.plain(r.worst_step_note)}"
     if s := r.search:
         yield (
             f"  search    {words.count(s.graphs_seen, 'graph')} in {s.seconds:.1f} s "
@@ -77,29 +77,29 @@ def _where_measured(t: Latency) -> str:
 
 
 def _opaque(names: Sequence[tuple[str, str]]) -> str:
-    return f" ({len(names):,} opaque: carried through untouched)" if names else ""
+    return f" ({len(names):,} opaque: not rewritten)" if names else ""
 
 
 def _check(check: CheckResult | None) -> str:
     if check is None:
-        return "not made"
+        return "not run"
     text = "passed" if check.passed else "FAILED"
     text += f": {words.count(len(check.outputs), 'output')} on {words.count(check.inputs, 'input')}"
     if check.outputs:
         worst = max(check.outputs, key=lambda o: o.max_error)
-        text += f"; largest error {words.error(worst.max_error)}"
-        text += f" (the original's own: {words.error(worst.original_max_error)})"
+        text += f"; max error {words.error(worst.max_error)}"
+        text += f" (of the original: {words.error(worst.original_max_error)})"
     if check.skipped:
         text += f"; {len(check.skipped)} not checked"
     return text
 
 
 def _errors(check: CheckResult | None) -> Iterator[str]:
-    """The errors of the original and of the optimized model side by side, the largest first."""
+    """Yield the errors of the original and of the optimized model, the largest first."""
     if check is None or not check.outputs:
         return
     yield ""
-    yield "errors against float64: the original's, then the optimized model's"
+    yield "errors against float64: of the original, then of the optimized model"
     rows: list[tuple[str, ...]] = [("output", "largest", "", "99 % below", "", "mean", "")]
     for o in sorted(check.outputs, key=lambda o: -o.max_error):
         pairs = (
@@ -132,12 +132,12 @@ def _applied(steps: Sequence[Step], rules: Mapping[str, RuleDiagram]) -> Iterato
 
 
 def _ranks(rule: RuleDiagram | None) -> str:
-    """For which ranks a rule is proved."""
+    """Return the ranks for which a rule is proved."""
     return f"proved: {words.ranks(rule.proof.scope)}" if rule and rule.proof else ""
 
 
 def legend(tiers: set[str], classes: set[str]) -> Iterator[str]:
-    """What codes of tiers and float classes mean."""
+    """Yield the meanings of tiers and float classes."""
     for code in sorted(tiers & set(words.TIERS)):
         yield f"  tier {code}: {words.TIERS[code]}"
     known = sorted(classes & set(words.FLOAT_CLASSES))
@@ -173,7 +173,7 @@ def _left_out(rows: Sequence[LeftOut]) -> Iterator[str]:
 def _untouched(nodes: Sequence[tuple[str, str]]) -> Iterator[str]:
     if nodes:
         yield ""
-        yield f"carried through untouched ({words.count(len(nodes), 'node')})"
+        yield f"opaque nodes, not rewritten ({words.count(len(nodes), 'node')})"
         yield from table((words.plain(name), words.plain(why)) for name, why in nodes)
 
 
@@ -191,8 +191,8 @@ def explanation(
     notes: Sequence[str] = (),
     partial: Sequence[InParts] = (),
 ) -> str:
-    """What became of a rule or a value: each step with before and after, and where a mutant is
-    right; each refusal with why."""
+    """Return the steps and rejections of a rule or a value: each step with before and after, and
+    where a mutant is equal; each rejection with its reason."""
     return joined(_explanation(name, steps, rejected, notes, {p.rule: p for p in partial}))
 
 
@@ -232,11 +232,11 @@ def _block(label: str, text: str) -> Iterator[str]:
 
 
 def comparison(verdict: Verdict) -> str:
-    """The result of `superopt verify`."""
+    """Return the text of `superopt verify`."""
     said = {
         "proved": "equal, proved",
-        "agrees": "equal on every input tried, not proved",
-        "unknown": "not decided",
+        "agrees": "equal on every tested input, not proved",
+        "unknown": "undecided",
         "differs": "different",
         "certified": "certified",
         "refused": "the certificate is refused",
@@ -251,7 +251,7 @@ def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
         yield from table(tuple(rows))
     if check := verdict.check:
         yield f"  {_check(check)}; {words.plain(check.method)}"
-        header = ("output", "max error", "p99", "mean", "original's own", "rtol", "atol", "")
+        header = ("output", "max error", "p99", "mean", "original's", "rtol", "atol", "")
         numbers = (
             (
                 words.plain(o.name),
@@ -271,7 +271,7 @@ def _comparison(said: str, verdict: Verdict) -> Iterator[str]:
 
 
 def latencies(rows: Sequence[BenchRow]) -> str:
-    """The table of `superopt bench`."""
+    """Return the table of `superopt bench`."""
     body = [("model", "runtime", "median", "95 % interval", "speedup", "")]
     for row in rows:
         t = row.latency
@@ -289,7 +289,7 @@ def latencies(rows: Sequence[BenchRow]) -> str:
 
 
 def findings(rows: Sequence[Finding]) -> str:
-    """The table of `superopt doctor`."""
+    """Return the table of `superopt doctor`."""
     cells = ((r.status, r.name, r.version, words.plain(r.detail)) for r in rows)
     return joined(table(cells, shown=len(rows)))
 

@@ -1,4 +1,4 @@
-"""A rule drawn in text: each side as a tree of operands, what is shared drawn once."""
+"""A rule drawn in text: each side as a tree of operands; shared nodes are drawn once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,10 +15,10 @@ IN_ASCII = str.maketrans("├└─│", "|`-|")
 
 
 def page(rule: RuleDiagram, width: int, ascii_only: bool = False) -> str:
-    """The parameters, both sides next to each other where `width` allows it, and what is said.
+    """Return the parameters, both sides next to each other where `width` allows it, and the facts.
 
-    Lines are wider than `width` only where a single word is. With `ascii_only` the tree is drawn
-    in ASCII; names stay as they are.
+    Lines are wider than `width` only for a single long word. With `ascii_only` the tree is drawn in
+    ASCII; names stay as they are.
     """
     lines = [words.plain(line) for line in _page(rule, max(width, NARROWEST))]
     text = "\n".join(line.rstrip() for line in lines) + "\n"
@@ -44,7 +44,8 @@ def _left(text: str, width: int) -> str:
 
 
 def _sides(rule: RuleDiagram, width: int) -> Iterator[str]:
-    """Both sides in two columns, the wider one broken if need be; else one above the other."""
+    """Yield both sides in two columns, the wider one wrapped if needed; else one above the
+    other."""
     room = width - len(INDENT)
     sides = (rule.left, rule.right)
     trees = [_tree(side, room) for side in sides]
@@ -75,7 +76,7 @@ def _tree(side: Diagram, width: int) -> list[str]:
 
 
 class _Writer:
-    """Writes trees line by line; `told` are the shared boxes that are already drawn, numbered."""
+    """Writes trees line by line. drawn: the numbers of the shared boxes drawn so far."""
 
     def __init__(self, boxes: Sequence[Box], shared: Sequence[int], width: int) -> None:
         self.boxes = boxes
@@ -85,7 +86,7 @@ class _Writer:
         self.lines: list[str] = []
 
     def result(self, box: Box) -> None:
-        """A result: under its name, where there are several."""
+        """Write a result: under its name, if there are several."""
         (link,) = box.inputs
         if box.label == "result" and sum(b.kind == "result" for b in self.boxes) == 1:
             self.operand(link, "", "")
@@ -94,7 +95,7 @@ class _Writer:
             self.operand(link, "└─ ", "   ")
 
     def operand(self, link: Link, first: str, rest: str) -> None:
-        """The tree of an operand; `first` and `rest` stand before its first and other lines."""
+        """Write the tree of an operand; `first` and `rest` precede its first and other lines."""
         box, again = self.boxes[link.source], link.source in self.told
         said = self.said(link, box)
         inputs = () if again else box.inputs

@@ -1,4 +1,4 @@
-"""How numbers and codes are said to a person: shared by the text and the HTML report."""
+"""Numbers and codes as text, shared by the text and HTML reports."""
 
 import re
 from collections import Counter
@@ -10,10 +10,10 @@ SHOWN = 4  # names in a sentence
 
 TIERS = {
     "A": "proved for all sizes",
-    "B": "proved at the one shape that there is, or for all sizes up to a bound",
+    "B": "proved at its only shape, or for all sizes up to a bound",
     "C": "tested over floats and a prime field, not proved",
 }
-UNCHECKED = "not checked; `superopt rules check FILE` tries and proves it"
+UNCHECKED = "not checked; `superopt rules check FILE` tests and proves it"
 FLOAT_CLASSES = {
     "E0": "bit-exact",
     "E1": "sums and products in another order",
@@ -22,21 +22,21 @@ FLOAT_CLASSES = {
 }
 REASONS: dict[Reason, str] = {
     "cost": "no gain",
-    "untaken": "not taken",
-    "match": "it does not match",
+    "untaken": "not chosen",
+    "match": "no match",
     "condition": "a condition does not hold",
     "shape": "the shapes do not fit",
-    "cycle": "it would make a cycle",
-    "opset": "the model's opset cannot express it",
+    "cycle": "it would create a cycle",
+    "opset": "the model's opset lacks its operators",
     "unsafe": "not allowed",
-    "rounding": "rounds badly",
+    "rounding": "too large a rounding error",
 }
 LEFT_OUT: dict[Bar, str] = {
-    "opset": "the model's opset cannot say what they make",
-    "divides": "they divide by what may be 0, and may make a NaN",
-    "float": "they change floats more than was asked (--float-class)",
-    "tier": "they are not proved as far as was asked (--tier)",
-    "unseen": "they match nowhere, or what they made led to no better graph",
+    "opset": "the model's opset lacks their operators",
+    "divides": "they may divide by 0 and return NaN",
+    "float": "their float deviation is not allowed (--float-class)",
+    "tier": "their proof is weaker than required (--tier)",
+    "unseen": "they match nowhere, or led to no better graph",
 }
 KINDS = {
     "rule": "rewrite rule",
@@ -48,7 +48,7 @@ KINDS = {
 
 
 def floats(own: str, computed: str, growth: float | None) -> str:
-    """A float class; the one that was computed, where the rule says more; how errors grow."""
+    """Return a float class; the computed one if it differs; and the error growth."""
     said = f"{own}: {FLOAT_CLASSES.get(own, 'unknown')}"
     if computed not in ("", own):
         said += f" (its operations: {computed})"
@@ -56,7 +56,7 @@ def floats(own: str, computed: str, growth: float | None) -> str:
 
 
 def time(us: float) -> str:
-    """A time with its unit, three digits: 842 us, 4.21 ms, 1.93 s."""
+    """Return a time with its unit and three digits: 842 us, 4.21 ms, 1.93 s."""
     sign, size = ("-" if us < 0 else ""), abs(us)
     for limit, scale, unit in ((999.5, 1, "us"), (999_500.0, 1e3, "ms"), (float("inf"), 1e6, "s")):
         if size < limit:
@@ -65,7 +65,7 @@ def time(us: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Return three significant digits without an exponent."""
     if value >= 99.95:
         return f"{value:.0f}"
     if value >= 9.995:
@@ -74,7 +74,7 @@ def _digits(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a decimal unit: 512 B, 16.8 MB."""
+    """Return bytes with a decimal unit: 512 B, 16.8 MB."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5 or unit == "GB":
@@ -88,7 +88,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def library_verdict(rules: int, unproved: int) -> str:
-    """The headline of a report of rules."""
+    """Return the headline of a report of rules."""
     proved = "all proved for all sizes" if rules > 1 else "proved for all sizes"
     if unproved:
         proved = f"{rules - unproved:,} proved for all sizes, {unproved:,} not"
@@ -96,28 +96,28 @@ def library_verdict(rules: int, unproved: int) -> str:
 
 
 def shown(obligations: int, queries: int, ms: float) -> str:
-    """How much a proof had to show, and what that took."""
-    asked = f", {count(queries, 'question')} to Z3" if queries else ""
+    """Return the size and time of a proof."""
+    asked = f", {count(queries, 'Z3 call')}" if queries else ""
     return f"{count(obligations, 'obligation')}{asked}, {time(ms * 1e3)}"
 
 
 def mutants(found: tuple[int, int] | None) -> str:
-    """What became of changed rules; empty where none were tried."""
-    return "" if found is None else f"{found[0]} of {count(found[1], 'changed rule')} refused"
+    """Return how many mutated rules were refused; empty if none were tested."""
+    return "" if found is None else f"{found[0]} of {count(found[1], 'mutated rule')} refused"
 
 
 def otherwise(rules: int, journal: object) -> str:
-    """What is said of rules that were not believed."""
-    return f"of {count(rules, 'rule')} {journal} said otherwise than was proved now"
+    """Return the note on journal entries that disagree with the proof."""
+    return f"{count(rules, 'rule')} of {journal} disagreed with the proof"
 
 
 def ranks(scope: str) -> str:
-    """The short of a proof's scope: "ranks 0 to 4", "any rank"."""
+    """Return the short form of a proof's scope: "ranks 0 to 4", "any rank"."""
     return re.split("[,;(]", scope)[0].strip()
 
 
 def worst_step(found: WorstStep) -> str:
-    """Which step adds most to the error."""
+    """Return which step adds most error."""
     one = found.first == found.last
     which = f"step {found.first}" if one else f"steps {found.first} to {found.last}"
     rules = ", ".join(found.rules[:SHOWN]) + ", ..." * (len(found.rules) > SHOWN)
@@ -126,19 +126,19 @@ def worst_step(found: WorstStep) -> str:
 
 
 def by_class(classes: Iterable[str]) -> str:
-    """How many steps there are of each float class; empty without steps."""
+    """Return how many steps there are of each float class; empty without steps."""
     found = Counter(c for c in classes if c)
     return ", ".join(f"{count(found[c], 'step')} of class {c}" for c in sorted(found))
 
 
 def ratio(interval: Interval) -> str:
-    """A speedup and its bounds: 2.13x (2.05 to 2.20)."""
+    """Return a speedup and its bounds: 2.13x (2.05 to 2.20)."""
     low, middle, high = interval
     return f"{middle:.2f}x ({low:.2f} to {high:.2f})"
 
 
 def verdict(speedup: Interval | None, changed: bool) -> str:
-    """The headline: what the measurement allows to be said, and no more."""
+    """Return the headline: only what the measurement supports."""
     if not changed:
         return "unchanged: no faster graph was found"
     if speedup is None:
@@ -156,13 +156,13 @@ def error(value: float) -> str:
 
 
 def at(sizes: Iterable[tuple[str, int]]) -> str:
-    """The values of symbolic sizes, behind a model's name."""
+    """Return the values of symbolic dimensions, to follow a model's name."""
     return "".join(f", {plain(name)}={n}" for name, n in sizes)
 
 
 def plain(text: str) -> str:
-    """`text` with control characters spelt out.
+    """Return `text` with control characters escaped.
 
-    Names come from the model's file, and a terminal obeys what it is sent.
+    Names come from the model's file, and a terminal would execute control characters.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

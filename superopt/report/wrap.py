@@ -1,24 +1,24 @@
-"""Text in lines of a width, which is counted in letters of a fixed-width font."""
+"""Line wrapping by the display width in a fixed-width font."""
 
 import unicodedata
 from collections.abc import Sequence
 
 
 def columns(text: str) -> int:
-    """How many letters wide `text` is: letters of East Asia are two wide."""
+    """Return the display width of `text`: East Asian wide letters count two."""
     return sum(1 + (unicodedata.east_asian_width(c) in "FW") for c in text)
 
 
 def broken(text: str, width: int, rest: int | None = None) -> list[str]:
-    """`text` in lines of at most `width` letters where spaces allow it.
+    """Wrap `text` at spaces into lines of at most `width` letters.
 
-    Lines after the first have at most `rest` letters, when given.
+    later_width: the width of lines after the first, if given.
     """
     return _lines(text.split(" "), " ", width, width if rest is None else rest)
 
 
 def packed(items: Sequence[str], width: int) -> list[str]:
-    """`items` with commas between them, broken between items first and inside where one is long."""
+    """Join `items` by commas and wrap, between items first and inside a long one."""
     words = [f"{item}," for item in items[:-1]] + list(items[-1:])
     return [line for whole in _lines(words, " ", width, width) for line in broken(whole, width)]
 

@@ -272,8 +272,8 @@ FORGED: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
     "another place": (lambda c: _first(c, at=("v0",) * len(c.rounds[0][0].at)), "left side"),
     "no place": (lambda c: _first(c, at=()), "round 0"),
     "no such value": (lambda c: _first(c, at=("v999",)), "names no value"),
-    "no value": (lambda c: _first(c, at=("w1",)), "names no value"),
-    "a part of no n-ary operator": (lambda c: _first(c, at=("v5[0:2]",)), "as one"),
+    "no value": (lambda c: _first(c, at=("w1",)), "is not a value name"),
+    "a part of no n-ary operator": (lambda c: _first(c, at=("v5[0:2]",)), "these operands"),
     "other types": (lambda c: _rebound(c, lambda t: t.replace("f32", "f64")), "f32"),
     "other operands": (lambda c: _rebound(c, lambda t: t.replace("v", "v1")), "v"),
     "no names": (lambda c: _first(c, bound=()), "binds"),
@@ -306,7 +306,7 @@ FORGED: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
     ),
     "a rule that is not applied": (
         lambda c: replace(c, rules=(*c.rules, c.rules[0])),
-        "that it lists",
+        "listed rules",
     ),
     "a rule that is false": (
         lambda c: replace(

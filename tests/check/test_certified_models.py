@@ -196,7 +196,7 @@ def test_the_command(made: Certified, tmp_path: Path) -> None:
     forged.write_text(made.certificate.read_text()[:-20])
     code, said = run(forged)
     assert code == 2
-    assert "is no certificate of superopt" in said
+    assert "is not a superopt certificate" in said
 
 
 def test_the_checker_loads_neither_search_nor_matcher() -> None:

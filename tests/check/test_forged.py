@@ -100,12 +100,12 @@ def test_every_item_of_every_list_matters(change: Callable[..., None], ready: Re
 def test_a_text_that_is_cut_off_anywhere(ready: Ready, tmp_path: Path) -> None:
     whole = ready.text.rstrip()
     for end in range(len(whole)):
-        with pytest.raises(UsageError, match="is no certificate"):
+        with pytest.raises(UsageError, match="is not a superopt certificate"):
             read_certificate(whole[:end])
     path = tmp_path / "cut.superopt.json"
     for end in range(0, len(whole), 97):
         path.write_text(whole[:end])
-        with pytest.raises(UsageError, match="is no certificate"):
+        with pytest.raises(UsageError, match="is not a superopt certificate"):
             api.verify(ready.made.original, ready.made.optimized, certificate=path)
 
 

@@ -141,7 +141,7 @@ def test_what_is_the_same_value_is_not_compared() -> None:
 def test_what_cannot_be_evaluated_is_said() -> None:
     unknown = secret(X, "s", TensorType(F32, None))
     (line, *_) = compared(ir_graph.Graph((X,), (unknown,)), ir_graph.Graph((X,), (relu(X),)))
-    assert line == "y0: it depends on a node whose results are not known"
+    assert line == "y0: it depends on a node whose results are unknown"
 
 
 def test_an_original_without_a_value_is_unrunnable() -> None:

@@ -98,9 +98,9 @@ def test_as_text() -> None:
     [
         ([1.0], [1.0, 2.0], "one model has 1 rounds, the other 2"),
         ([], [], "one model has 0 rounds, the other 0"),
-        ([1.0, 0.0], [1.0, 1.0], "0.0 is no time"),
-        ([1.0, 1.0], [1.0, math.nan], "nan is no time"),
-        ([1.0, 1.0], [math.inf, 1.0], "inf is no time"),
+        ([1.0, 0.0], [1.0, 1.0], "0.0 is not a valid time"),
+        ([1.0, 1.0], [1.0, math.nan], "nan is not a valid time"),
+        ([1.0, 1.0], [math.inf, 1.0], "inf is not a valid time"),
     ],
 )
 def test_what_is_no_measurement_is_refused(a: list[float], b: list[float], complaint: str) -> None:
@@ -192,7 +192,7 @@ def test_one_sitting_is_less_certain_than_four_that_agree() -> None:
 
 
 def test_sittings_that_are_no_measurement_are_refused() -> None:
-    with pytest.raises(UsageError, match="no time"):
+    with pytest.raises(UsageError, match="not a valid time"):
         predict([Sitting([1.0, 0.0], [1.0, 1.0])], 0)
     with pytest.raises(UsageError):
         predict([], 0)

@@ -78,7 +78,7 @@ def test_refusals_leave_the_process_alone(worker: Worker) -> None:
     assert works(worker)
     pid = pid_of(worker)
     for model, feeds, message in (
-        (b"garbage", X, "onnxruntime does not load the model"),
+        (b"garbage", X, "onnxruntime cannot load the model"),
         ("/nowhere/model.onnx", X, "there is no such file"),
         (NEG, {}, "no value for input 'x'"),
         (NEG, {"x": np.ones(2, np.float32)}, "Got: 2 Expected: 1"),
@@ -125,7 +125,7 @@ def test_a_process_that_dies_is_reported_and_replaced() -> None:
         pid = pid_of(worker)
         later(0.3, lambda: os.kill(pid, signal.SIGSEGV))
         found = worker.run(endless(), X, limit=30)
-        assert found == Failed("died", "the process was ended by SIGSEGV while running a model")
+        assert found == Failed("died", "the process was killed by SIGSEGV while running a model")
         assert works(worker)
         assert worker.starts == 2
 
@@ -147,7 +147,7 @@ def test_which_of_several_models_ended_the_process() -> None:
         size = len(NEG), len(endless())
         assert found == Failed(
             "died",
-            "the process was ended by SIGKILL (out of memory?) while timing a model of "
+            "the process was killed by SIGKILL (out of memory?) while timing a model of "
             f"{size[0]} bytes against a model of {size[1]} bytes: running model 2 of 2",
         )
         times = ort.time_single([NEG, endless(), NEG], limit=0.5, worker=worker)

@@ -208,7 +208,7 @@ def test_what_is_no_export_is_refused(store: Store, tmp_path: Path, content: byt
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match="is no store of measurements"):
+    with pytest.raises(UsageError, match="is not a store of measurements"):
         store.import_(path, HERE)
     assert (path.read_bytes() if path.exists() else None) == content
 
@@ -219,6 +219,6 @@ def test_values_that_are_no_measurements_are_refused(store: Store, tmp_path: Pat
         db.execute("PRAGMA ignore_check_constraints = ON")
         db.execute("UPDATE operator SET us_median = 'fast' WHERE kind = 'node'")
     db.close()
-    with pytest.raises(UsageError, match="are no measurements"):
+    with pytest.raises(UsageError, match="contains invalid measurements"):
         store.import_(path, HERE)
     assert store.stats().operators == 0

@@ -156,7 +156,7 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: object) -> None:
         assert store.path == path
         (note,) = store.notes
         assert note.startswith(f"{path} is corrupt: ")
-        assert note.endswith(f"; it was renamed to {FILE}.corrupt-1 and begun anew")
+        assert note.endswith(f"; it was renamed to {FILE}.corrupt-1, and a new store was created")
         assert store.stats().operators == 0
         store.put({KEY: VALUE})
     assert path.with_name(f"{FILE}.corrupt-1").read_bytes() == damaged
@@ -171,7 +171,7 @@ def test_a_file_of_another_name_that_is_no_database_is_left_alone(tmp_path: Path
     other.write_bytes(b"this is a model" * 100)
     with Store.open(other) as store:
         assert store.path is None
-        assert store.reason == f"{other} is no database of SQLite"
+        assert store.reason == f"{other} is not an SQLite database"
         store.put({KEY: VALUE})
     assert other.read_bytes() == b"this is a model" * 100
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]

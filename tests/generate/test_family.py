@@ -31,7 +31,7 @@ def test_a_cut_leaves_something_out() -> None:
 
 def test_only_slices_along_one_axis_are_cuts() -> None:
     two = Use("Slice", (("axes", (0, 1)), ("starts", (0, 0)), ("ends", (1, 1))), 1, cuts=True)
-    with pytest.raises(ValueError, match="no Slice along one axis"):
+    with pytest.raises(ValueError, match="not a Slice along one axis"):
         two.takes([(2, 2)])
 
 

@@ -86,8 +86,8 @@ def test_a_first_line_that_is_half_written_is_written_anew(left: int, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (bytes(range(256)) * 9, "is no journal of the rule generator"),
-        (b"relu: Relu(x) => x\n", "is no journal of the rule generator"),
+        (bytes(range(256)) * 9, "is not a journal of the rule generator"),
+        (b"relu: Relu(x) => x\n", "is not a journal of the rule generator"),
         (b'{"format": 1, "run": "a run"}\n', "is the journal of another run"),
         (b'{"format": 2, "run": "another"}\n', "is the journal of another run"),
     ],
@@ -104,7 +104,7 @@ def test_another_file_is_refused_and_stays(content: bytes, complaint: str, tmp_p
 def test_only_one_run_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     first = Journal.open(path, RUN)
-    with pytest.raises(UsageError, match="is in use\nanother run writes it"):
+    with pytest.raises(UsageError, match="is in use\nanother run is writing it"):
         Journal.open(path, RUN)
     first.close()
     Journal.open(path, RUN).close()

@@ -150,7 +150,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_goes_on(
         assert "Traceback" not in err
     assert out == ""
     if sent == signal.SIGINT:
-        assert f"the same command goes on with what is in {tmp_path}" in err
+        assert f"run the same command to continue in {tmp_path}" in err
     assert [p.name for p in tmp_path.iterdir()] == ["journal.jsonl"]
     assert generated(tmp_path) == wanted
 
@@ -258,6 +258,6 @@ def test_the_work_is_handed_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay("0.0.9")
     monkeypatch.setitem(sys.modules, "ray", fake)
-    with pytest.raises(UsageError, match=r"have another superopt\n0\.0\.9 there"):
+    with pytest.raises(UsageError, match=r"have another superopt version\n0\.0\.9 there"):
         workers(2, "local").__enter__()
     assert not fake.up

@@ -95,7 +95,7 @@ def test_time_is_over_at_the_end() -> None:
     with guard.limited(60) as limits:
         guard.check_time("this may go on")
         limits.end_within(-1)
-        with pytest.raises(OutOfTime, match=r"sorting was given up\nits budget of 60 s is over"):
+        with pytest.raises(OutOfTime, match=r"sorting was stopped\nits budget of 60 s is over"):
             guard.check_time("sorting")
 
 
@@ -105,12 +105,12 @@ def test_memory_is_refused_before_it_is_used() -> None:
         guard.admit(ROOM_BYTES // 2, "a part")
         with pytest.raises(guard.OverMemory, match=r"a copy needs 2 GB, more than .*--max-memory"):
             guard.admit(2_000_000_000, "a copy")
-    with guard.limited(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes 50 s at least"):
+    with guard.limited(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes at least 50 s"):
         guard.admit(100_000_000_000, "a copy")
 
 
 def test_what_nobody_handles_is_an_error_of_the_model() -> None:
-    with pytest.raises(OutOfMemory, match="not enough memory\na copy needs 2 GB"):  # noqa: SIM117
+    with pytest.raises(OutOfMemory, match="out of memory\na copy needs 2 GB"):  # noqa: SIM117
         with guard.limited(None, ROOM_BYTES), guard.limited(None, ROOM_BYTES):
             guard.admit(2_000_000_000, "a copy")
 
@@ -184,7 +184,7 @@ def test_reading_ends_at_the_end() -> None:
     source = read_model(chain(50).SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(-1)
-        with pytest.raises(OutOfTime, match=r"reading (the|a) model was given up"):
+        with pytest.raises(OutOfTime, match=r"reading (the|a) model was (stopped|skipped)"):
             import_model(source)
         with pytest.raises(OutOfTime):
             read_model(chain(50).SerializeToString())
@@ -218,9 +218,9 @@ def test_digests_of_large_files_end_at_the_end(size: int, tmp_path: Path) -> Non
             assert len(source.sha256) == 64
             assert content_key(array)
             return
-        with pytest.raises(OutOfTime, match=r"w\.bin was given up"):
+        with pytest.raises(OutOfTime, match=r"w\.bin was (stopped|skipped)"):
             _ = source.sha256
-        with pytest.raises(OutOfTime, match="reading constants was given up"):
+        with pytest.raises(OutOfTime, match=r"reading constants was (stopped|skipped)"):
             content_key(array)
 
 
@@ -268,7 +268,10 @@ def test_optimize_of_an_endless_model_ends() -> None:
     found = superopt.optimize(loop(2**60).SerializeToString(), budget=8.0)
     assert time.monotonic() - begin < 1.2 * 8.0 + 5
     assert not found.changed
-    assert any("took longer than" in n or "given up" in n for n in found.report.notes)
+    assert any(
+        "took longer than" in n or "was stopped" in n or "was skipped" in n
+        for n in found.report.notes
+    )
 
 
 def test_verify_of_endless_models_ends_undecided() -> None:

@@ -102,9 +102,9 @@ def test_reading_a_long_list_ends_at_the_end(build: object) -> None:
     source = read_model(build().SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(-1)
-        with pytest.raises(OutOfTime, match=r"reading .* was given up"):
+        with pytest.raises(OutOfTime, match=r"reading .* was (stopped|skipped)"):
             import_model(source)
-        with pytest.raises(OutOfTime, match=r"reading .* was given up"):
+        with pytest.raises(OutOfTime, match=r"reading .* was (stopped|skipped)"):
             list(all_bodies(source.skeleton.shared_proto))
 
 
@@ -112,7 +112,7 @@ def test_what_takes_longer_than_is_left_is_not_begun() -> None:
     source = read_model(many_initializers().SerializeToString())
     with guard.limited(60) as limits:
         limits.end_within(0.1)
-        with pytest.raises(OutOfTime, match=r"converting 20001 nodes.* takes 0.24 s at least"):
+        with pytest.raises(OutOfTime, match=r"converting 20001 nodes.* takes at least 0.24 s"):
             _ = source.model
     assert len(source.model.graph.initializers) == LIST
 

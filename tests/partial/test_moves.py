@@ -200,5 +200,5 @@ def test_means_and_sizes_that_are_not_known(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(net(), path)
-    with pytest.raises(UsageError, match="a model has no families"):
+    with pytest.raises(UsageError, match="model and families exclude each other"):
         generate_mutants(tmp_path, model=path, families=["borders"])

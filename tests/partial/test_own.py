@@ -189,7 +189,7 @@ def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     a, b = (tmp_path / f"{n}.rules" for n in "ab")
     a.write_text("own(x: f[n, h]): Relu(Relu(x)) => Relu(x)\n")
     b.write_text("own(x: f[n, h]): Neg(Neg(x)) => x\n")
-    with pytest.raises(UsageError, match="two rules are called 'own'"):
+    with pytest.raises(UsageError, match="two rules have the name 'own'"):
         own_rules([a, b])
     assert len(own_rules([a, a])) == 1
 

@@ -162,7 +162,7 @@ def test_a_rule_that_is_not_what_was_proved(
     if not some:
         assert note == whole
         return
-    assert f"{file} said otherwise than was proved now" in note
+    assert f"{file} disagreed with the proof" in note
     assert note.startswith(whole)
     assert found(path) == (rules, (whole,))
 
@@ -191,7 +191,7 @@ def test_generate_says_what_of_a_journal_was_not_so(
     journal.close()
     said, same = generated()
     assert same == rules
-    assert said.count(f"  of 2 rules {file} said otherwise than was proved now\n") == 1
+    assert said.count(f"  2 rules of {file} disagreed with the proof\n") == 1
     assert "otherwise" not in generated()[0]
 
 

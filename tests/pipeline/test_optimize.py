@@ -41,7 +41,7 @@ def test_a_model_gets_smaller_and_computes_the_same(tmp_path: Path) -> None:
     assert found.check.passed
     assert [o.name for o in found.check.outputs] == ["p", "q"]
     assert found.check.inputs == 3
-    assert "onnxruntime against our float64" in found.check.method
+    assert "onnxruntime against float64" in found.check.method
     assert found.latency_before is found.latency_after is found.speedup is None
     assert any("nothing was timed" in note for note in found.notes)
     assert read_model(tmp_path / "saved.onnx").sha256 == found.optimized_sha256
@@ -168,7 +168,7 @@ def test_a_custom_operator_is_left_alone_and_our_own_evaluation_decides(tmp_path
     found = report(done)
     assert found.changed
     assert found.check is not None
-    assert found.check.method.startswith("our own evaluation against float64")
+    assert found.check.method.startswith("superopt's evaluation against float64")
     assert found.speedup is None
     (note,) = (n for n in found.notes if "onnxruntime does not run the original" in n)
     assert "acme:Secret" in note

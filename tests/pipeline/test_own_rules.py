@@ -69,7 +69,7 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
     (verdict,) = superopt.api.check_rules(rules)  # type: ignore[attr-defined]
     assert verdict.decision == "untestable"
     rules.write_text("# nothing\n")
-    with pytest.raises(UsageError, match="holds no rules"):
+    with pytest.raises(UsageError, match="contains no rules"):
         superopt.api.check_rules(rules)  # type: ignore[attr-defined]
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_text_holds_no_rules(tmp_path, capsys) -> None:  # type: igno
     rules = tmp_path / "my.rules"
     rules.write_bytes(bytes(range(256)))
     assert run(["rules", "check", str(rules)]) == ExitCode.USAGE
-    assert f"error: {rules} holds no rules" in capsys.readouterr().err
+    assert f"error: {rules} is not a file of rules" in capsys.readouterr().err
 
 
 def test_a_rule_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -61,5 +61,5 @@ def test_one_that_another_is_renamed_over_stays(
 def test_what_is_no_model(what: object) -> None:
     with pytest.raises(UsageError, match="is no model"):
         superopt.compile(what)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is no path"):
+    with pytest.raises(UsageError, match="is not a path"):
         superopt.load(what)  # type: ignore[arg-type]

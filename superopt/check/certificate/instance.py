@@ -1,9 +1,8 @@
-"""A rule whose names all stand for something: its left side, its conditions, its right side.
+"""A rule with all names bound: its left side, its conditions, its right side.
 
-Nothing is matched and nothing is searched for. Both sides are built from what the names stand for;
-the caller asks whether the left one is what the graph has. Only how a node is written is tried in
-a few ways, those that mean the same: operands of a commutative operator in either order, operands
-of a Concat one inside the other or flat, floats with 32 bits.
+Nothing is matched or searched. Both sides are built from the bindings; the caller compares the left
+one with the graph. Only the written form of a node is tried in a few equivalent ways: operands of a
+commutative operator in either order, a nested or flat Concat, floats with 32 bits.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ NONE: Local = MappingProxyType({})
 
 @dataclass(slots=True)
 class Instance:
-    """`rule` where each name stands for `given[name]`.
+    """`rule` with each name bound to `bindings[name]`.
 
-    constants: what the numbers and fills of the left side are, in order. there: is a node one of
-    the graph's (1), or what the left side should give (2)? unread: is a value read by nothing but
-    these nodes? matched: the terms of the left side, once built.
+    constants: the numbers and fills of the left side, in order. node_priority: 2 for a node that
+    the left side should give, 1 for a node of the graph, else 0. is_unread: true if only these
+    nodes read a value. matched: the terms of the left side, once built.
     """
 
     rule: Rule
@@ -52,16 +51,16 @@ class Instance:
     unread: Callable[[Result, set[Node | None]], bool]
     matched: dict[term.Term, Value] = field(default_factory=dict)
     _taken: int = 0
-    _held: dict[str, list[str]] = field(default_factory=dict)  # what names are in the graph
+    _held: dict[str, list[str]] = field(default_factory=dict)  # the texts of names in the graph
 
     def formula(self, f: term.Formula, local: Local = NONE) -> Result:
-        """The value of `f`. NotKnown where it has none."""
+        """Return the value of `f`. Raises NotKnown if it has none."""
         own = {producer(v) for v in self.matched.values()}
         given = {**self.given, **local}
         return evaluate_formula(f, given, self.matched, lambda v: self.unread(v, own))
 
     def read(self, condition: term.Formula) -> str:
-        """A condition as it reads with the sizes and attributes that the names stand for."""
+        """Return a condition as text, with the bound sizes and attributes."""
         operands = {p.name for p in self.rule.params if isinstance(p, Param)}
 
         def value(p: term.Part) -> term.Part | None:
@@ -73,7 +72,7 @@ class Instance:
         return term.show(condition if loops else term.rebuild(condition, value))
 
     def typed(self, p: Param) -> bool:
-        """Are the values of parameter `p` of its element type and shape?"""
+        """True if the values of parameter `p` have its element type and shape."""
         alike = [q.name for q in self.rule.params if isinstance(q, Param) and q.kind == p.kind]
         if p.kind in LETTERS and len({v.type.dtype for n in alike for v in self.run(n)}) > 1:
             return False
@@ -86,17 +85,20 @@ class Instance:
         return True
 
     def run(self, name: str) -> tuple[Value, ...]:
-        """The value, or the run of values, of a parameter."""
+        """Return the value, or the run of values, of a parameter."""
         v = self.given[name]
         return v if isinstance(v, tuple) else (v,)  # type: ignore[return-value]
 
     def left(self) -> list[Value]:
-        """The values that the left side gives. NotKnown where a constant is not what it says."""
+        """Return the values of the left side. Raises NotKnown if a constant is not the one it
+        states."""
         out = [v for t in self.rule.lhs for v in self._root(t, len(self.rule.lhs), None, True)]
         if self._taken != len(self.constants):
             raise NotKnown(f"its left side has {self._taken} constants, not {len(self.constants)}")
         params = [p for p in self.rule.params if isinstance(p, Param) and self.run(p.name)]
-        told = {n for p in params for d in p.shape or () for n in term.free_names(d)}  # see `typed`
+        told = {
+            n for p in params for d in p.shape or () for n in term.free_names(d)
+        }  # see `has_declared_type`
         told |= {p.name for p in self.rule.params if isinstance(p, Param)}
         told |= {c.first.id for c in self.rule.where
                  if isinstance(c, term.Compare) and isinstance(c.first, term.Name)
@@ -108,14 +110,15 @@ class Instance:
         return out  # type: ignore[return-value]
 
     def right(self, dtype: DType | None) -> list[Value]:
-        """The values of the right side; numbers without operands beside them are of `dtype`."""
+        """Return the values of the right side; numbers without operands beside them have type
+        `dtype`."""
         count = len(self.rule.rhs)
         return [v for t in self.rule.rhs for v in self._root(t, count, dtype, False)]  # type: ignore
 
     def _root(
         self, t: term.Term, count: int, dtype: DType | None, left: bool
     ) -> Sequence[Value | None]:
-        """A lone operator is all of its results; one of several on the left side its first."""
+        """Return all results of a lone operator; of one of several on the left side the first."""
         if isinstance(t, term.App) and (left or count == 1):
             t = term.AllResults(t) if count == 1 else term.Pick(t, 0)
         return self.built(t, dtype, {}, left)
@@ -123,7 +126,7 @@ class Instance:
     def built(
         self, t: term.Term, dtype: DType | None, local: Local, left: bool = False
     ) -> Sequence[Value | None]:
-        """The values that the term adds to a list of operands or results."""
+        """Return the values that the term adds to a list of operands or results."""
         match t:
             case term.Var(name):
                 return (local.get(name, self.given.get(name)),)  # type: ignore[return-value]
@@ -162,7 +165,7 @@ class Instance:
                 return (fill_constant(kind, [self.formula(a, local) for a in args], dtype),)
 
     def _constant(self, t: Literal) -> Value:
-        """The next constant of the left side, which is what `t` says."""
+        """Return the next constant of the left side, after checking it against `t`."""
         if self._taken >= len(self.constants):
             raise NotKnown(f"no constant is given for {term.show(t)}")
         v = self.constants[self._taken]
@@ -177,11 +180,11 @@ class Instance:
                 if isinstance(f, term.Name):
                     self._held.setdefault(f.id, []).append(show_attr(uniform_value(v)))
         if not fits:
-            raise NotKnown(f"the constant given for {term.show(t)} is another")
+            raise NotKnown(f"the constant given for {term.show(t)} differs")
         return v
 
     def node(self, t: term.App, default: DType | None, local: Local, left: bool) -> Node:
-        """The operator of `t` applied; numbers take the type of elements of what is beside them."""
+        """Build the operator of `t`; numbers take the element type of the other operands."""
         if left and t in self.matched:
             return self.matched[t]  # type: ignore[return-value]
         some = [
@@ -209,7 +212,7 @@ class Instance:
         return found
 
     def _written(self, op: Op, values: list[Value | None], attrs: dict[str, Attr]) -> Node:
-        """The operator applied, as the graph writes it."""
+        """Build the operator in the form that the graph has."""
         swaps = "commutative" in op.laws and len(values) == 2
         ways: list[Node] = []
         for given in (values, values[::-1]) if swaps else (values,):
@@ -217,4 +220,4 @@ class Instance:
                 ways.append(node(op, given, **said))
                 if op.name in NARY_OPS:
                     ways.append(make_node(op, given, said))
-        return max(ways, key=self.there)  # the first of those that are alike
+        return max(ways, key=self.there)  # the first of equally good ones

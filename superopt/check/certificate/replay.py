@@ -1,9 +1,9 @@
-"""The replay of a certificate: the rewrites that it lists, made again one round after the other.
+"""The replay of a certificate: apply its rewrites again, round by round.
 
-The checker is told everything: which rule, where, and what each name stands for. It compares the
-rule's left side with the graph, evaluates the conditions, builds the right side, compares types,
-and puts it in place. Sound whatever the certificate says: each value is replaced by one that a rule
-of the library says is equal, or the replay stops.
+The certificate states which rule applies, where, and each binding. The checker compares the rule's
+left side with the graph, evaluates the conditions, builds the right side, compares types, and
+substitutes it. It is sound for any certificate: each value is replaced by one that a rule of the
+library states to be equal, or the replay stops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VALUE = re.compile(r"v(N)(?:\[(N):(N)\])?".replace("N", "0|[1-9][0-9]{0,8}"))
 def check(
     c: Certificate, original: Model, optimized: Model, rules: Mapping[str, Rule], library: str
 ) -> None:
-    """Raise Refused unless the certificate leads from `original` to `optimized`.
+    """Raise CertificateRefused unless the certificate leads from `original` to `optimized`.
 
     rules: those that may be applied, by name; library: the digest of the rule library.
     """
@@ -50,14 +50,14 @@ def check(
             raise Refused(f"it is for another {what}: it names {stated}, this is {is_}")
     for r in c.rules:
         if (rule := rules.get(r.name)) is None:
-            raise Refused(f"rule {r.name} is not in the library, nor among the rules given")
+            raise Refused(f"rule {r.name} is neither in the library nor among the rules given")
         own = {"text": statement(rule), "tier": tier(rule), "float_class": rule.float_class}
         for what, known in own.items():
             if (stated := getattr(r, what)) != known:
                 raise Refused(f"rule {r.name}: {what.replace('_', ' ')} is {known}, not {stated}")
     used = {a.rule for some in c.rounds for a in some}
     if sorted(used) != [r.name for r in c.rules]:
-        raise Refused("the rules that it lists are not those that it applies")
+        raise Refused("the listed rules are not the applied ones")
     state = number_values(original.graph)
     for k, some in enumerate(c.rounds):
         if not some:
@@ -77,7 +77,7 @@ def check(
 
 
 def play(state: ValueNumbering, some: Sequence[Application], rules: Mapping[str, Rule]) -> None:
-    """Apply a round to the state. Refused where an application of it is none."""
+    """Apply a round to the state. Raises CertificateRefused for an invalid application."""
     change: dict[graph.Value, graph.Value] = {}
     for a in some:
         try:
@@ -85,20 +85,22 @@ def play(state: ValueNumbering, some: Sequence[Application], rules: Mapping[str,
         except _REFUSALS as e:
             raise Refused(f"{a.rule} at {', '.join(a.at)}: {e}") from None
         if set(more) & set(change):
-            raise Refused(f"{a.rule} at {', '.join(a.at)}: another one replaces that, too")
+            raise Refused(
+                f"{a.rule} at {', '.join(a.at)}: another application replaces the same value"
+            )
         change |= more
     try:
         state.replace(change, recursive=len(some) > 1)
     except ReplacementCycle:
-        raise Refused("its applications need each other's results: a cycle") from None
+        raise Refused("its applications depend on each other: a cycle") from None
 
 
 def rewrite(state: ValueNumbering, a: Application, rule: Rule) -> dict[graph.Value, graph.Value]:
-    """What an application replaces by what."""
+    """Return the replacements of an application."""
     at = [find(state, t) for t in a.at]
     here = instance(state, a, rule, at)
     if (said := here.left()) != at:
-        raise Refused(f"its left side says {said} with these bindings, the graph has {at}")
+        raise Refused(f"its left side is {said} with these bindings, the graph has {at}")
     for p in rule.params:
         if isinstance(p, Param) and not here.typed(p):
             raise Refused(f"{p} is {', '.join(show_type(v.type) for v in here.run(p.name))}")
@@ -109,7 +111,7 @@ def rewrite(state: ValueNumbering, a: Application, rule: Rule) -> dict[graph.Val
         raise Refused(f"its conditions read {', '.join(where)}, not {', '.join(a.where)}")
     operands = [v for p in rule.params if isinstance(p, Param) for v in here.run(p.name)]
     if len(at) > 1 and graph.depends_on(operands, at):
-        raise Refused("an operand needs a result: the graph would have a cycle")
+        raise Refused("an operand depends on a result: the graph would have a cycle")
     new = here.right(at[0].type.dtype)
     if [v.type for v in at] != [v.type for v in new]:
         types = " and ".join(", ".join(show_type(v.type) for v in some) for some in (at, new))
@@ -123,26 +125,29 @@ def rewrite(state: ValueNumbering, a: Application, rule: Rule) -> dict[graph.Val
 
 
 def find(state: ValueNumbering, text: str) -> graph.Value:
-    """The value that `v7` names, or `v7[1:3]`: operands 1 and 2 of an n-ary operator as one."""
+    """Return the value that `v7` names, or `v7[1:3]`: operands 1 and 2 of an n-ary operator as
+    one."""
     k, i, j = _parts(text)
     if k >= len(state.values) or state.numbers.get(v := state.values[k]) != k:
         last = f"v{len(state.values) - 1}"
-        raise Refused(f"{text} names no value: the last is {last}; or it is another one's by now")
+        raise Refused(
+            f"{text} names no value: the last is {last}; or its value was merged with another"
+        )
     if i is None or j is None:
         return v
     if not isinstance(v, graph.Node) or v.op.name not in NARY_OPS or not i + 1 < j <= len(v.inputs):
-        raise Refused(f"{text}: v{k} does not have these operands to be taken as one")
+        raise Refused(f"{text}: v{k} does not have these operands")
     return graph.node(v.op, v.inputs[i:j], **dict(v.attrs))
 
 
 def _parts(text: str) -> tuple[int, int | None, int | None]:
     if (m := _VALUE.fullmatch(text)) is None:
-        raise Refused(f"{text} names no value, as v7 does")
+        raise Refused(f"{text} is not a value name such as v7")
     return (int(m[1]), None, None) if m[2] is None else (int(m[1]), int(m[2]), int(m[3]))
 
 
 def _typed(state: ValueNumbering, text: str) -> graph.Value:
-    """The value that `v3: f32[2, 4]` names, which is of that type."""
+    """Return the value that `v3: f32[2, 4]` names, after checking its type."""
     name, _, kind = text.partition(": ")
     v = find(state, name)
     if show_type(v.type) != kind:
@@ -151,17 +156,17 @@ def _typed(state: ValueNumbering, text: str) -> graph.Value:
 
 
 def _read(text: str) -> Result:
-    """A size or an attribute, which is written in one way."""
+    """Parse a size or an attribute, which must be in canonical form."""
     v = Fraction(text) if _FRACTION.fullmatch(text) else parse_attr(expression(text))
     if (said := str(v) if isinstance(v, Fraction) else show_attr(v)) != text:
-        raise Refused(f"{text} is written {said}")
+        raise Refused(f"{text} must be written {said}")
     return v  # type: ignore[return-value]
 
 
 def instance(
     state: ValueNumbering, a: Application, rule: Rule, at: Sequence[graph.Value]
 ) -> Instance:
-    """The rule with what the application says that its names stand for."""
+    """Return the rule with the application's bindings."""
     params = {p.name: p for p in rule.params if isinstance(p, Param)}
     stated = {b[0]: b[1:] for b in a.bound if b}
     wanted = sorted(bound_names(rule), key=lambda name: (name not in params, name))
@@ -172,7 +177,7 @@ def instance(
         if name in params and params[name].is_run:
             given[name] = tuple(_typed(state, t) for t in texts)
         elif len(texts) != 1:
-            raise Refused(f"{name} stands for {len(texts)} things, not one")
+            raise Refused(f"{name} is bound to {len(texts)} things, not one")
         else:
             given[name] = _typed(state, texts[0]) if name in params else _read(texts[0])
 
