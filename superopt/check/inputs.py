@@ -10,7 +10,7 @@ import numpy as np
 
 from superopt import guard
 from superopt.ir import graph as ir_graph
-from superopt.te.expr.tensor import index
+from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, STRING, to_numpy
 from superopt.te.expr.tensor import TensorType
 

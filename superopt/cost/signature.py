@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from superopt.ir import graph
 from superopt.ir.op import Attr, Attrs, Op
-from superopt.te.expr.tensor import index
+from superopt.te.expr import index
 from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import TensorType
 

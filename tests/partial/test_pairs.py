@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from scripts.correct_pairs import price
-from superopt.partial.correct.corrections import claims
+from superopt.partial.correct import claims
 from superopt.partial.correct.corrections import NoCorrection
 from superopt.partial.correct.partial_rules import (
     CORRECTION_KINDS,
