@@ -72,8 +72,8 @@ PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
     "bf16": (BF16, "ieee"),
 }
 TODO = (
-    'pip install "superopt-onnx[gpu]" on a machine with an NVIDIA GPU; "superopt doctor" shows what '
-    "is installed, and TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
+    'pip install "superopt-onnx[gpu]" on a machine with an NVIDIA GPU; "superopt doctor" shows '
+    "what is installed, and TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
 )
 ONLINE = FORMS = "E2"  # float class of online softmax, and of Winograd convolutions
 STREAMS, MOST_STREAMS = 4, 32  # default and maximum number of streams
