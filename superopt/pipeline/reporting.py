@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from superopt.check.numeric import Checked
 from superopt.cost.clock import Ratio
 from superopt.onnx_io.read.source import read_model
 from superopt.pipeline.applied import sizes_at
+from superopt.pipeline.check_summary import check_result
 from superopt.pipeline.known import described
 from superopt.pipeline.naming import REASONS, Names
 from superopt.pipeline.optimize import Done
@@ -17,11 +17,9 @@ from superopt.pipeline.partial_page import in_parts
 from superopt.pipeline.versions import version_of, versions
 from superopt.report.data import (
     FORMAT,
-    CheckResult,
     Interval,
     Latency,
     LeftOut,
-    OutputError,
     Rejected,
     Report,
     SearchStats,
@@ -138,29 +136,6 @@ def _left_out(done: Done, fired: Collection[str]) -> tuple[LeftOut, ...]:
     told = {rule for rule, _, _ in done.refusals.table}.union(fired)
     unseen = tuple(r.name for r in done.admitted.rules if r.name not in told)
     return (*done.admitted.left_out, *([LeftOut("unseen", unseen)] if unseen else []))
-
-
-def check_result(checked: Checked | None) -> CheckResult | None:
-    """Return the check as plain data: for every output the largest error over all inputs."""
-    if checked is None:
-        return None
-    worst: dict[str, OutputError] = {}
-    for r in checked.results:
-        c = r.compared
-        held = worst.get(r.place)
-        if held is None or c.max_error > held.max_error or (c.failure and held.passed):
-            worst[r.place] = OutputError(
-                r.place, c.max_error, c.mean_error, c.p99_error,
-                c.original_max, c.original_mean, c.original_p99,
-                c.rtol, c.atol, not c.failure, c.failure or f"inputs: {r.kind}",
-            )  # fmt: skip
-    return CheckResult(
-        not checked.failures,
-        len(set(checked.sets)),
-        tuple(worst.values()),
-        checked.method,
-        checked.skipped,
-    )
 
 
 def _latencies(done: Done) -> tuple[Latency | None, Latency | None, Interval | None]:

@@ -15,13 +15,13 @@ from superopt.check.regions import opaque_nodes
 from superopt.ir.constant_folding import fold_constants
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
+from superopt.pipeline.check_summary import check_result
 from superopt.pipeline.comparison import Second, compare_outputs, output_reference
 from superopt.pipeline.inputs import check_inputs
 from superopt.pipeline.interface import interface, joined
 from superopt.pipeline.load import load_model
 from superopt.pipeline.original import Original, original_file, prepare
 from superopt.pipeline.proofs import Proofs, by_definition, with_chains
-from superopt.pipeline.reporting import check_result
 from superopt.pipeline.request import Request
 from superopt.pipeline.runtime import Session
 from superopt.pipeline.special_trials import sensitivities, tried
